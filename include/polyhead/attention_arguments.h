@@ -35,11 +35,11 @@ enum class ArgumentExtent : std::uint8_t {
 struct Argument {
   const char* name;  // the argument's name in Python
   ArgumentExtent extent = ArgumentExtent::none;
-  bool has_gradient = false;     // and a tangent: visit_gradients() below has them
-  const char* member = nullptr;  // its path, if it is the member of a member such as RelativeBias
+  bool has_gradient = false;     // true: visit_gradients() also visits the argument's gradient and tangent
+  const char* member = nullptr;  // path of the member in the options, if it differs from `name`: "relative_bias.slopes"
 
-  constexpr const char* path() const { return member != nullptr ? member : name; }  // in messages, and of the tensor in a file
-  constexpr std::string_view option() const { return std::string_view(path()).substr(0, std::string_view(path()).find('.')); }  // relative_bias for its slopes
+  constexpr const char* path() const { return member != nullptr ? member : name; }  // for messages, and for the tensor's name in a file
+  constexpr std::string_view option() const { return std::string_view(path()).substr(0, std::string_view(path()).find('.')); }  // the part of path() before the dot: "relative_bias" for the slopes
 };
 
 // `mask` is a Mask or a const Mask. The structured binding lists every member of Mask, so a member that is added to Mask must be added here, or the code does
@@ -169,8 +169,8 @@ constexpr void visit_gradients(Tensors& tensors, const F& f) {
   f("q", d_q), f("k", d_k), f("v", d_v), f("bias", d_bias), f("sink", d_sink), f("relative_bias", d_relative_bias);
 }
 
-// Calls f(name, argument, view) for each argument with a gradient, in the order of visit_gradients(). view: as it is given, or absent. argument: that of the
-// table, for a relative bias slopes or table.
+// Calls f(name, argument, view) for each argument with a gradient, in the order of visit_gradients(). `name` is that of visit_gradients(). `argument` is
+// "slopes" or "table" for a relative bias, else equal to `name`. `view` is absent if the argument was not given.
 template <class F>
 void visit_differentiable(const SdpaForward& inputs, const SdpaOptions& options, const F& f) {
   Argument last{nullptr};

@@ -19,14 +19,15 @@ struct LocalBlocks {
   operator BlockLists() const { return {.lists = lists, .size = size}; }  // views `lists`
 };
 
-// Window w has the queries [w queries, (w + 1) queries) and the keys [w queries - (keys - queries) / 2, ... + keys) that lie in [0, length). The blocks of keys are as
-// large as all windows allow: 16 keys for 32 and 128. Error unless keys - queries is even and not negative, and queries positive.
+// Returns the block lists of all windows. With Q = `queries` and K = `keys`, window w has the queries [Q w, Q w + Q), and those of the keys
+// [Q w - (K - Q) / 2, Q w + (K + Q) / 2) that lie in [0, length). Blocks of keys are as large as all windows allow: 16 keys for Q = 32, K = 128. Error unless K - Q
+// is even and not negative, and Q positive.
 //
 //   const LocalBlocks windows = local_blocks(atoms);
 //   sdpa_forward(tensors, {.mask = {.blocks = windows}});
 //
-// No pair outside of the windows is computed; a block list is stored as T x S / (32 x 16) bytes. The bias of a pair of atoms has T x S numbers in sdpa;
-// one with a number for each pair of a window, [W,N,32,128], needs calls with a window as a sequence, as polyhead.torch.sequence_local_attention makes them.
+// No pair outside of the windows is computed; a block list is stored as T x S / (32 x 16) bytes. A bias of sdpa has T x S numbers for each head;
+// for a bias [W,N,32,128] of the windows' pairs alone, pass each window as a sequence of its own, as polyhead.torch.sequence_local_attention does.
 inline LocalBlocks local_blocks(std::int64_t length, std::int64_t queries = 32, std::int64_t keys = 128) {
   if (length < 0 || queries < 1 || keys < queries || (keys - queries) % 2 != 0) {
     throw Error(ErrorCode::invalid_argument, "local_blocks: length = " + std::to_string(length) + ", queries = " + std::to_string(queries) + " and keys = " + std::to_string(keys) +

@@ -22,7 +22,7 @@ struct MapBackward {
   TensorView d_bias = {};           // d_bias, d_relative_bias and d_sink are as in SdpaBackward
   TensorView d_relative_bias = {};
   TensorView d_sink = {};
-  bool add = false;  // d_q and d_k are added to what the views hold
+  bool add = false;  // true: adds the gradients to what d_q and d_k hold, instead of replacing it
 };
 
 // Pass the `value` that the map was computed with: MapValue::probability or MapValue::dropped. Each thread works on one head at a time and needs memory for

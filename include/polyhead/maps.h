@@ -23,7 +23,8 @@ struct MapsInput {
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
 };
 
-// The value that an element of a map holds. The formulas are at the beginning of sdpa.h; a later value contains the steps of the earlier ones.
+// The value that an element of a map holds. The formulas are at the beginning of sdpa.h. The values are listed in the order of the computation: each includes
+// the steps of the values above it.
 enum class MapValue : std::uint8_t {
   scaled_score,  // scale <q,k>, for masked pairs too
   capped_score,  // the score after the score rule and softcap, for masked pairs too
@@ -79,14 +80,15 @@ enum class Pooling : std::uint8_t { mean, sum, largest };
 // keys [j S/w, (j+1) S/w).
 void attention_pooled_map(const MapsInput& input, TensorView out, const SdpaOptions& options = {}, Pooling pooling = Pooling::mean);
 
-// How differently two heads attend: out [*,N,N], the Jensen-Shannon divergence (Lin 1991) of a query's rows in the two heads, from 0 (equal rows) to log 2
-// nats (no key in common), averaged over the queries whose rows are not empty in either head; 0 if there is no such query. A sink counts as one more key.
+// How differently two heads attend: out [*,N,N], the Jensen-Shannon divergence (Lin 1991) of a query's rows in the two heads, averaged over the queries whose
+// rows are not empty in either head; 0 if there is no such query. The divergence lies between 0 (equal rows) and log 2 nats (no key in common). A sink counts as
+// one more key.
 void attention_divergence(const MapsInput& input, TensorView out, const SdpaOptions& options = {});
 
 // Attention rollout (Abnar and Zuidema 2020): how much each input position contributes to a position after several layers of
 // self-attention, if only attention and the residual connection mix positions. A_l = residual I + (1 - residual) (mean over heads of p_l),
 // with each row divided by its sum; out [*,R,T] = rows `queries` of A_L ... A_1. layers[0] is A_1. All layers have the same T = S and the same
-// options. Memory is O(R T); if R >= T/2, the memory is a matrix [T,T] and 64 rows of each head's map.
+// options. Memory is O(R T). If R >= T/2, or if a score rule has no backward function, the memory is a matrix [T,T] and 64 to 256 rows of each head's map.
 void attention_rollout(std::span<const MapsInput> layers, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options = {},
                        double residual = 0.5);
 

@@ -25,7 +25,7 @@ struct RelativeBias {
   bool bidirectional = true;
   std::int64_t max_distance = 128;
 
-  std::optional<Diagonal> diagonal{};  // if the mask has a causal or window diagonal, this diagonal must be absent or equal to it
+  std::optional<Diagonal> diagonal{};  // if the mask has a causal or window diagonal: absent, or equal to the mask's diagonal
 
   explicit operator bool() const { return slopes || table; }
   const ConstTensorView& parameter() const { return slopes ? slopes : table; }

@@ -11,17 +11,17 @@ enum class ScoreOp : std::uint8_t {
   constant,                                  // the number ScoreInstruction::value
   score, batch, head, query, key,            // the pair's old score, sequence, head, and positions of its query and key
   load,                                      // an element of a table at the indices a, b, c, d (as many as the table has dimensions)
-  add, subtract, multiply, divide, maximum, minimum,  // operations on registers a and b
-  less, less_equal, equal, logical_and, logical_or,   // operations on registers a and b
+  add, subtract, multiply, divide, maximum, minimum,  // arithmetic on registers a and b
+  less, less_equal, equal, logical_and, logical_or,   // comparisons and logic on registers a and b
   negate, absolute, square_root, exp, log, tanh, sigmoid, floor, logical_not,  // functions of register a
   select,                                    // b where a is not 0, else c
-  sine, cosine, arctangent, error_function, complementary_error, round,  // of a; halves are rounded to the even integer
+  sine, cosine, arctangent, error_function, complementary_error, round,  // functions of register a; `round` rounds halves to the even integer
 };
 inline constexpr int kScoreOps = static_cast<int>(ScoreOp::round) + 1;
 
 struct ScoreOpInfo {
   const char* name;
-  int operands;  // how many of the registers a, b, c, d it reads; load: as many as its table has dimensions
+  int operands;  // number of the registers a, b, c, d that the operation reads; load (-1): as many as its table has dimensions
 };
 inline constexpr ScoreOpInfo kScoreOpInfo[] = {
     {"constant", 0}, {"score", 0}, {"batch", 0}, {"head", 0}, {"query", 0}, {"key", 0},

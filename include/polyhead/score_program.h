@@ -27,7 +27,7 @@ struct ScoreTable {
 };
 
 // The gradient of a table element: register `derivative` holds d(new score) / d(element that instruction `load` reads). The backward pass multiplies the
-// register by the gradient of the new score and adds the product to sums[first + <indices of the load, strides>] of the head.
+// register by the gradient of the new score and adds the product to sums[first + sum of index x stride over the load's dimensions] of the head.
 struct ScoreGradient {
   std::int32_t load = -1, derivative = -1;
   std::int64_t first = 0;

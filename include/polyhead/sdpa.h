@@ -33,8 +33,9 @@ struct SdpaForward {
   ConstTensorView v;     // [*,K,S,V]  dtype of k
   TensorView out;        // [*,N,T,V]  may not overlap an input
   TensorView lse = {};   // [*,N,T]    optional; float64 for float64 inputs, else float32
-  TensorView attention_weights = {};  // [*,N,T,S] optional: p before dropout, in the dtype of q. Requesting it does not change `out`.
-                                      // polyhead/maps.h writes chosen rows, top keys and pooled maps in less memory.
+  // [*,N,T,S] optional: p before dropout, in the dtype of q. Requesting it does not change `out`. polyhead/maps.h writes chosen rows, top keys and pooled maps in
+  // less memory.
+  TensorView attention_weights = {};
   // float32 [*,K,S], given if and only if k and v are int8: the value of an element is its scale times its int8 number, rounded once to float32.
   // quantize_rows() of polyhead/quantize.h computes int8 elements and their scales.
   ConstTensorView k_scale = {}, v_scale = {};
@@ -45,7 +46,7 @@ struct SdpaBackward {
   ConstTensorView out, lse;   // as the forward pass wrote them
   ConstTensorView d_out;      // [*,N,T,V]
   TensorView d_q, d_k, d_v;   // shaped as q, k, v; a gradient without a view is not computed
-  TensorView d_bias = {};     // the shape of options.bias. Where elements share memory (zero or overlapping strides), their gradients are summed; also in the next two.
+  TensorView d_bias = {};     // the shape of options.bias. Gradients of elements that share memory (zero or overlapping strides) are summed, also in d_relative_bias and d_sink
   TensorView d_relative_bias = {};  // the shape and dtype of options.relative_bias.slopes or .table
   TensorView d_sink = {};     // the shape and dtype of options.sink
   TensorView d_score_rule = {};  // float64 [N, options.score_rule.gradient_count]: the gradients of the numbers that the rule reads, summed over all sequences

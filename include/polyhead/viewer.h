@@ -17,7 +17,7 @@ namespace polyhead::viewer {
 
 // The tokens along one side of an attention map. Bytes that are not valid UTF-8 are shown as U+FFFD.
 struct Tokens {
-  std::vector<std::string> pieces;  // as the tokenizer wrote them, "##" included
+  std::vector<std::string> pieces;  // texts of the tokens as the tokenizer wrote them, "##" included
   std::vector<bool> special = {};   // [pieces] true for tokens such as [CLS], [SEP] and padding, which the page can hide; empty: all false
   std::vector<int> segment = {};    // [pieces] the segment of each token, 0, 1, …, for a text of several segments such as a pair of sentences; empty: all 0
   std::vector<std::pair<std::int64_t, std::string>> unknown = {};  // tokens that are not in the model's vocabulary: index in pieces, and the token's characters in the text
@@ -110,7 +110,7 @@ enum class Language : std::uint8_t {
 struct Page {
   std::string title;
   std::string model = {};   // shown below the title
-  std::vector<Text> texts;  // if there are several, the page has a selector
+  std::vector<Text> texts;  // if there are several texts, the page has a selector
   std::string start = {};   // the view that the page opens with, as a URL fragment: "#layer=3&head=mean&row=0"; empty: all heads
   Language language = Language::readers;
   std::optional<Measure> without_measure = {};  // the quantity in WithoutHead::change; absent: 1 - cosine
@@ -130,20 +130,20 @@ std::vector<std::int64_t> pooled_sides(std::span<const std::int64_t> tokens, std
 // weight computed from q, k, bias and mask. NaN is shown as NaN.
 std::string render(const Page& page);
 
-// A model of the user's in a live page, beside the engine. The page opens with it.
+// A model of the user, which a live page contains in addition to its built-in models. The page opens with this model.
 struct LiveModel {
   std::string name;
-  std::span<const std::uint8_t> files;  // packed as apps/polyhead/page_files.h says
-  // How far int8 rows moved the results, over `texts` texts: differences of attention weights, and the least cosine of a text's embedding before and after.
-  // texts == 0: the page says nothing about rounding.
+  std::span<const std::uint8_t> files;  // the model's files, in the format of apps/polyhead/page_files.h
+  // How much the rounding of the parameters to int8 changed the results, over `texts` texts: the largest and the mean difference of attention weights, and the
+  // least cosine between a text's embeddings with and without the rounding. texts == 0: the page says nothing about rounding.
   struct Rounding {
     std::int64_t texts = 0;
     double largest = 0, mean = 0, least_cosine = 1;
   } rounding = {};
 };
 
-// A page in which readers type a text of their own: it carries the library, compiled to WebAssembly, with its built-in models, and computes all maps anew at
-// each key. It loads nothing from the network.
+// A page in which readers type a text of their own: it carries the library, compiled to WebAssembly, with its built-in models, and computes all maps anew after
+// each keystroke. It loads nothing from the network.
 struct LivePage {
   std::string title;
   std::span<const std::uint8_t> engine;  // the module that `scripts/live-engine` builds, compressed by gzip

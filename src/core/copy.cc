@@ -46,7 +46,7 @@ void copy(ConstTensorView from, TensorView to) {
       if constexpr (kind_of<From> == kind_of<To>) {
         const From* source = from.data<From>();
         To* target = to.data<To>();
-        if constexpr (kind_of<From> == DTypeKind::integer && !std::is_same_v<From, To>) {  // check all values before writing any
+        if constexpr (kind_of<From> == DTypeKind::integer && !std::is_same_v<From, To>) {  // check that all values fit before any is written
           for_each_offset<1>(from.shape(), {from.strides()}, [&](const auto& at) {
             const From x = source[at[0]];
             require(std::in_range<To>(x), "copy: ", x, " of ", from.dtype(), " does not fit in ", to.dtype());

@@ -16,8 +16,9 @@ class Interrupted : public std::exception {
   const char* what() const noexcept override;
 };
 
-// While an InterruptWatch exists, it can end the operations that its thread calls. Between tasks, and between key blocks of backward kernels, that thread calls
-// wanted() about every 0.2 s. When wanted() has returned true, all threads of the operation stop at their next check, and the operation throws Interrupted.
+// While an InterruptWatch exists, it can end the operations that its thread calls. Between tasks, and between key blocks of the kernels of derivatives, that
+// thread calls wanted() about every 0.2 s. When wanted() has returned true, all threads of the operation stop at their next check, and the operation throws
+// Interrupted.
 class InterruptWatch {
  public:
   InterruptWatch(const InterruptWatch&) = delete;

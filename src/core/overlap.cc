@@ -162,7 +162,7 @@ TensorView distinct_elements(TensorView view) {
 }
 
 void require_no_overlap(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs) {
-  std::vector<MemorySpan> spans;  // one for each input, then one for each output
+  std::vector<MemorySpan> spans;  // address ranges: one for each input, then one for each output that was already checked
   spans.reserve(inputs.size() + outputs.size());
   for (const Operand& in : inputs) spans.push_back(byte_span(in.view));
   for (const Operand& out : outputs) {

@@ -63,7 +63,7 @@ void LimitedThreads::run(std::int64_t count, const std::function<void(std::int64
 }
 
 double internal::longest_thread(std::span<const double> costs, int threads) {
-  std::vector<double> ends(static_cast<std::size_t>(threads), 0);  // a heap with the smallest end time of a thread on top
+  std::vector<double> ends(static_cast<std::size_t>(threads), 0);  // a heap of the times when the threads end, the smallest on top
   for (const double cost : costs) {
     std::pop_heap(ends.begin(), ends.end(), std::greater<>());
     ends.back() += cost;
@@ -95,7 +95,7 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
   InterruptWatch* const watch = current_watch();
   const auto each = [&](std::int64_t piece) {
     const QuietArithmetic quiet;
-    const WatchedTask watched(watch);  // set it even to nullptr: the thread may have its own watch, which must not end another caller's operation
+    const WatchedTask watched(watch);  // set even a null watch: the thread may have a watch of its own, which must not end another caller's operation
     if (watch != nullptr) check_interrupt();
     task(piece);
   };
@@ -105,7 +105,7 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
 // Calls body(first, last). If the operation has an InterruptWatch, the range is cut into shorter ranges with a check for an interrupt before each: the first has
 // `grain` indices, and each later one takes about kPart nanoseconds.
 void run_piece(std::int64_t first, std::int64_t last, std::int64_t grain, const std::function<void(std::int64_t first, std::int64_t last)>& body) {
-  constexpr std::int64_t kPart = 100'000'000;  // nanoseconds; this is long beside the memory allocation that each call of `body` may make
+  constexpr std::int64_t kPart = 100'000'000;  // nanoseconds; long compared with a memory allocation, which each call of `body` may make
   if (current_watch() == nullptr) return body(first, last);
   for (std::int64_t size = std::max<std::int64_t>(grain, 1); first < last;) {
     check_interrupt();

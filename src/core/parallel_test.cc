@@ -183,7 +183,7 @@ TEST_F(ParallelFor, AWatchIsOfItsOwnThread) {
     EXPECT_EQ(current_watch(), nullptr);
   }).join();
   EXPECT_TRUE(interrupted());
-  EndsAt inner(-1);  // the watch of a nested call of parallel_for, which wanted() makes
+  EndsAt inner(-1);  // a second watch of the same thread, as if wanted() called an operation
   EXPECT_FALSE(interrupted());
 }
 
@@ -487,8 +487,8 @@ TEST(Parallel, PiecesOfTheCallerAreThoseOfTheCaller) {
 TEST(Parallel, LongestThreadTakesAPieceAsSoonAsItIsFree) {
   const double costs[] = {4, 3, 3, 2, 2};
   EXPECT_EQ(longest_thread(costs, 1), 14);
-  EXPECT_EQ(longest_thread(costs, 2), 8);  // one thread takes 4 + 2 + 2, the other 3 + 3
-  EXPECT_EQ(longest_thread(costs, 3), 5);  // the threads take 4, 3 + 2 and 3 + 2
+  EXPECT_EQ(longest_thread(costs, 2), 8);  // costs of the pieces: one thread takes 4 + 2 + 2, the other 3 + 3
+  EXPECT_EQ(longest_thread(costs, 3), 5);  // costs of the pieces: the threads take 4, 3 + 2 and 3 + 2
   EXPECT_EQ(longest_thread(costs, 9), 4);
   EXPECT_EQ(longest_thread({}, 9), 0);
 }
@@ -499,7 +499,7 @@ TEST(Parallel, LongestShareIsThatOfParallelFor) {
   EXPECT_EQ(longest_share(128, 1, 64), 2);
   EXPECT_EQ(longest_share(100, 1, 64), 2);
   EXPECT_EQ(longest_share(100, 51, 4), 100);  // one piece
-  EXPECT_EQ(longest_share(17, 1, 4), 5);      // 16 pieces; the first has 2 indices, the others 1
+  EXPECT_EQ(longest_share(17, 1, 4), 5);      // 16 pieces: the first has 2 indices, the others 1; a thread takes four pieces
 }
 
 }  // namespace

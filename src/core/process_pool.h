@@ -1,4 +1,4 @@
-// The threads that all calls without an executor share: process_pool.cc, or one_thread.cc in a build with POLYHEAD_THREADS=OFF.
+// The threads that all calls without an executor share. The functions are in process_pool.cc or, in a build with POLYHEAD_THREADS=OFF, in one_thread.cc.
 #pragma once
 
 #include <cstdint>

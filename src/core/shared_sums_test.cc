@@ -8,7 +8,7 @@ namespace {
 
 TEST(SharedSums, APositionThatSharesAnElementSharesItsSum) {
   Tensor memory(DType::f32, {4});
-  const TensorView sliding(memory.data<float>() + 2, DType::f32, {2, 3}, {1, -1});  // [i - j + 2]
+  const TensorView sliding(memory.data<float>() + 2, DType::f32, {2, 3}, {1, -1});  // element [i,j] is memory[i - j + 2]
   const SharedSums sums(sliding);
   for (std::int64_t i = 0; i < 2; ++i) {
     for (std::int64_t j = 0; j < 3; ++j) sums.view().select(0, i).select(0, j).data<double>()[0] += 1;

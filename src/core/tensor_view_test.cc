@@ -203,7 +203,7 @@ TEST(TensorView, ContiguousIsRowMajorWithoutGaps) {
   EXPECT_TRUE(x.view().slice(0, 0, 1).is_contiguous());
   EXPECT_TRUE(x.view().slice(1, 0, 1).slice(0, 0, 1).is_contiguous());
   EXPECT_FALSE(x.view().slice(0, 0, 2, -1).is_contiguous());
-  EXPECT_TRUE(x.view().transpose(0, 1).slice(0, 0, 0).is_contiguous());  // no elements: contiguous with any strides
+  EXPECT_TRUE(x.view().transpose(0, 1).slice(0, 0, 0).is_contiguous());  // a tensor without elements is contiguous with any strides
   EXPECT_TRUE(x.view().slice(0, 0, 0).transpose(0, 1).is_contiguous());
   EXPECT_TRUE(x.view().select(0, 0).select(0, 0).is_contiguous());
 }

@@ -42,7 +42,7 @@ struct ThreadPool::Job {
   const std::int64_t count;
   const int threads;
   std::atomic<std::int64_t> next{0};
-  std::atomic<int> helpers{0};  // workers inside run(); written under the pool's mutex
+  std::atomic<int> helpers{0};  // number of workers inside run(); written under the pool's mutex
   std::atomic<bool> failed{false};
   std::exception_ptr error{};
   std::fenv_t environment{};  // the caller's rounding mode and flush-to-zero; workers use the same settings, so that no result depends on the thread

@@ -39,7 +39,7 @@ class ThreadPool {
   std::condition_variable posted_, helped_;
   std::vector<std::thread> workers_;
   std::vector<Job*> jobs_;  // oldest first, so a nested call's job comes after the outer call's
-  int busy_ = 0;            // workers inside a job
+  int busy_ = 0;            // number of workers that work on a job
   int spinning_ = 0, asleep_ = 0;
   bool stopping_ = false;
   std::atomic<std::uint32_t> posts_{0};  // changes when a job is posted; idle workers poll it without the mutex

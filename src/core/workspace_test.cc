@@ -150,7 +150,7 @@ TEST(Workspace, WhatIsMadeOfAParameterIsKeptUntilClear) {
   Tensor parameter(DType::f32, {4, 4}), other(DType::f32, {4, 4});
   EXPECT_EQ(ask(parameter, &a), 1);
   EXPECT_EQ(ask(parameter, &a), 1);
-  EXPECT_EQ(ask(parameter, &b), 2);  // for another use the value of the same parameter is made again
+  EXPECT_EQ(ask(parameter, &b), 2);  // the same parameter with another `use` is computed separately
   EXPECT_EQ(ask(other, &a), 3);
   EXPECT_EQ(ask(parameter, &a), 1);
   EXPECT_EQ(ask(Tensor::share(parameter.view().reshape({2, 8}), parameter.owner()), &a), 4);  // another view of the same memory has its own cache entry

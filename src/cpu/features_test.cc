@@ -74,7 +74,7 @@ TEST(Device, ReadsTheCachesOfOtherMachines) {
   server.add("3", "Unified", "491520K", "0-47,96-143");
   EXPECT_EQ(server.text(), "L1 data 49152 by 2\nL1 instruction 32768 by 2\nL2 unified 2097152 by 2\nL3 unified 503316480 by 96\n");
 
-  CacheFolder other;  // cases: a size in MiB, a missing list of processors that share it, a missing size, a size that is not a number
+  CacheFolder other;  // cases: a size in MiB, a missing list of the processors that share a cache, a missing size, a size that is not a number
   other.add("1", "Data", "64K", nullptr);
   other.add("2", "Unified", "1M", "0");
   other.add("3", "Unified", nullptr, "0-3");

@@ -101,7 +101,7 @@ std::vector<InstructionSet> instruction_sets() {
 
 std::string processor_name() {
   std::string name;
-  for (std::uint32_t leaf = 0x80000002; leaf <= 0x80000004; ++leaf) {  // 48 characters, padded with zeros
+  for (std::uint32_t leaf = 0x80000002; leaf <= 0x80000004; ++leaf) {  // the three leaves hold the processor's name: 48 characters, padded with zeros
     const Answer answer = cpuid(leaf, 0);
     for (const unsigned int part : answer.registers) {
       for (int byte = 0; byte < 4; ++byte) {

@@ -10,7 +10,7 @@ namespace {
 // would be below 2^-126, and NaN for NaN.
 template <int kCount>
 POLYHEAD_INLINE void power_for_bf16(Vector<float> (&x)[kCount]) {
-  constexpr float c[] = {1, 0x1.62d6d0p-1f, 0x1.ee2374p-3f, 0x1.abfe7ep-5f, 0x1.b7ea5cp-7f};  // 2^f for 0 <= f < 1, minimax
+  constexpr float c[] = {1, 0x1.62d6d0p-1f, 0x1.ee2374p-3f, 0x1.abfe7ep-5f, 0x1.b7ea5cp-7f};  // minimax polynomial for 2^f, 0 <= f < 1
   Vector<float> f[kCount], power[kCount];
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) f[j] = fraction(x[j]), power[j] = broadcast(c[4]);

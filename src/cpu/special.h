@@ -18,7 +18,7 @@ POLYHEAD_INLINE Vector<double> polynomial(Vector<double> x, const double (&c)[kT
 // (Cody and Waite 1980). The polynomials are those of fdlibm (Sun Microsystems 1993).
 POLYHEAD_INLINE Vector<double> sine(Vector<double> x, int quarters) {
   using V = Vector<double>;
-  constexpr double kMagic = 0x1.8p52, kMost = 0x1p20;  // to the nearest integer; the largest x
+  constexpr double kMagic = 0x1.8p52, kMost = 0x1p20;  // adding kMagic rounds to the nearest integer; the C library computes |x| >= kMost
   constexpr double kSine[] = {-1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04, 2.75573137070700676789e-06, -2.50507602534068634195e-08, 1.58969099521155010221e-10};
   constexpr double kCosine[] = {4.16666666666666019037e-02, -1.38888888888741095749e-03, 2.48015872894767294178e-05, -2.75573143513906633035e-07, 2.08757232129817482790e-09, -1.13596475577881948265e-11};
   const V shifted = x * 0.636619772367581343076 + kMagic, n = shifted - kMagic;
@@ -28,7 +28,7 @@ POLYHEAD_INLINE Vector<double> sine(Vector<double> x, int quarters) {
   const Vector<Bits<double>> quadrant = (Vector<Bits<double>>)shifted + quarters;  // the lowest bits of `shifted` are n
   const V of_quadrant = (quadrant & 1) != 0 ? cosine : sine;
   V result = (quadrant & 2) != 0 ? -of_quadrant : of_quadrant;
-  for (int i = 0; i < kLanes<double>; ++i) {  // rare, infinities and NaN too
+  for (int i = 0; i < kLanes<double>; ++i) {  // rarely: the C library computes large x, infinities and NaN
     if (!(x[i] > -kMost && x[i] < kMost)) result[i] = quarters == 0 ? __builtin_sin(x[i]) : __builtin_cos(x[i]);
   }
   return result;
@@ -44,7 +44,7 @@ POLYHEAD_INLINE Vector<double> arctangent(Vector<double> x) {
   const auto far = z > 2.414213562373095, middle = z > 0.4142135623730951;
   const V t = far ? -1.0 / z : middle ? (z - 1.0) / (z + 1.0) : z;
   const V base = far ? broadcast(1.5707963267948966) : middle ? broadcast(0.7853981633974483) : V{};
-  const V rest = far ? broadcast(6.123233995736766e-17) : middle ? broadcast(3.061616997868383e-17) : V{};  // of pi/2 and pi/4
+  const V rest = far ? broadcast(6.123233995736766e-17) : middle ? broadcast(3.061616997868383e-17) : V{};  // what pi/2 and pi/4 lose by rounding to float64
   const V sum = base + (t * polynomial(t * t, kArctangent) + rest);
   return x < 0.0 ? -sum : sum;
 }
@@ -58,7 +58,8 @@ POLYHEAD_INLINE Vector<double> erfc_of_positive(Vector<double> z) {
                             9.186243026143847e-08, 3.29163439676632e-08, -8.500119502115306e-09, -4.210104975119195e-09};
   constexpr double kMost = 28;  // exp(-28^2) is 0
   const V bounded = z > kMost ? broadcast(kMost) : z;
-  // z^2 has a rounding of 2^-53 z^2, which would be the largest error: the square of the first 26 bits of z is exact.
+  // -z^2 is computed as the sum of two exponents: -first^2, which is exact because `first` has 26 bits, and first^2 - z^2. The rounding of z^2, 2^-53 z^2,
+  // would be the largest error.
   const V first = (V)((Vector<Bits<double>>)bounded & ~Bits<double>{0x7ffffff});
   const V exact[2] = {-first * first, (first - bounded) * (first + bounded)};
   const ExpFactor<double> one(1);
@@ -71,7 +72,7 @@ POLYHEAD_INLINE Vector<double> complementary_error(Vector<double> x) {
   return x < 0.0 ? 2.0 - tail : tail;
 }
 
-// Below 1 a polynomial of x^2, because 1 - erfc(x) would cancel.
+// For |x| < 1, erf(x) / x is a polynomial of x^2, because 1 - erfc(x) would cancel.
 POLYHEAD_INLINE Vector<double> error_function(Vector<double> x) {
   constexpr double kErf[] = {1.1283791670955126, -0.3761263890318375, 0.11283791670954879, -0.026866170645076792, 0.0052239776248180145, -0.000854832698083379,
                            0.0001205533111164271, -1.4925595266831182e-05, 1.6461000484121368e-06, -1.6350312701054695e-07, 1.4659775274047436e-08, -1.1372848856791674e-09,

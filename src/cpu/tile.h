@@ -44,8 +44,8 @@ struct Product {
   bool add = false;                            // true: c += a b. Without `add` and `earlier`, c = a b
   T* quotient = nullptr;                       // if given, c / divisor is stored here and c does not change
   std::int64_t quotient_stride = 0;
-  const T *divisor = nullptr, *reciprocal = nullptr;  // one for each row
-  const T* correction = nullptr;                      // one for each row, only with bfloat16 pairs; if given, a b is multiplied by it first
+  const T *divisor = nullptr, *reciprocal = nullptr;  // for each row: the divisor, and 1 / divisor
+  const T* correction = nullptr;                      // one factor for each row, only with bfloat16 pairs; if given, a b is first multiplied by it
   const float* b_scale = nullptr;                     // the scales of an int8 b: one for each term
   std::int64_t b_scale_stride = 0;
 };

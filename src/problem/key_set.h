@@ -14,7 +14,8 @@ struct KeyRange {
   POLYHEAD_INLINE bool empty() const { return last <= first; }
 };
 
-// Whether a boolean plane allows none (skip), some (partial) or all (full) pairs of a block. The kind of a block under several planes is at most the smallest.
+// Whether a boolean plane allows none (skip), some (partial) or all (full) pairs of a block. Under several planes, the kind of a block is at most the smallest of
+// its kinds under each plane.
 enum class BlockKind : std::uint8_t { skip, partial, full };
 
 // Size of a block of pairs. A kernel's tile of scores never crosses a multiple of 64 keys, so the tile's keys belong to one column of blocks.

@@ -51,7 +51,7 @@ struct KeyRules {
   std::vector<Document> documents;     // empty: `all_pairs` is used; else in order, and every query and every key belongs to exactly one document
   bool banded = false;                 // false: there is no causal mask and no window
   std::vector<Band> bands;             // one per sequence if Mask::diagonal_offsets is given; else empty, and Document::band is used
-  std::vector<std::int64_t> lengths;   // empty: no lengths; else one per b, or one per (b, t)
+  std::vector<std::int64_t> lengths;   // one length for each sequence, or for each query of each sequence; empty: no lengths
   bool length_per_query = false;
   std::array<DenseMask, KeySet::kMostPlanes> masks;
   int mask_count = 0;
@@ -84,7 +84,7 @@ struct DropoutOrigin {
 struct DropoutRule {
   double p = 0;
   std::uint64_t seed = 0;
-  ConstTensorView keep;  // [*,N,T,S], or absent: the generator decides
+  ConstTensorView keep;  // [*,N,T,S]; absent: the random generator decides which pairs dropout keeps
   DropoutOrigin origin = {};
   bool active() const { return p > 0 || keep; }
 };
@@ -134,8 +134,8 @@ struct BackwardProblem : Problem {
   TensorView d_bias;         // [*,N,T,S] through the strides of the caller's tensor: positions that share memory are summed
   TensorView d_bias_given;   // the caller's d_bias in its own shape; the backward pass sets it to zero first
   TensorView d_relative_bias;  // float64 [N,L]; the backward pass writes every element
-  TensorView d_sink;         // float64 [*,N,T,1], zeros before: the gradient of each row's sink logit
-  TensorView d_score_rule;   // float64 [B,N,G], contiguous, zeros before: sums of each sequence; or [1,N,G]: sums of all sequences
+  TensorView d_sink;         // float64 [*,N,T,1], set to 0 before the pass: receives the gradient of each row's sink logit
+  TensorView d_score_rule;   // float64 [B,N,G], contiguous, set to 0 before the pass: receives sums of each sequence; or [1,N,G]: sums of all sequences
   // True if the keys are only a part of the keys from which lse and out were computed. The backward pass then uses lse and out unchanged in p = exp(score -
   // lse) and delta = <d_out, out>. Otherwise it corrects the rounding of lse and out by the row's exact sums. Only one part of the keys has the sink.
   bool part_of_keys = false;
@@ -209,7 +209,7 @@ struct MapRow {
   std::int64_t index;              // index of the query among the requested ones
   std::span<const double> values;  // [S]
   KeyRange keys;                   // attention weights are 0 outside of `keys`; empty for a row without a positive attention weight
-  double entropy;                  // of the row's attention weights: -sum p log p, in nats
+  double entropy;                  // entropy of the row's attention weights, -sum p log p, in nats
   double sink = 0;                 // attention weight of the sink, exp(sink - lse): 1 - sum p would cancel
 };
 

@@ -71,7 +71,7 @@ std::string machine_facts(const Cpu& cpu) {
   std::string sets, lacking, others;
   for (const InstructionSet& set : cpu.instruction_sets) append(sets, set.available ? cat(" ", set.name) : std::string());
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
-    if (set.why_not_used.empty()) break;  // the sets after the one in use are slower
+    if (set.why_not_used.empty()) break;  // the sets are in order of preference; those after the set in use are not reported
     append(set.available ? others : lacking, set.available ? cat("; ", set.name, ": ", set.why_not_used) : cat(" ", set.name));
   }
   if (!lacking.empty()) others = cat("; not in this processor:", lacking, others);

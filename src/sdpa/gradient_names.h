@@ -1,4 +1,5 @@
-// Checks at compile time that what has a gradient by the table of arguments has a member in the structs of gradients and tangents, in the same order.
+// Checks at compile time that the structs of gradients and of tangents have a member for each argument with a gradient (attention_arguments.h), in the same
+// order.
 #pragma once
 
 #include <array>
@@ -10,7 +11,7 @@
 
 namespace polyhead::inline internal {
 
-// Names in their order, each once.
+// A list of names. A name that is added several times in succession is stored once.
 class GradientNames {
  public:
   constexpr void add(std::string_view name) {
@@ -25,7 +26,7 @@ class GradientNames {
   std::size_t count_ = 0;
 };
 
-// Adds the options and inputs that have a gradient, by their rows.
+// Adds the names of the options and inputs that have a gradient.
 struct AddGradientNames {
   GradientNames& names;
   constexpr void operator()(const Argument& argument, const ConstTensorView&) const {
@@ -47,7 +48,7 @@ constexpr GradientNames names_of_gradients(const Tensors& tensors) {
   return names;
 }
 
-// Objects that only constant expressions name: they are defined nowhere.
+// These objects need no definition, because only constant expressions name them.
 extern const SdpaForward any_inputs;
 extern const SdpaOptions any_options;
 extern const SdpaTangents any_tangents;
@@ -55,9 +56,9 @@ extern const SdpaBackward any_backward;
 extern const SdpaBackwardBackward any_backward_backward;
 
 constexpr GradientNames kGradientNames = names_by_table(any_inputs, any_options);
-constexpr std::size_t kInputGradients = names_by_table(any_inputs).size();  // q, k and v; those of the options follow
-static_assert(names_of_gradients(any_tangents) == kGradientNames, "a row of attention_arguments.h with a gradient has a member in SdpaTangents");
-static_assert(names_of_gradients(any_backward) == kGradientNames, "a row of attention_arguments.h with a gradient has a member in SdpaBackward");
-static_assert(names_of_gradients(any_backward_backward) == kGradientNames, "a row of attention_arguments.h with a gradient has a member in SdpaBackwardBackward");
+constexpr std::size_t kInputGradients = names_by_table(any_inputs).size();  // number of the inputs with a gradient: q, k and v, which come before the options
+static_assert(names_of_gradients(any_tangents) == kGradientNames, "SdpaTangents must have a member for each argument with a gradient in attention_arguments.h, in the same order");
+static_assert(names_of_gradients(any_backward) == kGradientNames, "SdpaBackward must have a member for each argument with a gradient in attention_arguments.h, in the same order");
+static_assert(names_of_gradients(any_backward_backward) == kGradientNames, "SdpaBackwardBackward must have a member for each argument with a gradient in attention_arguments.h, in the same order");
 
 }  // namespace polyhead::inline internal

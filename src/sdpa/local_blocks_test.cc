@@ -1,4 +1,4 @@
-// Windows of atoms (polyhead/local_blocks.h) beside a boolean mask made by AlphaFold 3's rule, pair by pair.
+// Compares the windows of local_blocks() (polyhead/local_blocks.h) with a boolean mask made by AlphaFold 3's rule, pair by pair.
 #include "polyhead/local_blocks.h"
 
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 namespace polyhead::test {
 namespace {
 
-// beta[l,m] of algorithm 7 is 0 where a window's middle c has |l - c| < queries / 2 and |m - c| < keys / 2.
+// Returns the pairs (l,m) for which beta of algorithm 7 is 0: |l - c| < queries / 2 and |m - c| < keys / 2, where c is the middle of a window.
 Tensor algorithm_7(std::int64_t length, std::int64_t queries, std::int64_t keys) {
   Tensor attend(DType::boolean, {length, length});
   for (std::int64_t l = 0; l < length; ++l) {

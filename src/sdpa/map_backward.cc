@@ -180,7 +180,7 @@ class Backward {
     }
   }
 
-  // [rows,S]. sinks: receives the rows' attention weights of the sink.
+  // Returns the rows of the map of head n for the queries, [rows,S]. `sinks`, if given, receives the rows' attention weights of the sink.
   std::vector<double> map_of(const MapWalk& walk, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, double* sinks = nullptr) const {
     std::vector<double> values(queries.size() * static_cast<std::size_t>(problem_.keys));
     walk.backend.map_rows(walk.problem, b, n, queries, [&](const MapRow& row) {
@@ -208,7 +208,7 @@ class Backward {
       for (std::int64_t s = 0; s < keys; ++s) {
         const auto at = static_cast<std::size_t>(row + s);
         const double weight = dropped_ ? dropped[at] : p[at];
-        // A dropped pair has no gradient of its map either.
+        // The map of a dropped pair is the constant 0, so it has no gradient.
         d_score[static_cast<std::size_t>(s)] = weight == 0 || !d_map ? 0 : weight * d_map.data<double>()[row + s];
         delta += d_score[static_cast<std::size_t>(s)];
       }

@@ -62,8 +62,8 @@ class MapWalk {
     });
   }
 
-  // Sums over the rows of each head. fresh() returns an object with the members add(t, row) and merge(sums of later rows), whose sums are 0. done(b, n, sums)
-  // is called once for each head. Chunks of rows are merged in their order, so the bits do not depend on the number of threads.
+  // Sums over the rows of each head. fresh() returns an object whose sums are 0 and that has the members add(t, row) and merge(sums of later rows). done(b, n,
+  // sums) is called once for each head. Chunks of rows are merged in their order, so the bits do not depend on the number of threads.
   template <class New, class Done>
   void sum_rows(const New& fresh, const Done& done) const {
     const std::vector<std::int64_t> queries = all_queries();
@@ -86,9 +86,9 @@ class MapWalk {
     }
     const std::int64_t chunks = chunks_of(problem.queries);
     Mutex mutex;
-    std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; at most as many as there are threads
+    std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; seldom more than there are threads
     std::int64_t next = 0;
-    std::vector<Sums> total;  // sums of the item to which `next` belongs
+    std::vector<Sums> total;  // sums of the item whose chunk `next` is
     run(count, problem.queries, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
       Sums sums = fresh();
       add(sums, item / chunks, first, last);
@@ -138,16 +138,17 @@ class MapWalk {
     return queries.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
   }
 
-  ProblemMemory memory;  // `problem` points to it
+  ProblemMemory memory;  // `problem` points into this memory
   const MapsProblem problem;
   const Backend& backend;
 
  private:
-  // Rows of a chunk. The kernel packs all keys once for each chunk; this takes as long as computing about 10 rows, little beside 512.
+  // Rows of a chunk. The kernel packs all keys once for each chunk; this takes as long as computing about 10 rows, which is little compared with 512 rows.
   static constexpr std::int64_t kChunkRows = 512;
   static std::int64_t chunks_of(std::int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
 
-  // Splits the `rows` rows of each of `count` items into chunks, calls f(item, first, last) for each chunk, and reports the progress.
+  // Splits the `rows` rows of each of `count` items into chunks, numbers the chunks of all items, calls f(number, first, last) for each chunk, and reports the
+  // progress.
   template <class F>
   void run(std::int64_t count, std::int64_t rows, const F& f) const {
     const std::int64_t chunks = chunks_of(rows);

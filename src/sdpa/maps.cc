@@ -25,7 +25,7 @@ void write_rows(const MapWalk& walk, std::span<const std::int64_t> queries, Tens
   });
 }
 
-// Selects the k keys of a row with the largest attention weights, largest first. Of keys with equal weights the smaller key comes first.
+// Selects the k keys of a row with the largest attention weights, largest first. Of keys with equal attention weights the key with the smaller index comes first.
 class Largest {
  public:
   explicit Largest(std::int64_t count) : count_(count) {}
@@ -42,7 +42,7 @@ class Largest {
   }
 
  private:
-  static constexpr std::size_t kFew = 64;  // most candidates that select_few() sorts by counting, for each candidate, the larger ones
+  static constexpr std::size_t kFew = 64;  // largest number of candidates that select_few() sorts; it counts for each candidate how many others are larger
 
   void select(const MapRow& row, KeyRange range) {
     if (!std::isnan(row.entropy) && count_ <= 48 && select_few(row.values.data(), range)) return;
@@ -54,7 +54,7 @@ class Largest {
   // Returns false if some values are equal or too many keys reach the bound. A group consists of every eighth key of a block, so that a vector of maxima needs
   // no reduction to one number.
   bool select_few(const double* p, KeyRange range) {
-    const std::int64_t size = range.last - range.first, length = std::clamp<std::int64_t>(size / (4 * count_), 1, 32);  // length: values in a group
+    const std::int64_t size = range.last - range.first, length = std::clamp<std::int64_t>(size / (4 * count_), 1, 32);  // length: number of values in a group
     maxima_.resize(static_cast<std::size_t>((size + 8 * length - 1) / (8 * length) * 8));
     double* maxima = maxima_.data();
     for (std::int64_t s = range.first; s < range.last; s += 8 * length, maxima += 8) maxima_of_eighths(p, s, std::min(s + 8 * length, range.last), maxima);
@@ -87,7 +87,7 @@ class Largest {
     keys_.assign(found, -1);
     for (std::size_t i = 0; i < found; ++i) {
       std::int64_t& key = keys_[static_cast<std::size_t>(count_of(values.data(), padded, std::bit_cast<double>(std::bit_cast<std::int64_t>(values[i]) + 1)))];
-      if (key >= 0) return false;  // two values are equal
+      if (key >= 0) return false;  // two candidates in the same place of the order have equal values
       key = candidates[i];
     }
     keys_.resize(static_cast<std::size_t>(count_));
@@ -118,7 +118,7 @@ class Largest {
       }
     };
     collect([&](double x, bool) { return !(x <= bound); });
-    // If values equal to the bound must be selected too, the smaller keys are taken.
+    // Of keys whose value equals the bound, those with the smallest indices are taken.
     if (std::ssize(keys_) < count_) collect([&](double x, bool of_block) { return std::ssize(keys_) < count_ && (of_block ? x >= bound : x == bound); });
     const auto before = [&](std::int64_t x, std::int64_t y) {
       const double a = p[static_cast<std::size_t>(x)], b = p[static_cast<std::size_t>(y)];

@@ -267,8 +267,8 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.mask.key_offsets = p.d_bias = Tensor::of<std::int32_t>({2}, {0, 5});
        },
        {"diagonal_offsets with documents"}},
-      {"window", [](Problem& p) { p.options.mask.window.left = -2; }, {"window's left side is -2", "negative"}},
-      {"window's right", [](Problem& p) { p.options.mask.window.right = -3; }, {"window's right side is -3", "negative"}},
+      {"window", [](Problem& p) { p.options.mask.window.left = -2; }, {"window.left is -2", "negative"}},
+      {"window's right", [](Problem& p) { p.options.mask.window.right = -3; }, {"window.right is -3", "negative"}},
       {"two diagonals",
        [](Problem& p) {
          p.options.mask.causal = Causal::top_left();
@@ -346,19 +346,19 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::top_left()};
        },
        {"the diagonal of relative_bias and that of the mask differ"}},
-      {"a window's diagonal without sides, and another of a relative bias",
+      {"a window with a diagonal and without bounds, and a relative bias with another diagonal",
        [](Problem& p) {
          p.options.mask.window.diagonal = Diagonal::top_left();
          p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::bottom_right()};
        },
        {"the diagonal of relative_bias and that of the mask differ"}},
-      {"a relative bias on one diagonal and on one of each sequence",
+      {"diagonal_offsets and a relative bias that has a diagonal",
        [](Problem& p) {
          p.options.mask.diagonal_offsets = p.bias = Tensor(DType::i64, {2});
          p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::bottom_right()};
        },
        {"diagonal_offsets with a diagonal of relative_bias"}},
-      {"a relative bias too far off",
+      {"a relative bias whose diagonal offset is too large",
        [](Problem& p) {
          p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::offset(std::numeric_limits<std::int64_t>::min())};
        },

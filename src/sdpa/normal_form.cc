@@ -17,7 +17,7 @@ namespace {
 
 // An argument with a gradient, as it is given or absent. Its gradient and its tangent have its shape and dtype.
 struct Differentiable {
-  const char* argument;  // slopes or table for a relative bias
+  const char* argument;  // name of the argument; "slopes" or "table" for a relative bias
   ConstTensorView given;
 };
 using AllDifferentiable = std::array<Differentiable, kGradientNames.size()>;
@@ -56,7 +56,7 @@ class Builder {
     expect_lse(p, tensors.lse);
   }
 
-  // Checks gradients or tangents against the arguments that they belong to. prefix: of their names in messages.
+  // Checks gradients or tangents against the arguments that they belong to. `prefix` begins their names in messages.
   template <class Tensors, class Gradients>
   void expect_gradients(std::string_view prefix, const Tensors& tensors, const Gradients& gradients) const {
     const AllDifferentiable all = all_differentiable(tensors, options_);
@@ -79,7 +79,7 @@ class Builder {
     const auto& [named, q, k, v, bias, relative_bias, sink] = tangents;
     Tangents result{.q = q, .k = k, .v = v, .bias = {}, .relative_bias = {}, .sink = {}};
     if (bias) result.bias = bias.expand(shape(p, {p.heads, p.queries, p.keys}));
-    if (relative_bias) {  // values are linear in slopes and tables
+    if (relative_bias) {  // the bias is linear in slopes and table, so its tangent follows from their tangent by the same formula
       RelativeBias moved = options_.relative_bias;
       (moved.slopes ? moved.slopes : moved.table) = relative_bias;
       memory_.relative_bias_tangent = relative_bias_values(moved, memory_.distances, accumulation_dtype(p.dtype));
@@ -212,7 +212,7 @@ class Builder {
     require(given.dtype() == p.dtype || given.dtype() == dtype, op_, ": sink is ", given.dtype(), "; it must be ", p.dtype, " as q",
             p.dtype == dtype ? std::string() : cat(", or ", dtype));
     require(p.empty_rows == EmptyRows::zero, op_, ": sink with empty_rows ", word_of(p.empty_rows),
-            ": those take a row whose keys are all masked for one of equal scores, and a sink takes all of its weight; use zero, which does that");
+            ": that mode lets a row whose keys are all masked attend to its keys, but with a sink the sink has the whole weight of such a row; use zero");
     require(given.rank() != 1 || given.extent(0) == p.heads, op_, ": sink is ", given.shape(), "; with one dimension it must be [N] = [", p.heads, "]");
     return rows_of_logits(p, given, memory_.sink, "sink");
   }
@@ -282,14 +282,14 @@ class Builder {
     rules_.add({per_key.unsqueeze(-2).unsqueeze(-2).expand(shape(p, {p.heads, p.queries, p.keys})), static_cast<bool>(attend)});
   }
 
-  __extension__ using Wide = __int128;  // sums with an offset of the caller may not fit in 64 bits
+  __extension__ using Wide = __int128;  // sums with an offset of the caller may need more than 64 bits
 
   // Converts the causal diagonal and the window to one band of keys for each document.
   void bands() const {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;
-    require(!window.left || *window.left >= 0, op_, ": the window's left side is ", window.left.value_or(0), "; it must not be negative");
-    require(!window.right || *window.right >= 0, op_, ": the window's right side is ", window.right.value_or(0), "; it must not be negative");
+    require(!window.left || *window.left >= 0, op_, ": window.left is ", window.left.value_or(0), "; it must not be negative");
+    require(!window.right || *window.right >= 0, op_, ": window.right is ", window.right.value_or(0), "; it must not be negative");
     require(!mask.causal || !window.diagonal || *mask.causal == *window.diagonal, op_,
             ": the causal and the window's diagonal differ; a window is measured from the causal diagonal");
     const std::optional<Diagonal>& of_bias = options_.relative_bias.diagonal;
@@ -408,7 +408,7 @@ class Builder {
             shape(p, {p.queries}));
     const auto documents = static_cast<std::int64_t>(rules_.documents.size());
     require(documents < 2 || view.shape() != Shape{documents}, op_, ": key_lengths is ", view.shape(), " for ", documents,
-            " documents and as many sequences; lengths belong to sequences, and to give each document its own they must be [*,T]");
+            " documents and as many sequences, and could belong to either; give a length for each query, [*,T]");
     for_each_integer(view, [&](auto length) {
       require(std::cmp_greater_equal(length, 0) && std::cmp_less_equal(length, p.keys), op_, ": a key length is ", length,
               "; it must lie in [0,S] = [0,", p.keys, "]");
@@ -487,14 +487,14 @@ std::vector<Operand> gradients_of(const Tensors& tensors) {
   gradients.reserve(kGradientNames.size() + 1);
   visit_gradients(tensors, [&](const char* name, const TensorView& view) {
     const bool of_option = gradients.size() >= kInputGradients;
-    gradients.push_back({{"d_", name}, view, of_option});  // sums, because options broadcast
+    gradients.push_back({{"d_", name}, view, of_option});  // true for options: elements of a gradient may share memory, because options broadcast
   });
   return gradients;
 }
 
 // Refuses a score rule in sdpa_jvp() and sdpa_backward_backward(), which would need more derivatives of the caller's functions.
 void refuse_score_rule(const char* operation, const SdpaOptions& options) {
-  if (options.score_rule) fail(ErrorCode::unsupported, operation, ": score_rule is given; its backward function gives a first derivative in reverse mode and no other");
+  if (options.score_rule) fail(ErrorCode::unsupported, operation, ": score_rule is given; its backward function computes only first derivatives, in reverse mode");
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ Distances find_distances(KeyRules& rules, std::int64_t queries, std::int64_t key
   }
   std::sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.range.first < b.range.first; });
   Distances distances;
-  std::int64_t before = 0;  // number of distances in all ranges of `distances` but the last
+  std::int64_t before = 0;  // number of distances in all ranges of `distances` except the last range
   for (const Use& use : uses) {
     if (distances.empty() || use.range.first > distances.back().last) {
       if (!distances.empty()) before += distances.back().last - distances.back().first;

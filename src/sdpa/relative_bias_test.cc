@@ -82,7 +82,7 @@ TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
       EXPECT_TRUE(same_bits(o.attention_weights, x.attention_weights)) << "attention_weights";
       for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(same_bits(o.list()[i].second, x.list()[i].second)) << o.list()[i].first;
       const Tolerances t(c);
-      const double tolerance[] = {0, 0, t.d_q, t.d_k, t.d_v};  // d_* may differ in rounding: if pairs share elements of a bias gradient, the schedule may divide rows and keys in another way
+      const double tolerance[] = {0, 0, t.d_q, t.d_k, t.d_v};  // the gradients may differ in rounding: if pairs share elements of a bias gradient, the schedule may divide rows and keys in another way
       for (std::size_t i = 2; i < 5; ++i) EXPECT_TRUE(near(o.list()[i].second, x.list()[i].second, tolerance[i])) << o.list()[i].first;
       const std::vector<double> d_bias = to_doubles(x.d_bias);
       const Tensor wanted = relative_gradient(full, Matrix(d_bias.begin(), d_bias.end()), relative, c.sizes.pairs());

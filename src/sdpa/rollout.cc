@@ -1,6 +1,7 @@
-// Attention rollout: rows x of the result are multiplied by the matrix A_l of one layer after the other, from the last layer to the first. If few rows are
-// wanted, the product with the attention weights p is computed by the backward pass as the gradient of the values, d_v = pᵀ d_out with d_out = xᵀ
-// (docs/maths.md, eq. 5), so no map is stored. If half of all rows or more are wanted, they need as much memory as a map; then A_l is stored as a matrix.
+// Attention rollout: rows x of the result are multiplied by the matrix A_l of one layer after the other, from the last layer to the first. If fewer than half
+// of all rows are wanted, the product of x with the attention weights p is computed by the backward pass as the gradient of the values, d_v = pᵀ d_out with
+// d_out = xᵀ (docs/maths.md, eq. 5), so no map is stored. If more rows are wanted, they need as much memory as a map, so A_l is stored as a matrix. A_l is also
+// stored if a score rule has no backward function.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -26,7 +27,7 @@ Shape with(const Shape& lead, std::initializer_list<std::int64_t> rest) {
   return shape;
 }
 
-// A tensor, or a float32 copy of it if its dtype is narrower. The backward pass stores gradients in the dtype of k, so a narrow k would round the result.
+// A tensor or, if its dtype is narrower than float32, a float32 copy. The backward pass stores gradients in the dtype of k, so a narrow k would round the result.
 class Widened {
  public:
   explicit Widened(ConstTensorView given, ConstTensorView scale = {}) : view_(given) {
@@ -103,8 +104,8 @@ template <class T>
 Tensor mixing_matrix(const MapsInput& layer, const SdpaOptions& options, double residual, const Shape& lead) {
   const std::int64_t heads = layer.q.extent(-3), positions = layer.q.extent(-2), batch = numel(lead);
   Tensor matrix(DTypeOf<T>::value, with(lead, {positions, positions}));
-  // So many rows that the rows of all heads need about as much memory as the result, but at least 64: each call packs the keys, which takes as long as about 10
-  // rows.
+  // The number of rows of p that are computed at a time. The rows of all heads then need about as much memory as the result. The number is at least 64, because
+  // each call packs the keys, which takes as long as computing about 10 rows.
   const std::int64_t chunk = std::clamp<std::int64_t>(positions / std::max<std::int64_t>(heads, 1), 64, kRows);
   std::vector<double> mixed(static_cast<std::size_t>(positions));
   for (std::int64_t first = 0; first < positions; first += chunk) {
@@ -134,7 +135,7 @@ Tensor mixing_matrix(const MapsInput& layer, const SdpaOptions& options, double 
   return matrix;
 }
 
-// Computes the result as a product of the stored matrices A_l. Used if half of all rows or more are wanted.
+// Computes the result as a product of the stored matrices A_l. Used if half of all rows or more are wanted, or if a score rule has no backward function.
 template <class T>
 Tensor product_of_matrices(std::span<const MapsInput> layers, std::span<const std::int64_t> queries, const SdpaOptions& options, double residual, const Shape& lead) {
   const std::int64_t positions = layers.front().q.extent(-2), count = std::ssize(queries), batch = numel(lead);

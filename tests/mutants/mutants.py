@@ -466,7 +466,7 @@ MUTANTS = [
            "0 NaN is not added to rows without the key", KERNEL),
     Mutant("kernel: NaN of a kept value lost", "src/cpu/sdpa/forward_kernel.cc", "if (!operands_.finite()) add_non_finite_values(rows, joined ? own : nullptr);", "",
            "a kept NaN reaches its rows", KERNEL),
-    Mutant("kernel: scale's fraction applied twice", "src/cpu/sdpa/rows.h", "if (group.bias.data != nullptr) factor = 1;  // uniform rows too: score_exp_of() has one result for all rows of a task", "",
+    Mutant("kernel: scale's fraction applied twice", "src/cpu/sdpa/rows.h", "if (group.bias.data != nullptr) factor = 1;", "",
            "scores with a bias are in natural units", KERNEL),
     Mutant("kernel: bias read forwards", "src/cpu/sdpa/rows.h", "gather<T>(from + i * stride, stride, kWidth)", "gather<T>(from + i * stride, 1, kWidth)",
            "a stride of -1 runs backwards", KERNEL),

@@ -128,7 +128,8 @@ AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes& sizes
 
 AttentionCase draw_case(Random& random, DType dtype);
 
-// Converts k and v to another dtype than q, as in a key/value cache. Such a case has no backward pass.
+// Replaces k and v by random tensors of bfloat16, float16 or int8, as key/value caches store them; does nothing to a float64 case. If their dtype is not that
+// of q, the case has no backward pass.
 void draw_key_storage(Random& random, AttentionCase& c);
 
 // Returns the values of an int8 k or v: scale * int8, rounded to float32. The product has at most 32 significant bits, so it is exact in float64 before it is

@@ -34,8 +34,8 @@ void for_each_instruction_set(const F& f) {
   }
 }
 
-// For one case of a sweep. If quick, runs f with two instruction sets: the one that the machine chooses, and one of the others, which take turns from seed to
-// seed: what all sets share is tested by the first, and what a set has of its own is small and used by every case.
+// For one case of a sweep. Without quick(), runs f with each instruction set. With quick(), runs f with two sets: the one that the machine chooses, and one of
+// the others, which changes with the seed. Code that all sets share is tested by the first; the code of one set alone is short, and every case runs it.
 template <class F>
 void for_each_instruction_set(std::uint64_t seed, const F& f) {
   if (!quick()) return for_each_instruction_set(f);
@@ -45,11 +45,11 @@ void for_each_instruction_set(std::uint64_t seed, const F& f) {
     if (set.available && set.name != chosen) others.emplace_back(set.name);
   with_instruction_set(chosen, f);
   if (others.empty() || testing::Test::HasFailure()) return;
-  // Added to itself divided: else a set would meet only one of the dtypes that also take turns from seed to seed.
+  // seed / others.size() is added because the dtype of a case also changes with the seed: without it, a set would be tested with only some of the dtypes.
   with_instruction_set(others[(seed + seed / others.size()) % others.size()], f);
 }
 
-// The reference has no kernels: a test of both backends runs it once.
+// Runs f with each instruction set or, for the backend `reference`, which has no kernels, once.
 template <class F>
 void for_each_instruction_set(const Backend* backend, const F& f) {
   if (backend == &find_backend("reference")) return f();

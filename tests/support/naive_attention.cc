@@ -185,7 +185,7 @@ Tensor relative_gradient(const FullMatrices& m, const Matrix& d_score, const Sdp
 FullResults naive_attention(const FullMatrices& m) {
   FullResults r;
   r.out.assign(static_cast<std::size_t>(m.batch * m.heads * m.queries * m.v_width), 0);
-  r.lse = m.sink;  // the lse of a row without keys
+  r.lse = m.sink;  // a row without keys keeps this lse
   r.d_sink.assign(m.sink.size(), 0);
   for (Matrix* pairs : {&r.scaled, &r.capped, &r.score, &r.p, &r.dropped, &r.d_score}) pairs->assign(m.keep.size(), 0);
   r.d_q.assign(m.q.size(), 0), r.d_k.assign(m.k.size(), 0), r.d_v.assign(m.v.size(), 0);

@@ -59,7 +59,7 @@ FullMatrices moved(const FullMatrices& m, const AttentionCase& c, const SdpaTang
   if (tangents.v) move(result.v, to_matrix(tangents.v));
   if (tangents.bias) move(result.bias, to_matrix(tangents.bias.expand(c.sizes.pairs())));
   if (tangents.sink) move(result.sink, to_matrix(sink_rows(tangents.sink).expand(c.sizes.lse())));
-  if (tangents.relative_bias) {  // the bias is linear in slopes and table, so it moves along the bias of the tangent
+  if (tangents.relative_bias) {  // the bias is linear in slopes and table, so `step` times the bias of their tangent is added
     SdpaOptions options = c.options;
     (options.relative_bias.slopes ? options.relative_bias.slopes : options.relative_bias.table) = tangents.relative_bias;
     move(result.bias, full_matrices(c.q, c.k, c.v, c.d_out, options).bias);

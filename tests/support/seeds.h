@@ -28,8 +28,8 @@ inline std::vector<std::uint64_t> seeds(std::uint64_t first, std::uint64_t count
   return list;
 }
 
-// Returns the seeds of a test that compares each instruction set with the reference: all `count` seeds or, on an emulated processor, the first eighth, because
-// a case takes ten times as long there. What does not depend on the instruction set has already been tested on the real processor.
+// Returns the seeds of a test that compares each instruction set with the reference: all `count` seeds or, on an emulated processor, the first eighth, but at
+// least 20, because a case takes ten times as long there. What does not depend on the instruction set has already been tested on the real processor.
 inline std::vector<std::uint64_t> seeds_of_kernels(std::uint64_t first, std::uint64_t count) {
   std::vector<std::uint64_t> list(emulated() ? std::max<std::uint64_t>(count / 8, 20) : count);
   std::iota(list.begin(), list.end(), first);

@@ -46,8 +46,9 @@ struct DistributedOptions {
   SliceOrder order = SliceOrder::contiguous;  // order of the slices of queries and of keys
   std::optional<Plan> plan{};                 // absent: choose_plan() decides
   Links links{};                              // speeds that choose_plan() assumes
-  std::optional<OneRow> one_row{};            // required if a gradient depends on it
-  // Set these if a backward pass with d_bias or d_sink follows. If any rank sets one of them and one_row is missing, sdpa_forward already throws, on all ranks.
+  std::optional<OneRow> one_row{};            // required if every rank has one query and the gradient of a bias or sink of one row is computed
+  // Set d_bias_follows (or d_sink_follows) if a backward pass with d_bias (or d_sink) follows: if any rank sets it and one_row is required but missing,
+  // sdpa_forward already throws, on all ranks.
   bool d_bias_follows = false, d_sink_follows = false;
   // The longest time that a rank may send nothing before the other ranks give up. A rank does not answer while it computes, so the library adds 4 times the
   // predicted compute time of the busiest rank in this call and the previous one, at the speed of this rank.

@@ -48,7 +48,7 @@ class Communicator {
 
  private:
   friend class Call;
-  struct History;  // state of the calls so far
+  struct History;  // number and speed of the calls so far, and the error of a call that failed
   std::unique_ptr<History> history_;
 };
 

@@ -1,5 +1,6 @@
-// Layers over several ranks. Tensor-parallel (Shoeybi et al. 2019, section 3): each rank holds some heads of an attention layer, or some hidden units of
-// a feed-forward layer; the parts' outputs are added up. By rows: each rank holds some rows of a pair tensor.
+// Layers that run on several ranks. In a tensor-parallel layer (Shoeybi et al. 2019, section 3) each rank holds some heads of an attention layer, or some
+// hidden units of a feed-forward layer, and the outputs of all ranks are added up. In a layer that is divided by rows each rank holds some rows of a pair
+// tensor.
 #pragma once
 
 #include "polyhead/distributed/collectives.h"
@@ -78,7 +79,7 @@ class PairAttention {
   void backward(const Saved& saved, ConstTensorView d_out, const Gradients& gradients, const nn::RunOptions& options = {}) const;
 
  private:
-  Tensor as_rows(ConstTensorView z) const;                  // a copy of z, or this rank's columns as rows
+  Tensor as_rows(ConstTensorView z) const;                  // a copy of z or, if attention runs along columns, this rank's columns of z as rows
   void as_given(ConstTensorView rows, TensorView to) const;  // the inverse of as_rows()
   Communicator& communicator_;
   const nn::MultiHeadAttention& attention_;

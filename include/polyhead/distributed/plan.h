@@ -19,8 +19,8 @@ struct Plan {
 // Speeds of the machines and their network. The defaults describe a network of 10 Gbit/s and ranks of a few cores each.
 struct Links {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
-  int ranks_per_machine = 1;               // ranks 0 to ranks_per_machine - 1 share a machine, and so on
-  double near_bytes_per_second = 5e9;      // between two ranks of one machine
+  int ranks_per_machine = 1;               // ranks 0 to ranks_per_machine - 1 share one machine, the next ranks_per_machine ranks the next machine
+  double near_bytes_per_second = 5e9;      // speed between two ranks of one machine
   double far_bytes_per_second = 1.25e9;    // speed from one machine to all others; the ranks of the machine share it
   double seconds_per_message = 50e-6;
   double multiply_adds_per_second = 2e11;  // speed of one rank in attention
@@ -33,7 +33,7 @@ struct PlanInput {
   std::int64_t batch = 1, heads = 1, kv_heads = 1, queries = 0, keys = 0, qk_width = 0, v_width = 0;
   int element_bytes = 4;
   bool backward = false;          // the backward pass, with gradients of q, k and v; else the forward pass
-  bool shared_head_bias = false;  // a bias or boolean [T,S] that all heads share: with heads on several ranks, each rank needs all of its group's rows
+  bool shared_head_bias = false;  // a bias or boolean mask [T,S] that all heads share; each rank then needs its rows for all queries of the rank's group
   bool needs_all_keys = false;    // true if EmptyRows is not zero: a rank must then hold all keys of a row
 };
 
@@ -48,7 +48,7 @@ PlanChoice choose_plan(const PlanInput& input);
 // Returns the bytes that one rank receives.
 double received_bytes(const PlanInput& input, Plan plan);
 
-// Predicts the seconds of a call without a mask (docs/scaling.md): heads are exchanged before and after the computation, and keys travel during it.
+// Predicts the seconds of a call without a mask (docs/scaling.md): heads are exchanged before and after the computation, and keys travel during the computation.
 double predicted_seconds(const PlanInput& input, Plan plan);
 
 }  // namespace polyhead::distributed

@@ -25,14 +25,14 @@ class AtomicFile {
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   void commit();
 
-  const std::filesystem::path& path() const { return path_; }  // as the caller gave it
+  const std::filesystem::path& path() const { return path_; }  // the target's path as the caller gave it
 
  private:
   void open_temporary();
   void forget_temporary();
 
   std::filesystem::path path_;
-  std::filesystem::path target_;     // path_, or the file that it links to
+  std::filesystem::path target_;     // path_, or the file that the symbolic link path_ points to
   std::filesystem::path temporary_;  // empty: the target is written directly
   int descriptor_ = -1;
 };

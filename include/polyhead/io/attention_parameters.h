@@ -77,10 +77,10 @@ inline std::vector<NamedTensor> store_attention(const AttentionParameters& param
 
 struct LayoutDescription {
   std::string_view name;
-  std::string_view source;              // the module that has these names
+  std::string_view source;              // the module whose parameters have these names
   std::vector<std::string> parameters;  // "in_proj_weight [3*E,E]", "in_proj_bias [3*E], optional"
   std::string_view notes;
-  bool causal = false;                  // causal, rotary and empty_rows of AttentionParameters loaded from this layout
+  bool causal = false;                  // causal, rotary and empty_rows: the values of these members in AttentionParameters of this layout
   bool rotary = false;
   std::optional<EmptyRows> empty_rows;
   std::map<std::string, std::string> projections;  // the layout's names of q, k, v, output and gate, if any: "q" -> "W_q"

@@ -25,7 +25,7 @@ struct TensorFile {
   std::filesystem::path path;
   std::string format;                // a name in formats()
   std::vector<NamedTensor> tensors;  // in the order of the file; names are unique
-  Metadata metadata;                 // of safetensors; empty for the other formats
+  Metadata metadata;                 // metadata of a safetensors file; empty for the other formats
 
   const Tensor* find(std::string_view name) const;  // nullptr: no such tensor
   Tensor* find(std::string_view name);

@@ -93,7 +93,7 @@ class AnyTextModel {
 // Returns the kind of the model in a folder, as its config.json says; encoder if config.json does not say it.
 TextModelKind text_model_kind(const std::filesystem::path& folder);
 
-// Loads a folder as the `transformers` package writes it. Error as load_bert(), load_language_model() or load_sequence_to_sequence_model().
+// Loads a folder as the `transformers` package writes it. Throws the Errors of load_bert(), load_language_model() or load_sequence_to_sequence_model().
 std::unique_ptr<AnyTextModel> load_any_text_model(const std::filesystem::path& folder);
 
 }  // namespace polyhead::models

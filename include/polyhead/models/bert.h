@@ -105,10 +105,10 @@ struct BertEncoder : nn::Module<BertEncoder> {
   // What backward needs from a forward pass. Saved only views the input's `segments` and mask: the caller keeps their memory.
   struct Saved {
     BertInput input;
-    Tensor positions;            // ids of the position table, [T] or [*,T]; absent with rotary positions
+    Tensor positions;            // for each token its row in the position table, [T] or [*,T]; absent with rotary positions
     Tensor word_scales;          // [*,T]: factors of the embeddings because of config.mask_token
-    Tensor embedding_sum;        // [*,T,E] before the norm
-    Tensor embedded;             // [*,T,E] before the projection; absent without a projection
+    Tensor embedding_sum;        // [*,T,width of the embeddings]: sum of the embeddings before the norm
+    Tensor embedded;             // [*,T,width of the embeddings]: the input of the projection; absent without a projection
     std::vector<Tensor> hidden;  // L tensors [*,T,E], the input of each layer; with a final norm also the norm's input
     RotaryTables rotary;
     std::vector<EncoderLayer::Saved> layers;

@@ -27,12 +27,12 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// Rotary positions of a model. With "dynamic" and "longrope" all tokens of a text of more than `limit` tokens have other angles.
+// Rotary positions of a model. With "dynamic" and "longrope", a text of more than `limit` tokens has other angles than shorter texts, at all of its tokens.
 struct RotaryRule {
   nn::RotaryEmbeddingConfig embedding;  // frequencies for texts of at most `limit` tokens
   std::int64_t limit = 0;               // 0: no limit
-  double dynamic_factor = 0;            // above the limit: RotaryScaling::ntk with a factor that grows with the length; 0: use long_factors
-  std::vector<double> long_factors{};   // above the limit: longrope's factors
+  double dynamic_factor = 0;            // longer texts have RotaryScaling::ntk, with the factor dynamic_factor length / limit - (dynamic_factor - 1); 0: they have long_factors
+  std::vector<double> long_factors{};   // the factors of longrope for texts of more than `limit` tokens
 
   nn::RotaryEmbeddingConfig at(std::int64_t length) const;  // frequencies for a text of `length` tokens
   bool same_angles(std::int64_t length, std::int64_t longer) const;
@@ -68,11 +68,10 @@ struct LanguageModelConfig {
   std::optional<RotaryRule> rotary{}, local_rotary{};  // absent `rotary`: learned positions. local_rotary: for layers with a window, if their positions differ
   bool tied_output = false;                          // tie_word_embeddings: the output projection is the embedding
   std::vector<std::int64_t> end_tokens{};            // eos_token_id of generation_config.json, else of config.json
-  std::vector<std::string> rules_not_followed{};     // rules by which transformers would choose other tokens and which generate() does not follow, such as
-                                                     // "num_beams = 4"
+  std::vector<std::string> rules_not_followed{};     // rules by which transformers would choose other tokens and which generate() does not follow, such as "num_beams = 4"
 
   nn::MultiHeadAttentionConfig attention(std::int64_t layer) const;  // settings of the attention of this layer
-  std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // settings of a layer's mixture, if it has one
+  std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // settings of a layer's mixture of experts; absent if the layer has none
 };
 
 struct LanguageLoadOptions {
@@ -94,8 +93,8 @@ struct LanguageInput {
 // Each output is optional and may have any floating dtype. Requesting one does not change the values of the others.
 struct LanguageOutput {
   TensorView logits = {};       // [*,T,C]: logits of the token that follows each token
-  TensorView next_logits = {};  // [*,C]: after the last token of each sequence. Error with attend_keys.
-  TensorView hidden = {};       // [*,T,E]: after the final norm
+  TensorView next_logits = {};  // [*,C]: logits after the last token of each sequence. Error with attend_keys.
+  TensorView hidden = {};       // [*,T,E]: hidden states after the final norm
   TensorView all_hidden = {};   // [L+1,*,T,E]: the embeddings, then each layer's output; the last one after the final norm, as in transformers
   TensorView attentions = {};   // [L,*,N,T,T]: the attention weights of each layer. Error with a cache, as for pooled, q, k and v
   TensorView pooled = {};       // [L,*,N,h,w]: the attention weights reduced to blocks, as attention_pooled_map() does. Error with a cache
@@ -112,7 +111,7 @@ struct LanguageOptions {
 
 struct GenerateOptions {
   std::int64_t max_tokens = 0;              // maximum number of tokens of the answer; at least 1
-  std::optional<double> temperature{};      // absent: greedy; given: as in nn::SamplingOptions, with top_k, top_p and seed
+  std::optional<double> temperature{};      // absent: the likeliest token is chosen; given: tokens are drawn as by nn::SamplingOptions, with top_k, top_p and seed
   std::int64_t top_k = 0;
   double top_p = 1;
   std::optional<std::uint64_t> seed{};      // required with a temperature

@@ -1,4 +1,4 @@
-// Models with two sides: an encoder that reads a source, and a decoder that writes a target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot and Whisper, read from a
+// Models with an encoder that reads a source and a decoder that writes a target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot and Whisper, read from a
 // folder as the `transformers` package writes it. src/models/sequence_families.cc has a row for each family. Evaluation only.
 //
 //   const SequenceToSequenceModel model = load_sequence_to_sequence_model("flan-t5-small");
@@ -41,7 +41,7 @@ struct AnswerRules {
 struct SequenceToSequenceConfig {
   std::string family;                   // model_type
   std::int64_t features = 0;            // M, num_mel_bins: the source is sound, features [M,2 S], which two convolutions turn into S positions; 0: the source is tokens
-  std::int64_t vocabulary = 0;          // tokens of the source's vocabulary, vocab_size
+  std::int64_t vocabulary = 0;          // vocab_size: number of tokens in the source's vocabulary
   std::int64_t target_vocabulary = 0;   // C of the target: vocab_size; decoder_vocab_size if the target has its own embedding
   std::int64_t source_positions = 0, target_positions = 0;  // max_position_embeddings: maximum number of tokens of a text; 0: no limit
   std::int64_t position_offset = 0;     // number of rows before position 0 in the tables of learned positions
@@ -71,7 +71,7 @@ struct SourceInput {
 
 // Each output is optional, of any floating dtype, and does not change the others.
 struct SourceOutput {
-  TensorView memory = {};      // [*,S,E]: after the final norm if there is one
+  TensorView memory = {};      // [*,S,E]: output of the encoder, after the final norm if there is one
   TensorView all_hidden = {};  // [Le+1,*,S,E]: the embeddings, then each layer's output; the last one is the memory
   TensorView attentions = {};  // [Le,*,N,S,S]
 };
@@ -85,8 +85,8 @@ struct TargetInput {
 
 struct TargetOutput {
   TensorView logits = {};       // [*,T,C]: logits of the token that follows each token
-  TensorView next_logits = {};  // [*,C]: after the last token. Error with attend_keys
-  TensorView hidden = {};       // [*,T,E]: after the final norm if there is one
+  TensorView next_logits = {};  // [*,C]: logits after the last token. Error with attend_keys
+  TensorView hidden = {};       // [*,T,E]: hidden states after the final norm if there is one
   TensorView all_hidden = {};   // [Ld+1,*,T,E]: as SourceOutput::all_hidden. Error with a cache, as for attentions and cross_attentions
   TensorView attentions = {};        // [Ld,*,N,T,T]: the decoder's attention to its own tokens
   TensorView cross_attentions = {};  // [Ld,*,N,T,S]: the decoder's attention to the memory

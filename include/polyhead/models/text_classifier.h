@@ -67,7 +67,7 @@ struct TextClassifier : nn::Module<TextClassifier> {
     ConstTensorView lengths;        // [B] int64, in [1,T]
     ConstTensorView segments = {};  // [B,T,K] of the parameters' dtype: share of each token that belongs to each of K parts of the text; see Saved::masses
     ConstTensorView terms = {};     // [B,S] int64: for each text the terms whose scores are added, then -1; absent: none
-    ConstTensorView shares = {};    // [B] float64: factor of the scores of each text
+    ConstTensorView shares = {};    // [B] float64: for each text the factor of its terms' scores
   };
   // What backward and maps need from a forward pass. Saved only views the batch.
   struct Saved {
@@ -104,8 +104,9 @@ struct TextClassifier : nn::Module<TextClassifier> {
 // longer words ("look*"); pairs of neighbouring words ("looks very"); pairs with one word between them ("looks _ good").
 struct TextTerms {
   std::vector<std::string> terms;
-  double share = 0;  // factor of the scores: 10 / sqrt(number of words). One step of the optimizer changes a score by about the learning rate; the 10 makes this
-                     // change large enough to matter
+  // Factor of the scores: 10 / sqrt(number of words). One step of the optimizer changes a score by about the learning rate; the 10 makes this change large enough
+  // to matter.
+  double share = 0;
 };
 inline constexpr std::string_view kTermGap = " _ ";
 TextTerms terms_of(std::string_view text);
@@ -113,7 +114,7 @@ TextTerms terms_of(std::string_view text);
 struct TextModel {
   BytePairTokenizer tokenizer;
   TextClassifier classifier;
-  std::vector<std::string> terms{};  // sorted; only terms that have scores
+  std::vector<std::string> terms{};  // the terms that have scores, sorted
 };
 
 // The input of the classifier for one text, and for several texts.
@@ -140,7 +141,7 @@ struct ClassifiedText {
   std::int64_t known_terms = 0;       // terms of the text that have scores
   Tensor attentions;                  // [L,N,T,T], of the encoder
   Tensor pooling;                     // [N,T], the attention weights of the pooling heads
-  HeadVectors vectors, pooling_vectors;  // vectors: of the encoder's maps. pooling_vectors: of the pooling heads' maps, [1,N,1,H] [1,N,T,H] [1,N,T,H]
+  HeadVectors vectors, pooling_vectors;  // vectors: of the encoder's heads. pooling_vectors: q [1,N,1,H], k and v [1,N,T,H] of the pooling heads
 };
 
 // Error if the text has no token or more than the model's longest.

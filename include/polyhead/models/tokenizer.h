@@ -59,7 +59,7 @@ struct ByteSpan {
 struct TokenizedText {
   std::vector<std::int64_t> ids;
   std::vector<std::string> pieces;
-  std::vector<int> segments;        // type ids as the model was trained with: BERT has 1 for the pair and its separator
+  std::vector<int> segments;        // token type ids as in the model's training; BERT: 1 for the second text and the separator after it, else 0
   std::vector<bool> special;        // true for tokens added around the texts, false for tokens of the texts
   std::vector<int> texts;           // 0 for tokens of the text, 1 for those of the pair, -1 for special tokens
   std::vector<ByteSpan> spans;      // bytes of each token in its text; {0,0} for special tokens

@@ -64,9 +64,8 @@ struct Translation {
   Tensor source_attentions;     // [L,N,S,S], of the encoder
   Tensor target_attentions;     // [L,N,T,T]
   Tensor attentions;            // [L,N,T,S], of the decoder to the source
-  HeadVectors source_vectors, target_vectors, vectors;  // for each of the three maps; target token t attends to the target tokens 0 to t
-  std::vector<std::int64_t> alignment;  // for each target word the index of the source word that the guided head reads most (words as in word_spans); -1: the end
-                                        // token
+  HeadVectors source_vectors, target_vectors, vectors;  // q, k and v of the heads of the three maps above. In target_attentions, token t attends to tokens 0 to t
+  std::vector<std::int64_t> alignment;  // for each target word the index of the source word that the guided head reads most (words as in word_spans); -1: the end token
 };
 
 Translation translate(const Translator& model, std::string_view text, const TranslateOptions& options = {});

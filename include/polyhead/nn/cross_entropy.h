@@ -11,7 +11,7 @@
 namespace polyhead::nn {
 
 enum class LossReduction : std::uint8_t {
-  mean,  // over the positions whose target is not ignore_index; Error if there is none
+  mean,  // the mean over the positions whose target is not ignore_index; Error if there is no such position
   sum,
 };
 
@@ -19,7 +19,7 @@ struct CrossEntropyOptions {
   std::optional<std::int64_t> ignore_index{};  // positions with this target are left out: their logits are not read, their gradient is 0
   double label_smoothing = 0;                   // epsilon in [0,1]
   LossReduction reduction = LossReduction::mean;
-  double d_loss = 1;  // factor of d_logits. For micro-batches: LossReduction::sum and 1 / (positions of all micro-batches)
+  double d_loss = 1;  // factor of d_logits. For micro-batches pass LossReduction::sum and d_loss = 1 / (number of positions in all micro-batches)
   Executor* executor = nullptr;
 };
 

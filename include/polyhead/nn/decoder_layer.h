@@ -10,8 +10,9 @@ namespace polyhead::nn {
 class DecoderCache;
 
 struct DecoderOptions {
-  AttentionOptions attention{};  // options of the self-attention. It is causal (top_left) unless `attention.mask` sets another diagonal. `mode`, dropout_seed,
-                                 // executor, workspace and backend hold for the whole layer
+  // Options of the self-attention. It is causal (top_left) unless `attention.mask` sets another diagonal. The options mode, dropout_seed, executor,
+  // workspace and backend hold for the whole layer.
+  AttentionOptions attention{};
   Mask memory_mask{};            // masks keys of the memory, for example by key_lengths
 };
 
@@ -22,7 +23,7 @@ struct DecoderGradients {
   TensorView x = {};       // [*,T,E], overwritten; may not overlap d_y
   TensorView memory = {};  // [*,S,M]
   M* parameters = nullptr;
-  Write memory_write = Write::replace;      // add: for several layers that read the same memory
+  Write memory_write = Write::replace;      // add: if several layers read the same memory (output of the encoder)
   Write parameters_write = Write::replace;  // replace or add, as in nn::Gradients
   std::span<const AttentionWeightsGradient> self_attention_weights = {}, cross_attention_weights = {};  // inputs: gradients d_p of a loss on attention weights
 };

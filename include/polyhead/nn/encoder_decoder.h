@@ -23,7 +23,7 @@ struct EncoderDecoderConfig {
   std::int64_t target_count = 0;    // 0: source_count
   std::int64_t layers = 1;          // number of layers of the encoder
   std::int64_t decoder_layers = 0;  // number of layers of the decoder; 0: layers
-  LayerConfig layer;                // of both stacks; its dropout is also that of the embedded texts, its seed draws all initial parameters
+  LayerConfig layer;                // settings of the layers of both stacks; layer.dropout also applies to the embedded texts, and layer.seed draws all initial parameters
   bool shared_embedding = false;    // one embedding for source and target, whose counts must be equal
   bool tied_output = false;         // true: the weight of the output projection is the target's embedding; false: the projection has its own weight, and a bias
 };

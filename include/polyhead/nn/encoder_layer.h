@@ -22,7 +22,7 @@ struct EncoderGradients {
   M* parameters = nullptr;
   Write parameters_write = Write::replace;                           // replace or add, as in nn::Gradients
   std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients d_p of a loss on attention weights
-  TensorView relative_bias = {};  // exactly the shape and dtype of options.relative_bias.slopes or .table. Error for a stack
+  TensorView relative_bias = {};  // gradient of options.relative_bias.slopes or .table, in exactly its shape and dtype. Error for a stack
 };
 
 // post:  h = norm(x + attention(x)),        y = norm(h + feed_forward(h))
@@ -33,7 +33,7 @@ struct EncoderLayer : Module<EncoderLayer> {
   MultiHeadAttention attention;
   Norm attention_norm;  // may be absent with NormPosition::pre: the attention then reads x itself, as in ModernBERT's first layer
   FeedForward feed_forward;
-  MixtureOfExperts mixture;  // if present, replaces feed_forward, which is then absent; backward() is an Error
+  MixtureOfExperts mixture;  // if present, replaces feed_forward, which is then absent; backward() then throws an Error
   Norm feed_forward_norm;
   Norm attention_output_norm, feed_forward_output_norm;  // absent without NormPosition::both
   NormPosition norm_position = NormPosition::post;

@@ -30,8 +30,7 @@ struct FeedForward : Module<FeedForward> {
   struct Saved {
     ConstTensorView x;  // the input: the caller keeps its memory until backward is done
     Tensor hidden;      // [*,hidden_width], before the activation
-    Tensor gate;        // [*,hidden_width], before the activation; absent if not gated. In a gated layer the activation is applied to this tensor and not to
-                        // `hidden`.
+    Tensor gate;        // [*,hidden_width], before the activation; absent if not gated. In a gated layer the activation is applied to this tensor and not to `hidden`.
     Activation activation = Activation::gelu;
     bool constant_parameters = false;  // whether forward() used a workspace with Parameters::constant
   };

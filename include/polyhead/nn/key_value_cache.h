@@ -52,7 +52,7 @@ class KeyValueCache {
   std::int64_t sequences() const { return config_.sequences; }
   std::int64_t capacity() const { return config_.capacity; }
   std::int64_t length(std::int64_t sequence) const;
-  std::int64_t longest() const;  // S of the views below
+  std::int64_t longest() const;  // the longest length, which is S of the views below
 
   // Views without a copy: [B,K,S,H] and [B,K,S,V], where S is the longest length now. Rows of a sequence beyond its length are unspecified.
   ConstTensorView keys() const;
@@ -105,8 +105,8 @@ class KeyValueCache {
     std::span<const TensorView> all() const { return {views, views[2] ? 4u : 2u}; }
   };
   Parts parts() const;
-  void copy_tokens(std::int64_t from, std::int64_t to) noexcept;  // copies the length, too
-  void set_lengths(std::span<const std::int64_t> after) noexcept;  // the old lengths become the previous lengths
+  void copy_tokens(std::int64_t from, std::int64_t to) noexcept;  // copies keys, values and the length of a sequence
+  void set_lengths(std::span<const std::int64_t> after) noexcept;  // stores the old lengths in previous_
 
   KeyValueCacheConfig config_;
   Tensor own_[4];                                 // memory of the four views below; absent if the caller owns the memory

@@ -29,8 +29,8 @@ enum class Gate : std::uint8_t { none, sigmoid };
 // Along the axis the output has an extent of 1, or T with a gate.
 enum class GlobalQuery : std::uint8_t {
   off,
-  mean,         // over all positions
-  masked_mean,  // over the positions that attend_keys, block_keys and key_lengths do not mask; 0 if all are masked
+  mean,         // the mean over all positions
+  masked_mean,  // the mean over the positions that attend_keys, block_keys and key_lengths do not mask; 0 if all are masked
 };
 
 struct MultiHeadAttentionConfig {
@@ -88,7 +88,7 @@ struct AttentionOptions {
   RelativeBias relative_bias{};  // not together with `bias`; Error with added keys or a global query
   ConstTensorView sink{};  // sink logits as in SdpaOptions: [N], or broadcasts to [*,N,T]; Error unless config.empty_rows is zero, or with config.sink
   // As SdpaOptions::score_rule; `data` must live until the backward pass. Positions count the rows of the inputs; keys that the layer adds follow those
-  // of the key input. Error with a cache, whose tokens have other positions, or with a global query, which has none.
+  // of the key input. Error with a cache, whose tokens have other positions, or with a global query, which has no position.
   ScoreRule score_rule{};
   Mode mode = Mode::evaluation;
   std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, unless dropout_keep is given
@@ -108,14 +108,14 @@ struct AttentionOptions {
   bool attend_later_tokens = false;
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // in training: Error if it is one of Parameters::constant
+  const Workspace* workspace = nullptr;  // in training: Error if the workspace has Parameters::constant
 };
 
 // The gradient d_p of a loss on the attention weights p of one head, for backward: such a loss guides what the head reads. p is what
 // attention_map(saved.maps(), p, saved.sdpa) writes. Backward turns d_p into gradients of q and k (attention_map_backward()) and adds them to the gradients
 // that come from the layer's output. Error with empty_rows uniform, and if a gradient of a bias or of sink logits is asked for as well.
 struct AttentionWeightsGradient {
-  std::int64_t layer = 0;     // index in a stack; 0 in a call of one layer
+  std::int64_t layer = 0;     // index of the layer in its stack; 0 if the call runs one layer
   std::int64_t head = 0;
   ConstTensorView d_p;  // [*,T,S'] of the parameters' dtype; not read where p is 0. Gradients of the same head add up.
 };

@@ -39,7 +39,7 @@ struct PairBiasAttention : Module<PairBiasAttention> {
     ConstTensorView query;             // [*,T,E]
     ConstTensorView key = {};          // [*,S,Ek]; if absent, `query` is used
     ConstTensorView z = {};            // [*,T,S,C]
-    ConstTensorView pair_bias = {};    // instead of z: [*,N,T,S] of pair.forward(), of extent 1 where it is shared
+    ConstTensorView pair_bias = {};    // instead of z: the result of pair.forward(), [*,N,T,S]; leading dimensions that share it may have extent 1
     ConstTensorView attend_keys = {};  // bool, broadcasts to [*,S]: true = may be attended to
   };
   // What backward needs from a forward pass. The caller keeps the memory of the inputs until backward is done.

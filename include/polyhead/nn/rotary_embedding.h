@@ -20,8 +20,7 @@ enum class RotaryScaling : std::uint8_t {
   linear,  // f / factor: position interpolation (Chen et al. 2023, eq. 4)
   ntk,     // base grows to base factor^(R/(R-2)), so that the lowest frequency is that of `linear` ("NTK-aware", Peng et al. 2023, eq. 16)
   llama3,  // long wavelengths: f / factor; short ones: f; between them a blend of both (Llama 3.1, 2024)
-  yarn,    // a blend of f and f / factor, chosen by the number of turns in the original length; cos and sin are multiplied by an attention factor (Peng et al. 2023,
-           // YaRN, eq. 17-22)
+  yarn,    // a blend of f and f / factor, chosen by the number of turns in the original length; cos and sin are multiplied by an attention factor (Peng et al. 2023, YaRN, eq. 17-22)
   longrope,      // f[i] / factors[i]; cos and sin are multiplied by an attention factor (Ding et al. 2024, LongRoPE; Phi-3)
   proportional,  // f / factor for the first `proportion` of the pairs; 0 for the others, which are not rotated (Gemma 4)
 };
@@ -32,7 +31,7 @@ struct RotaryEmbeddingConfig {
   RotaryOrder order = RotaryOrder::halves;
   RotaryScaling scaling = RotaryScaling::none;
   double factor = 1;                            // new length / original length, at least 1; not used by `none`
-  double original_max_position_embeddings = 0;  // length of the texts in training; llama3 and yarn need it, longrope without attention_factor
+  double original_max_position_embeddings = 0;  // length of the texts in training; required with llama3 and yarn, and with longrope if attention_factor is absent
   double low_freq_factor = 1,
          high_freq_factor = 4;               // llama3: f / factor if the wavelength is above original length / low; f if it is below original length / high
   double beta_fast = 32, beta_slow = 1;      // yarn: f with at least beta_fast turns in the original length; f / factor with fewer than beta_slow turns

@@ -12,8 +12,7 @@ namespace polyhead::nn {
 struct SamplingOptions {
   double temperature = 1;  // above 0; logits are divided by it
   std::int64_t top_k = 0;  // draw among the k likeliest tokens only; 0: among all
-  double top_p = 1;        // in (0,1]: draw among the fewest likeliest tokens that hold at least the share top_p of the probability that top_k leaves
-                           // (Holtzman et al. 2020)
+  double top_p = 1;        // in (0,1]: draw among the fewest likeliest tokens that hold at least the share top_p of the probability that top_k leaves (Holtzman et al. 2020)
   // Seed and position are required: a draw depends on the seed, the position and the row only, and a loop without positions would draw the same number
   // for each token.
   std::optional<std::uint64_t> seed{};

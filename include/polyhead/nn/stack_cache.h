@@ -47,9 +47,8 @@ class EncoderCache {
 struct DecoderCacheConfig {
   std::int64_t beams = 1;        // number of sequences that read each memory
   std::int64_t capacity = 0;     // maximum number of tokens of a sequence
-  Mask memory_mask{};            // key_lengths [B], attend_keys or block_keys, which are copied; Error with any other rule
-  std::optional<DType> dtype{};  // dtype of the stored keys and values of tokens; absent: that of the layers. Keys and values of the memory always have the layers'
-                                 // dtype
+  Mask memory_mask{};            // key_lengths [B], attend_keys or block_keys, which are copied; Error with any other member of Mask
+  std::optional<DType> dtype{};  // dtype of the stored keys and values of tokens; absent: that of the layers. Keys and values of the memory always have the layers' dtype
 };
 
 // Sequence r reads memory r / beams. The decoder's parameters may not change while a cache of it is in use.
@@ -74,7 +73,7 @@ class DecoderCache {
   Mask memory_mask() const { return {.key_lengths = key_lengths_, .attend_keys = attend_keys_, .block_keys = block_keys_}; }
 
   EncoderCache tokens_;
-  std::vector<Memory> memory_;  // one for each layer
+  std::vector<Memory> memory_;  // the keys and values of the memory in each layer
   std::int64_t beams_ = 1;
   Tensor key_lengths_, attend_keys_, block_keys_;  // the memory's mask
 };

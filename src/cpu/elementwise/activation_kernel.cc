@@ -57,7 +57,7 @@ struct Silu {
   static POLYHEAD_INLINE Lanes value(Lanes x) { return x * Logistic(x).value; }
   static POLYHEAD_INLINE Lanes derivative(Lanes x) {
     const Logistic s(x);
-    return s.value + (s.derivative == 0.0 ? Lanes{} : x * s.derivative);  // for large |x|, the product is infinity times 0
+    return s.value + (s.derivative == 0.0 ? Lanes{} : x * s.derivative);  // for infinite x, the product would be infinity times 0, which is NaN
   }
 };
 
@@ -66,7 +66,7 @@ struct QuickGelu {
   static POLYHEAD_INLINE Lanes value(Lanes x) { return x * Logistic(x * kFactor).value; }
   static POLYHEAD_INLINE Lanes derivative(Lanes x) {
     const Logistic s(x * kFactor);
-    return s.value + (s.derivative == 0.0 ? Lanes{} : x * kFactor * s.derivative);  // for large |x|, the product is infinity times 0
+    return s.value + (s.derivative == 0.0 ? Lanes{} : x * kFactor * s.derivative);  // for infinite x, the product would be infinity times 0, which is NaN
   }
 };
 
@@ -114,7 +114,7 @@ struct GeluTanh {
   static POLYHEAD_INLINE Lanes derivative(Lanes x) {
     const Logistic step(twice_u(x));
     const Lanes product = x * step.derivative * kFactor * (x * x * (3 * kCubic) + 1.0);
-    return step.value + (step.derivative == 0.0 ? Lanes{} : product);  // for large |x|, the product is 0 times infinity
+    return step.value + (step.derivative == 0.0 ? Lanes{} : product);  // for infinite x, the product would be infinity times 0, which is NaN
   }
 };
 

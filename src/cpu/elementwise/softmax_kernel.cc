@@ -5,8 +5,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-constexpr int kVectors = 4;            // vectors computed at once, so that the processor need not wait for each result
-constexpr std::int64_t kBlock = 1024;  // elements that are summed in vectors of T; the sums of such blocks are added in float64
+constexpr int kVectors = 4;            // number of vectors computed at once, so that the processor need not wait for each result
+constexpr std::int64_t kBlock = 1024;  // number of elements that are summed in vectors of T; the sums of such blocks are added in float64
 
 // Calls f(i, values) for each kVectors vectors of x in [first, last); i is the index of their first element. If the last vectors are incomplete, they are copied
 // to a buffer and filled up with `filling`.

@@ -54,7 +54,7 @@ void pack_panel(const GemmTask& task, const Storage* b, std::int64_t column, Ran
   for (std::int64_t k = terms.first; k < terms.last; ++k, to += kColumns) {
     const Storage* line = b + offset_of(task.b_depth, k);
     for (int j = 0; j < whole; j += kWidth) {
-      __builtin_prefetch(line + 16 * task.b_depth.stride + first + j);  // useful if the rows of b are evenly spaced
+      __builtin_prefetch(line + 16 * task.b_depth.stride + first + j);  // this prefetch is useful if the rows of b are evenly spaced
       if constexpr (std::is_same_v<T, Storage>) {
         store_vector<T>(load_vector(line + first + j), to + j);
       } else {

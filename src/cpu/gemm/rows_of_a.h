@@ -57,7 +57,7 @@ void copy_panel(const GemmTask& task, const Storage* from, std::int64_t row, int
   const bool whole = count == kGemmRows && adjacent(task.a_rows, row, count);
   for (std::int64_t k = terms.first; k < terms.last; ++k, to += kGemmRows) {
     const Storage* line = from + offset_of(task.a_depth, k);
-    __builtin_prefetch(line + 16 * task.a_depth.stride + offsets[0]);  // useful if all terms have one stride
+    __builtin_prefetch(line + 16 * task.a_depth.stride + offsets[0]);  // this prefetch is useful if all terms have one stride
     if (whole && std::is_same_v<T, Storage>) {
       __builtin_memcpy(to, line + offsets[0], kGemmRows * sizeof(T));
     } else {

@@ -30,7 +30,7 @@ struct ScoreSum {
 struct ScoreSteps {
   const ScoreStep *once, *per_row;
   int once_count, per_row_count, registers;
-  const bool* varies;  // for each register: ScoreStep::varies
+  const bool* varies;  // for each register: whether it holds a number for each key (ScoreStep::varies)
   std::int32_t result;  // register of the new score; in the backward pass, register of the derivative of the new score by the old score
   const ScoreSum* sums;
   int sum_count;

@@ -70,10 +70,10 @@ class Interpreter {
     T* const to = of(step.to);
     for (std::int64_t i = 0; i < end; i += kWidth) store_vector<T>(f(load_vector(a + i * of_a), load_vector(b + i * of_b)), to + i);
   }
-  // f is computed in float64.
+  // Applies f, which is computed in float64, to register a.
   template <class F>
   POLYHEAD_INLINE void unary_float64(const ScoreStep& step, const F& f) {
-    typedef T Some __attribute__((vector_size(sizeof(T) * kLanes<double>), aligned(alignof(T)), may_alias));  // as many numbers as a vector has of float64
+    typedef T Some __attribute__((vector_size(sizeof(T) * kLanes<double>), aligned(alignof(T)), may_alias));  // a vector of T with as many lanes as a vector of float64
     const T* const a = of(step.a);
     T* const to = of(step.to);
     const std::int64_t end = step.varies ? count_ : 1;
@@ -152,9 +152,9 @@ class Interpreter {
     }
   }
 
-  // The nearest integer, of two the even one.
+  // Rounds to the nearest integer, or to the even one of two equally near integers.
   static POLYHEAD_INLINE Vector<T> to_nearest(Vector<T> a) {
-    constexpr T kWhole = sizeof(T) == 8 ? static_cast<T>(0x1p52) : static_cast<T>(0x1p23);  // from here on every number is an integer
+    constexpr T kWhole = sizeof(T) == 8 ? static_cast<T>(0x1p52) : static_cast<T>(0x1p23);  // every number of this size or above is an integer
     const Vector<T> magnitude = a < T{0} ? -a : a, nearest = (magnitude + kWhole) - kWhole;
     return magnitude < kWhole ? (a < T{0} ? -nearest : nearest) : a;
   }

@@ -110,7 +110,7 @@ class DocumentPass {
  private:
   Together together() const {
     Together together = of_bias();
-    if (p_.d_score_rule) {  // one thread sums the rule's gradients of a head, so that their order is fixed: of one sequence, or of all sequences that share the sums
+    if (p_.d_score_rule) {  // one thread adds all gradients of the rule that belong to the same sums, so that the order of the additions is fixed
       together.rows = together.keys = true;
       if (p_.d_score_rule.extent(0) < p_.batch) together.sequences = true, together.groups = false;
     }

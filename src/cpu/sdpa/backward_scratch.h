@@ -15,7 +15,7 @@ namespace {
 // loaded and stored half as often.
 constexpr int kBlockRows = static_cast<int>(kBackwardBlockRows) * (kHasAmx ? 2 : 1);
 static_assert(kBlockRows % kStripRows == 0 && kBlockRows % (2 * kTermBlock) == 0);
-inline constexpr int kUnitRows = 32;  // with AMX: rows whose products are computed together, two rows of tiles
+inline constexpr int kUnitRows = 32;  // with AMX: number of rows whose products are computed together; they are two rows of tiles
 static_assert(!kHasAmx || (kUnitRows == 2 * kStripRows && kBlockRows % kUnitRows == 0));
 template <class T>
 constexpr std::int64_t kBlockKeys = backward_block_keys(sizeof(T));

@@ -104,7 +104,7 @@ TEST(CpuBackwardSplits, WithEachKindOfBias) {
       SCOPED_TRACE(bias.name);
       SCOPED_TRACE(causal);
       Random random(++seed);
-      if (quick() && causal != ((seed - 60) / 2 % 2 == 1)) continue;  // without and with a causal mask in turn
+      if (quick() && causal != ((seed - 60) / 2 % 2 == 1)) continue;  // a quick run tests each seed only with or only without a causal mask
       AttentionCase c = case_of(random, DType::f32, sizes);
       if (causal) c.options.mask.causal = Causal::top_left();
       bias.shape.size() == 0 ? c.use_bias_table(c.keep(random.tensor(c.dtype, {2, 2, 1399})))

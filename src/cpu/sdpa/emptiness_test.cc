@@ -288,7 +288,7 @@ TEST_F(Emptiness, OfMaps) {
     wide.options.backend = &find_backend("reference");
     const auto expected = maps_of(wide);
     const Tolerances tolerances(c);
-    const auto reach = static_cast<double>(c.sizes.queries + c.sizes.keys);  // a bound of the size of sums over rows and of distances, for tolerances
+    const auto reach = static_cast<double>(c.sizes.queries + c.sizes.keys);  // sums over rows, and distances, are at most this large; the tolerances grow with it
     for_each_instruction_set(seed, [&] {
       std::vector<std::pair<const char*, Tensor>> first;
       for_each_thread_count(c.options, [&] {

@@ -95,7 +95,7 @@ void forward_document(const ForwardProblem& p, int threads) {
       next_head();
       return true;
     };
-    bool moved = first > 0;  // first_task is already set for head 0
+    bool moved = first > 0;  // true: `task` must be set for another head; first_task is already set for head 0
     for (std::int64_t item = first; item < last; ++item, moved = next()) {
       check_interrupt();
       if (moved) move_to(p, &mask, b, kv, task);

@@ -25,7 +25,7 @@ int strip_rows(const ForwardTask& task) {
   return kHasAmx || task.v_width <= kTileVectors / 2 * kLanes<T> ? kMostStripRows : kTileRows;
 }
 
-// Returns the number of which the allocated number of rows is a multiple.
+// Returns the number by which the allocated number of rows is divisible.
 template <class T>
 int row_multiple(const ForwardTask& task) {
   return kHasAmx && !few_rows<T>(task) ? kMostStripRows : kRowBlock;
@@ -44,8 +44,8 @@ std::int64_t score_stride(std::int64_t keys) {
   return keys + 64 / static_cast<std::int64_t>(sizeof(T));
 }
 
-// Returns the number of rows in one pass over the keys if attention weights are computed. The exponentials of these rows (384 KiB, but at least 12 rows) stay
-// in the second-level cache until they are divided by the rows' sums.
+// Returns the number of rows in one pass over the keys if attention weights are computed. The exponentials of these rows (384 KiB, but at least one strip of
+// kMostStripRows rows) stay in the second-level cache until they are divided by the rows' sums.
 template <class T>
 std::int64_t rows_of_attention_weights(const ForwardTask& task) {
   const std::int64_t fitting = 384 * 1024 / (larger(task.keys, 1) * static_cast<std::int64_t>(sizeof(T)));
@@ -73,7 +73,7 @@ struct Scratch {
   // `sums` first holds the row's largest score in each lane.
   T *reference, *limit, *sums;
   T *m, *l;             // per row: reference and sum of the exponentials over all key blocks so far
-  T* share;             // per row, with sinks: see add_sinks
+  T* share;             // per row, with sinks: the factor `share` of add_sinks()
   T* block_references;  // [pass_rows, key blocks]: reference of the exponentials stored for each key block
   Row* rows;
   KeyRange* spans;
@@ -83,7 +83,7 @@ struct Scratch {
   std::int64_t v_padded, keys, stride, attention_weights_stride;
   std::int64_t depth;  // number of terms of <q, k>: the head width or, if task.native, the number of bfloat16 pairs
   std::int64_t pass_rows;  // number of rows in one pass over the keys
-  bool keeps_keys;         // packed key blocks are kept for the next pass
+  bool keeps_keys;         // true: packed key blocks are kept for the next pass over the keys
 
   static std::int64_t layout(const ForwardTask& task, void* memory, Scratch& s) {
     constexpr std::int64_t kWidth = kLanes<T>;

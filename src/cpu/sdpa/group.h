@@ -12,7 +12,7 @@
 
 namespace polyhead::cpu {
 
-// Sets the members that are equal for all tasks of a problem: sizes, scale and dropout.
+// Sets the members that are equal for all tasks of a problem: sizes, scale, score rule and dropout.
 void set_sizes(const Problem& problem, HeadGroup& group);
 
 // Sets the members for key/value head `kv` of sequence b. blocks == nullptr: every block of a mask counts as partial, and no empty row attends to all keys.

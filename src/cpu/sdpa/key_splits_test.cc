@@ -112,7 +112,7 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
         Tensor attend(DType::boolean, {5, 5000}), bias(dtype, {5000}), lengths(DType::i64, {1});
         fill(bias, -kInfinity);
         fill(attend.view().slice(1, row.first, row.last), 1);
-        fill(bias.view().slice(0, row.first, row.last), -500);  // scores far below 0, the reference that a row has while it has no keys
+        fill(bias.view().slice(0, row.first, row.last), -500);  // scores far below 0; 0 is the reference of a row that has had no keys yet
         lengths.data<std::int64_t>()[0] = row.last;
         if (by == std::string("mask")) c.options.mask.attend = attend;
         if (by == std::string("key mask")) c.options.mask.attend_keys = ConstTensorView(attend).select(0, 0);

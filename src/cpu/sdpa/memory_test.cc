@@ -92,7 +92,7 @@ TEST_F(Memory, ForwardOfMoreRowsIsConstant) {
 }
 
 // Block lists need a byte for each block and a byte for each 64 keys of a block, but no memory for pairs. In this test each of 64 blocks of queries lists one of 64
-// blocks of keys; a boolean mask of all pairs would need a hundred times as many bytes.
+// blocks of keys; a boolean mask of all pairs would need 5,000 times as many bytes. The test allows a hundredth of such a mask.
 TEST_F(Memory, BlockListsTakeNoBytesForPairs) {
   constexpr std::int64_t kLength = 8192, kBlocks = kLength / 128;
   Attention most(kLength);

@@ -13,15 +13,15 @@ namespace {
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
 // Costs of the work besides matrix products, in multiply-adds. docs/experiments.md says how they were measured.
-constexpr double kPackElement = 26;  // packing an element of k or v in the backward pass
-constexpr double kLoadElement = 12;  // for each key block: loading an element of q, out or d_out, or adding to an element of d_q
-constexpr double kReadElement = 12;  // reading and packing an element of k or v in the forward pass
-constexpr double kRowElement = 4;    // loading an element of q or storing an element of out
-constexpr double kPair = 16;         // computing exp, p and d_score of a pair (query, key)
-constexpr double kRegion = 1e6;      // waking threads and waiting until they have finished
+constexpr double kPackElement = 26;  // cost of packing an element of k or v in the backward pass
+constexpr double kLoadElement = 12;  // for each key block: cost of loading an element of q, out or d_out, or of adding to an element of d_q
+constexpr double kReadElement = 12;  // cost of reading and packing an element of k or v in the forward pass
+constexpr double kRowElement = 4;    // cost of loading an element of q or of storing an element of out
+constexpr double kPair = 16;         // cost of exp, p and d_score for a pair (query, key)
+constexpr double kRegion = 1e6;      // cost of waking the threads and of waiting until they have finished
 constexpr double kLeastCost = kLeastPiece * kMultiplyAddsPerNanosecond;
 
-// A number of consecutive items of equal cost.
+// Consecutive items of equal cost.
 struct Items {
   double cost;
   std::int64_t count;
@@ -92,7 +92,7 @@ AttentionSizes::AttentionSizes(const Problem& p)
       upper(p.documents.front().band.upper) {}
 
 // A split of keys is a single key block if this gives at most 16 splits; the split's sums of d_q then need no separate memory. A split of rows has about 1,000
-// rows, so that adding the sums of the splits takes less than 0.5 % of the time of the products.
+// rows, or more if there would otherwise be more than 8 splits, so that adding the sums of the splits takes less than 0.5 % of the time of the products.
 BackwardSplits::BackwardSplits(const AttentionSizes& sizes) {
   constexpr std::int64_t kLeastBlocks = 4, kMostRows = 1056, kRowStep = 64, kMostRowSplits = 8;
   const std::int64_t block_keys = backward_block_keys(sizes.element_bytes),
@@ -322,7 +322,7 @@ void ForwardSchedule::share(const AttentionSizes& sizes, int threads) {
   }
   load.longest = cut_pieces(items, threads, pieces);
   if (pieces.size() > 2) load.longest += kRegion;
-  // The cost of merging key splits: the thread that ends last merges the splits of one block, and all threads share the merging of the other blocks.
+  // The cost of merging key splits: the threads share the blocks, so one thread merges the splits of at most count() / threads blocks, rounded up.
   if (key_splits > 1) load.longest += merged * static_cast<double>(divide_up(count(), threads));
 }
 

@@ -64,7 +64,7 @@ struct BackwardSchedule {
   BackwardSplits splits;
   bool rows_apart = false, keys_apart = false;  // true: a cell has a single split of rows (of keys); false: a cell has all splits
   bool groups_apart = false;
-  std::int64_t sequences, heads;     // number of sequences (or groups of sequences) and of heads that may run on different threads; 1: all run together
+  std::int64_t sequences, heads;     // number of sequences (or groups) and of heads that may run on different threads; 1: one thread runs all of them
   std::vector<BackwardCell> cells;   // in descending order of cost
   std::vector<std::int64_t> pieces;  // first item of each piece of parallel_pieces, and the end; pieces have similar costs
   Load load;

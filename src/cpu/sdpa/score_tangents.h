@@ -13,7 +13,7 @@ namespace {
 template <class T>
 struct RowLines {
   T *softcap_derivative, *curvature;
-  std::uint8_t* bytes;  // mask or keep bytes; kKeepMargin more bytes than keys
+  std::uint8_t* bytes;  // the row's mask bytes or keep bytes, with room for kKeepMargin more
 };
 
 // The factors by which the caller must still multiply scores and their tangents.

@@ -122,7 +122,7 @@ struct RowFactors {
   RowFactors() = default;
   POLYHEAD_INLINE explicit RowFactors(const RowSums<T>& sums) {
     const T sum = sum_of_lanes<T>(sums.p), of_d_score = sum_of_lanes<T>(sums.d_score);
-    // Do not divide by a sum that is NaN or infinite: every key of the row would become NaN.
+    // Do not divide by a sum that is NaN or infinite: a NaN sum would make p of every key NaN, an infinite sum would make every finite p 0.
     p = sum * T{0} == 0 ? 1 / sum : T{1};
     rest = of_d_score * p;
   }

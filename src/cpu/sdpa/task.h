@@ -49,8 +49,8 @@ struct HeadGroup : KeySet {
 constexpr int kRowMultiple = 12;
 
 // Number of keys of a forward key block. 512 keys of 64 + 64 float32 are 256 KiB, a quarter of a second-level cache of 1 MiB, which also holds 384 KiB of 768
-// queries and their sums. Key blocks begin at multiples of the number. The number depends on the head widths alone, because it affects bits: the results of a
-// row's key blocks are joined one after the other. element_bytes is the size of the compute type.
+// queries and their sums. Key blocks begin at multiples of the number. The number depends on the head widths and the compute type alone, because it affects
+// bits: the results of a row's key blocks are joined one after the other. element_bytes is the size of the compute type.
 constexpr std::int64_t forward_key_block(std::int64_t qk_width, std::int64_t v_width, std::int64_t element_bytes) {
   return (qk_width > v_width ? qk_width : v_width) * element_bytes <= 512 ? 2048 / element_bytes : 256;
 }
@@ -89,8 +89,8 @@ struct BackwardTask : HeadGroup {
   bool write_d_bias = false;
   bool part_of_keys = false;    // true: lse and out were computed from more keys than those of the problem, so they are used unchanged (BackwardProblem::part_of_keys)
   bool stream_d_bias = false;  // write d_bias with non-temporal stores
-  std::int64_t first_row = 0, rows = 0;       // the rows of the task: whole splits
-  std::int64_t first_key = 0, last_key = 0;   // the keys of the task: whole splits
+  std::int64_t first_row = 0, rows = 0;       // the rows of the task, which are whole splits
+  std::int64_t first_key = 0, last_key = 0;   // the keys of the task, which are whole splits
   std::int64_t rows_per_split = 0, keys_per_split = 0;  // keys_per_split is a multiple of the keys of a key block
 
   // The memory for sums in the compute type, which are not yet multiplied by the scale.
@@ -138,7 +138,7 @@ struct GradientTask {
   void* const* sums = nullptr;  // [splits]: address of the first row; the first array is overwritten
   std::int64_t splits = 0, rows = 0, width = 0;  // rows of sums are gradient_stride(width) apart
   double factor = 1;
-  MutablePlane to;  // receives row i in row i of its first head
+  MutablePlane to;  // row i of the result is row i of this tensor's first head
 };
 
 // Some rows of the attention map of one head of a group. Each finished row is passed to `consume` or, if `consume` is nullptr, written to `out`.

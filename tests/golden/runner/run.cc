@@ -11,7 +11,7 @@ namespace {
 struct Worst {
   std::string tensor;
   double error = 0;   // relative to the tensor's magnitude
-  double share = -1;  // error / bound; above 1 fails
+  double share = -1;  // error divided by its bound; above 1 the case fails
   std::string where;
 };
 
