@@ -114,7 +114,7 @@ def check_keys(checks, session, choose):
     layer, head = (0, 1) if expected.heads > 1 else (1, 0)
     spoken = page.locator("#status").text_content()
     wanted = f"{title(layer, head)}: {expected.pair(0, 0)} {page.locator('#readout .weight').text_content()}"
-    checks.that(spoken == wanted, "n says the new head and the weight of the pair there", (spoken, wanted))
+    checks.that(spoken == wanted, "after the key n, a screen reader hears the next head and its weight of the pair", (spoken, wanted))
     checks.that(page.title().startswith(title(layer, head)), "the tab's title names the head", page.title())
     page.keyboard.press("N")
     checks.that(session.text("#head-title") == title(layer + 1, head), "N shows the same head of the next layer", session.text("#head-title"))

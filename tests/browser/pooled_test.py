@@ -80,7 +80,7 @@ def check_cells(checks, session, pooled):
                 wrong.append(where)
         checks.that(not wrong, f"{pooled.kind}, layer {layer}, head {head}: cells show the number of their block, with its tokens", wrong[:2])
     sums = [session.text("#row-sum"), session.text("#column-sum")]
-    checks.that(any(sums) == (pooled.kind == "share"), f"{pooled.kind}: the sums of rows and columns are told where they mean something", sums)
+    checks.that(any(sums) == (pooled.kind == "share"), f"{pooled.kind}: the sums of rows and columns are shown where they have a meaning", sums)
     listed = page.locator("#row-list .word").all_text_contents()
     weights = sorted((pooled.weight(1, 2, row, at) for at in range(pooled.key_blocks)), reverse=True)[:len(listed)]
     shown = [float(text) for text in page.locator("#row-list .number").all_text_contents()]
@@ -116,7 +116,7 @@ def check_words(checks, session, pooled):
     page.reload()
     page.wait_for_selector(".cells")
     shown = [name for name in ("#heads-as", "#views", "#cover-control", "#special-control", "#pieces-control", "#distances", "#worked", ".read", "#link-list .usual") if page.locator(name).count() and visible(session, name)]
-    checks.that(not shown and visible(session, ".matrix"), "an address of a view of tokens opens the matrix; what blocks do not tell is not there", shown)
+    checks.that(not shown and visible(session, ".matrix"), "an address of a view of tokens opens the matrix; controls that need single tokens are absent", shown)
     ranked = [float(text) for text in page.locator("#link-list b").all_text_contents()]
     wanted = sorted((pooled.weight(layer, head, 0, 0) for layer in range(LAYERS) for head in range(HEADS)), reverse=True)
     checks.that(max(abs(a - b) for a, b in zip(ranked, wanted)) <= ABSOLUTE and len(ranked) == len(wanted), "heads are ranked by their number of the pair of blocks", ranked)

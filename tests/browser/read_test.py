@@ -67,7 +67,7 @@ def check_read(checks, session, choose):
         checks.that(not wrong and page.locator(".card").count() == expected.heads, "the heads of the layer below are tinted by their own weights", wrong[:3])
         word_at(session, s).hover()
         wrong = session.right(layer, head, t, s)
-        checks.that(not wrong, "pointing at another word tells the weight between the two", wrong)
+        checks.that(not wrong, "pointing at another word shows the weight between the two words", wrong)
         page.locator('[data-reading="looked"]').click()
         wrong = wrong_tints(ramp, text_of(session).evaluate(WORDS), lambda s: expected.weight(layer, head, s, t))
         checks.that(not wrong, f"the other way: who looks at word {t}", wrong)
@@ -159,10 +159,10 @@ def check_two(checks, session, choose):
     checks.that(not wrong, "a word of the first text tints the words of the second", wrong)
     word_at(session, s, 1).hover()
     wrong = session.right(layer, head, t, s)
-    checks.that(not wrong, "pointing at the other text tells the weight between the two", wrong)
+    checks.that(not wrong, "pointing at a word of the other text shows the weight between the two words", wrong)
     word_at(session, s, 1).click()
     wrong = wrong_tints(ramp, text_of(session, 0).evaluate(WORDS), lambda t: expected.weight(layer, head, t, s))
-    checks.that(not wrong, "a word of the second text tints who looks at it", wrong)
+    checks.that(not wrong, "a word of the second text tints the words that look at it", wrong)
 
 
 def check_long(checks, session, view):

@@ -51,7 +51,7 @@ def check_numbers(checks, session, choose):
     checks.that(session.text(".pane.b h3") == "B: Rollout over all layers", "a head can be compared with it", session.text(".pane.b h3"))
     page.locator("#measure").select_option("entropy")
     page.locator("#sort").check()
-    checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0, "heads that are sorted by a measure are heads")
+    checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0, "the list of heads sorted by a measure does not contain the rollout")
 
 
 def check_none(checks, session, why):

@@ -97,7 +97,7 @@ def check_links(checks, session, sets, choose):
     session.open(layer, head)
     note = session.text("#links-note")
     a, b, c, d, rate = map(float, re.search(r"1 − \((\d+) \+ (\d+)\) / \((\d+) \+ (\d+)\) = ([\d.-]+)", note).groups())
-    checks.that(abs(1 - (a + b) / (c + d) - rate) < 0.0005 and abs(rate - error_rate(cross, layer, head)) < 0.0005 and (c, d) == (4, 3), "the note works the sum, in which links of special tokens do not count", note)
+    checks.that(abs(1 - (a + b) / (c + d) - rate) < 0.0005 and abs(rate - error_rate(cross, layer, head)) < 0.0005 and (c, d) == (4, 3), "the note computes the rate without links of special tokens", note)
     for hidden in (False, True):
         page.locator("#special").select_option("hide" if hidden else "show")
         rows, columns = ([place for place in range(count) if not (hidden and place in special)] for count, special in ((5, SPECIAL_ROWS), (7, SPECIAL_COLUMNS)))

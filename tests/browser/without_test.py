@@ -68,7 +68,7 @@ def check_words(checks, session, wanted):
     page = session.page
     page.locator("#menu summary").click()
     page.locator('#menu [data-dialog="about"]').click()
-    checks.that(page.locator("#without-note").is_visible() == wanted, "the page says what the number means" if wanted else "no word of it where no head was switched off")
+    checks.that(page.locator("#without-note").is_visible() == wanted, "the page says what the number means" if wanted else "a page for which no head was switched off does not mention the measure")
     checks.that("It does not say which word decided the model's answer" in session.text("#about"), "what weights do not say")
     options = page.locator("#measure option").evaluate_all("(all) => all.map((one) => one.value)")
     checks.that(("without" in options) == wanted, "the measure is offered only then", options)

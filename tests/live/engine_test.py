@@ -17,8 +17,9 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import small_models  # noqa: E402
 
-ALLOWED = 1e-6  # of the built-in models
-# Of a given model. Both builds sum in float32 in different orders. The attention weights of a model with larger scores, or more layers, pass on more of this rounding:
+ALLOWED = 1e-6  # largest difference for the built-in models
+# Largest difference for a given model. The two builds sum in float32 in different orders. The attention weights of a model with larger scores, or more
+# layers, pass on more of this rounding:
 # 1.9e-6 was measured for MiniLM (six layers), 1.4e-6 for a small model whose scores reach 20.
 ALLOWED_OF_GIVEN = 1e-5
 SENTENCES = {
