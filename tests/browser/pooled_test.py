@@ -91,7 +91,7 @@ def check_mean(checks, session, pooled):
     session.page.goto(f"{session.url}#layer=0&head=mean&row=1&column=2")
     session.page.wait_for_selector("#readout .weight")
     wanted = sum(pooled.weight(0, head, 1, 2) for head in range(HEADS)) / HEADS
-    checks.that(abs(float(session.shown_weight()) - wanted) <= ABSOLUTE and "over heads" in session.text("#where"), "the mean of heads is that of their numbers, and is called so", session.text("#where"))
+    checks.that(abs(float(session.shown_weight()) - wanted) <= ABSOLUTE and "over heads" in session.text("#where"), "the mean of heads is the mean of their pooled numbers, and has this name", session.text("#where"))
 
 
 def check_words(checks, session, pooled):
@@ -119,7 +119,7 @@ def check_words(checks, session, pooled):
     checks.that(not shown and visible(session, ".matrix"), "an address of a view of tokens opens the matrix; controls that need single tokens are absent", shown)
     ranked = [float(text) for text in page.locator("#link-list b").all_text_contents()]
     wanted = sorted((pooled.weight(layer, head, 0, 0) for layer in range(LAYERS) for head in range(HEADS)), reverse=True)
-    checks.that(max(abs(a - b) for a, b in zip(ranked, wanted)) <= ABSOLUTE and len(ranked) == len(wanted), "heads are ranked by their number of the pair of blocks", ranked)
+    checks.that(max(abs(a - b) for a, b in zip(ranked, wanted)) <= ABSOLUTE and len(ranked) == len(wanted), "heads are ranked by their pooled number for the pair of blocks", ranked)
     checks.that(len(session.text("#sentence")) <= 280, "a long text is not shown as a whole")
 
 

@@ -133,7 +133,7 @@ def check_spelling(checks, session, text, pieces):
     chips = session.page.locator(".read-body .piece.special").all_text_contents()
     checks.that(chips == [piece for piece in pieces if piece.startswith("[")], "special tokens are chips", chips)
     first, last = (word_at(session, index).bounding_box()["x"] for index in (0, 2))
-    checks.that((first > last) == (text == ARABIC), "Arabic runs from right to left, others do not", (first, last))
+    checks.that((first > last) == (text == ARABIC), "Arabic text runs from right to left, other texts do not", (first, last))
 
 
 def check_hostile(checks, session):

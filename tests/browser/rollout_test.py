@@ -25,7 +25,7 @@ def check_numbers(checks, session, choose):
     expected, page = session.expected, session.page
     wanted = rollout(expected)
     session.open("rollout", "mean")
-    checks.that(session.text("#head-title") == "Rollout over all layers" and "not what was carried" in session.text("#rollout-note") and page.locator("#rollout-note").is_visible(), "it has its name, and a paragraph on what it does not say")
+    checks.that(session.text("#head-title") == "Rollout over all layers" and "not what was carried" in session.text("#rollout-note") and page.locator("#rollout-note").is_visible(), "the rollout has its name, and a paragraph that says what it leaves out")
     checks.that(page.locator("#badges li").count() == 0, "measures of heads are not given for it")
     wrong = []
     for row, column in choose.cells(6):

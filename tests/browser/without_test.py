@@ -18,7 +18,7 @@ def label(change):
 
 def check_badges(checks, session, changes):
     page = session.page
-    checks.that(page.locator("#measure").input_value() == "without", "the page begins with what it was made for")
+    checks.that(page.locator("#measure").input_value() == "without", "the page opens with the measure of switched-off heads")
     notes = {tuple(map(int, place.split("."))): note for place, note in page.evaluate(
         "() => [...document.querySelectorAll('#grid .thumb')].filter((one) => one.dataset.head !== 'mean').map((one) => [`${one.dataset.layer}.${one.dataset.head}`, one.dataset.note])")}
     checks.that(notes == {place: label(changes[place]) if place in changes else "" for place in notes}, f"badges of {len(changes)} heads, and none of the others", notes)

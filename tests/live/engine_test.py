@@ -68,7 +68,7 @@ def compare(one, other, path, worst):
     elif isinstance(one, str) and any(f".{part}[" in path for part in ("weights", "q", "k", "v")):
         a, b = floats(one), floats(other)
         assert len(a) == len(b), path
-        # Attention weights are in [0, 1]. q, k and v may be large; after two layers in float32 they agree to six digits of the largest number.
+        # Attention weights are in [0, 1]. q, k and v may be large; after two layers in float32 the two builds agree to six digits of the largest number.
         size = 1 if ".weights[" in path else 4 * max(1, max(map(abs, b), default=1))
         near([abs(x - y) / size for x, y in zip(a, b)], path, worst)
     elif isinstance(one, float) or isinstance(other, float):
