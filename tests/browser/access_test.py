@@ -59,7 +59,7 @@ def check_axe(checks, session, choose, rules=ALL):
     session.hover(*choose.cells(1)[0])
     clean("a head, a cell pointed at")
     page.locator(".cells").click()
-    clean("a cell worked out, and the heads that link its words")
+    clean("a worked cell, and the list of heads that link the cell's words")
     page.locator("#special").select_option("hide")
     clean("a head without special tokens")
     page.locator('[data-view="lines"]').click()
@@ -85,9 +85,9 @@ def check_axe(checks, session, choose, rules=ALL):
     head, cell = divmod(largest, expected.rows * expected.columns)
     session.open(*divmod(head, expected.heads))
     page.locator(".words.left .label").nth(cell // expected.columns).hover()
-    clean("lines of the word that looks most at one word")
+    clean("lines: the query word of the largest attention weight")
     page.locator(".words.right .label").nth(cell % expected.columns).hover()
-    clean("lines of the word that is looked at most")
+    clean("lines: the key word of the largest attention weight")
 
 
 def check_borders(checks, session, choose):
@@ -114,7 +114,7 @@ def check_keys(checks, session, choose):
     layer, head = (0, 1) if expected.heads > 1 else (1, 0)
     spoken = page.locator("#status").text_content()
     wanted = f"{title(layer, head)}: {expected.pair(0, 0)} {page.locator('#readout .weight').text_content()}"
-    checks.that(spoken == wanted, "n says the new head and the weight of the pair there", (spoken, wanted))
+    checks.that(spoken == wanted, "after the key n, a screen reader hears the next head and its weight of the pair", (spoken, wanted))
     checks.that(page.title().startswith(title(layer, head)), "the tab's title names the head", page.title())
     page.keyboard.press("N")
     checks.that(session.text("#head-title") == title(layer + 1, head), "N shows the same head of the next layer", session.text("#head-title"))
@@ -142,7 +142,7 @@ def check_keys(checks, session, choose):
 def check_forced(checks, session, choose):
     session.open(*choose.heads(1)[0])
     pressed, other = (style(session, f'[data-view="{view}"]', "backgroundColor") for view in ("matrix", "lines"))
-    checks.that(pressed != other, "forced colours: the pressed one of Matrix and Lines looks pressed", (pressed, other))
+    checks.that(pressed != other, "forced colours: of the buttons Matrix and Lines, the pressed one looks pressed", (pressed, other))
 
 
 def check_print(checks, session, choose):

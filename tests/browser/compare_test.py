@@ -140,7 +140,7 @@ def check_level(checks, session, choose, columns):
     session.open(*choose.heads(1)[0])
     session.page.locator('[data-view="compare"]').click()
     tops = session.page.locator(".pane .cells").evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().top)")[:columns]
-    checks.that(len(tops) == columns and max(tops) - min(tops) < 1, f"{columns} maps beside each other stand at one height", tops)
+    checks.that(len(tops) == columns and max(tops) - min(tops) < 1, f"{columns} maps beside each other are at the same height", tops)
 
 
 def check_same(checks, session, choose):

@@ -50,7 +50,7 @@ def check_numbers(checks, session, choose, table):
         said = session.text("#distances .told")
         if not said.startswith(wanted) or abs(float(said.split(": ")[1].split()[0]) - table[i][j]) > 1e-3:
             wrong.append((said, wanted, table[i][j]))
-    checks.that(not wrong, "the pair pointed at and its distance are told", wrong[:3])
+    checks.that(not wrong, "the pair under the pointer and its distance are shown", wrong[:3])
     legend = pixels_of(page.locator("#distances .bar-of-colours"))
     colours = [legend[i:i + 4] for i in range(0, len(legend), 4)]
     pixels = pixels_of(page.locator("#distances .cells canvas"))

@@ -50,7 +50,7 @@ def check_patches(checks, session, digit, greys):
     checks.that(lit == [[3], [3]], "the chosen patch is framed in both", lit)
     page.locator(".read-body .patches").nth(1).locator('[data-index="6"]').hover()
     wrong = session.right(layer, head, 3, 6)
-    checks.that(not wrong, "pointing at another patch tells its weight", wrong)
+    checks.that(not wrong, "pointing at another patch shows its weight", wrong)
     page.locator('.read-body').focus()
     for key, wanted in (("ArrowDown", 5), ("ArrowRight", 6), ("ArrowUp", 4), ("Home", 0)):
         page.keyboard.press(key)

@@ -46,7 +46,7 @@ def check_cover(checks, session, choose):
     t, s = choose.cells(1)[0]
     session.hover(t, s)
     wrong = session.right(layer, head, t, s)
-    checks.that(not wrong, "a weight that is not drawn is still told", wrong)
+    checks.that(not wrong, "a weight that is not drawn is still shown in the headline", wrong)
     reload(page)
     session.drawn()
     checks.that(session.text("#cover-value").startswith("50 %"), "a reload keeps the part")

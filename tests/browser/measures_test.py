@@ -71,7 +71,7 @@ def check_order(checks, session, name):
     page.keyboard.press("Escape")
     reload(page)
     session.drawn()
-    checks.that(shown() == [place for place in order if place in kept], "a reload keeps the order and what is left out")
+    checks.that(shown() == [place for place in order if place in kept], "a reload keeps the order and the limit below which heads are hidden")
     page.locator("#sort").uncheck()
     dim = page.locator("#grid .thumb.dim:not(.mean)").count()
     checks.that(dim == len(places) - len(kept), "by layer, the others are dimmed", dim)

@@ -58,7 +58,7 @@ def check_minimap(checks, session, choose):
     checks.that(at[0] < 0.01 and at[1] < 0.01, "back to the beginning", at)
     page.locator("#stage").evaluate("(stage) => stage.scrollTo(60, 40)")
     same(session, checks, "scrolling moves it too")
-    checks.that(page.locator("#minimap").get_attribute("aria-hidden") == "true", "screen readers are not told of a picture that the arrow keys replace")
+    checks.that(page.locator("#minimap").get_attribute("aria-hidden") == "true", "the minimap is hidden from screen readers, whose users have the arrow keys")
     page.locator('[data-view="lines"]').click()
     checks.that(not visible(session), "lines have none")
     page.locator('[data-view="matrix"]').click()

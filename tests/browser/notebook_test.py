@@ -105,7 +105,7 @@ def check_firefox(checks, path, expected, choose):
         checks.that(abs(float(shown) - expected.weight(layer, head, row, column)) < 6e-5, "Firefox: a cell shows its weight", shown)
         press('[data-view="lines"]', lambda: find(".lines").is_displayed())
         press("#back", lambda: not find("#head").is_displayed())
-        checks.that(True, "Firefox: Lines and Back do what they say")
+        checks.that(True, "Firefox: the buttons Lines and Back work")
         heights = "return [document.documentElement.scrollHeight, frameElement.clientHeight]"
         for _ in range(20):  # the iframe takes the height of the page some time after the layout
             inner, outer = driver.execute_script(heights)

@@ -21,7 +21,7 @@ def check_grid(checks, session, choose):
         return  # larger thumbnails are pooled: a pixel stands for several cells
     for layer, head in choose.heads(4):
         pixels = pixels_of(session.page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"] img'))
-        darkness = [(765 - sum(pixels[i:i + 3])) * (pixels[i + 3] > 0) for i in range(0, len(pixels), 4)]  # exactly 0 is transparent
+        darkness = [(765 - sum(pixels[i:i + 3])) * (pixels[i + 3] > 0) for i in range(0, len(pixels), 4)]  # a weight of exactly 0 is transparent
         cells = [(expected.weight(layer, head, row, column), row * expected.columns + column)
                  for row in range(expected.rows) for column in range(expected.columns)]
         largest, smallest = max(cells), min(cells)

@@ -38,11 +38,11 @@ def check_pair(checks, session, choose):
         checks.that(not marked, "heads that look there anyway are marked", marked[:3])
         page.locator("#link-rank").select_option("above")
         above = [line[2] - (line[3] or 0) for line in listed(page)]
-        checks.that(all(a >= b - 2e-4 for a, b in zip(above, above[1:])), "ordered by the weight above the usual one", above[:6])
+        checks.that(all(a >= b - 2e-4 for a, b in zip(above, above[1:])), "ordered by the weight minus the mean weight at that distance", above[:6])
         page.locator("#link-rank").select_option("weight")
         opacity = page.locator(".thumb:not(.mean)").evaluate_all("(all) => all.map((one) => [Number(one.dataset.layer), Number(one.dataset.head), Number(getComputedStyle(one.firstChild).opacity)])")
         faint = [one for one in opacity if abs(one[2] - (0.12 + 0.88 * expected.weight(*one[:2], row, column) ** 0.5)) > 0.01]
-        checks.that(not faint, "thumbnails fade by that weight, as the colour scale has it", faint[:3])
+        checks.that(not faint, "the opacity of a thumbnail grows with the square root of that weight", faint[:3])
     page.wait_for_function(f"() => location.hash.endsWith('row={row}&column={column}')")
     reload(page)
     session.drawn()

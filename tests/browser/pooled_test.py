@@ -80,7 +80,7 @@ def check_cells(checks, session, pooled):
                 wrong.append(where)
         checks.that(not wrong, f"{pooled.kind}, layer {layer}, head {head}: cells show the number of their block, with its tokens", wrong[:2])
     sums = [session.text("#row-sum"), session.text("#column-sum")]
-    checks.that(any(sums) == (pooled.kind == "share"), f"{pooled.kind}: the sums of rows and columns are told where they mean something", sums)
+    checks.that(any(sums) == (pooled.kind == "share"), f"{pooled.kind}: the sums of rows and columns are shown where they have a meaning", sums)
     listed = page.locator("#row-list .word").all_text_contents()
     weights = sorted((pooled.weight(1, 2, row, at) for at in range(pooled.key_blocks)), reverse=True)[:len(listed)]
     shown = [float(text) for text in page.locator("#row-list .number").all_text_contents()]
@@ -91,7 +91,7 @@ def check_mean(checks, session, pooled):
     session.page.goto(f"{session.url}#layer=0&head=mean&row=1&column=2")
     session.page.wait_for_selector("#readout .weight")
     wanted = sum(pooled.weight(0, head, 1, 2) for head in range(HEADS)) / HEADS
-    checks.that(abs(float(session.shown_weight()) - wanted) <= ABSOLUTE and "over heads" in session.text("#where"), "the mean of heads is that of their numbers, and is called so", session.text("#where"))
+    checks.that(abs(float(session.shown_weight()) - wanted) <= ABSOLUTE and "over heads" in session.text("#where"), "the mean of heads is the mean of their pooled numbers, and has this name", session.text("#where"))
 
 
 def check_words(checks, session, pooled):
@@ -116,10 +116,10 @@ def check_words(checks, session, pooled):
     page.reload()
     page.wait_for_selector(".cells")
     shown = [name for name in ("#heads-as", "#views", "#cover-control", "#special-control", "#pieces-control", "#distances", "#worked", ".read", "#link-list .usual") if page.locator(name).count() and visible(session, name)]
-    checks.that(not shown and visible(session, ".matrix"), "an address of a view of tokens opens the matrix; what blocks do not tell is not there", shown)
+    checks.that(not shown and visible(session, ".matrix"), "an address of a view of tokens opens the matrix; controls that need single tokens are absent", shown)
     ranked = [float(text) for text in page.locator("#link-list b").all_text_contents()]
     wanted = sorted((pooled.weight(layer, head, 0, 0) for layer in range(LAYERS) for head in range(HEADS)), reverse=True)
-    checks.that(max(abs(a - b) for a, b in zip(ranked, wanted)) <= ABSOLUTE and len(ranked) == len(wanted), "heads are ranked by their number of the pair of blocks", ranked)
+    checks.that(max(abs(a - b) for a, b in zip(ranked, wanted)) <= ABSOLUTE and len(ranked) == len(wanted), "heads are ranked by their pooled number for the pair of blocks", ranked)
     checks.that(len(session.text("#sentence")) <= 280, "a long text is not shown as a whole")
 
 

@@ -67,7 +67,7 @@ def check_read(checks, session, choose):
         checks.that(not wrong and page.locator(".card").count() == expected.heads, "the heads of the layer below are tinted by their own weights", wrong[:3])
         word_at(session, s).hover()
         wrong = session.right(layer, head, t, s)
-        checks.that(not wrong, "pointing at another word tells the weight between the two", wrong)
+        checks.that(not wrong, "pointing at another word shows the weight between the two words", wrong)
         page.locator('[data-reading="looked"]').click()
         wrong = wrong_tints(ramp, text_of(session).evaluate(WORDS), lambda s: expected.weight(layer, head, s, t))
         checks.that(not wrong, f"the other way: who looks at word {t}", wrong)
@@ -133,7 +133,7 @@ def check_spelling(checks, session, text, pieces):
     chips = session.page.locator(".read-body .piece.special").all_text_contents()
     checks.that(chips == [piece for piece in pieces if piece.startswith("[")], "special tokens are chips", chips)
     first, last = (word_at(session, index).bounding_box()["x"] for index in (0, 2))
-    checks.that((first > last) == (text == ARABIC), "Arabic runs from right to left, others do not", (first, last))
+    checks.that((first > last) == (text == ARABIC), "Arabic text runs from right to left, other texts do not", (first, last))
 
 
 def check_hostile(checks, session):
@@ -159,10 +159,10 @@ def check_two(checks, session, choose):
     checks.that(not wrong, "a word of the first text tints the words of the second", wrong)
     word_at(session, s, 1).hover()
     wrong = session.right(layer, head, t, s)
-    checks.that(not wrong, "pointing at the other text tells the weight between the two", wrong)
+    checks.that(not wrong, "pointing at a word of the other text shows the weight between the two words", wrong)
     word_at(session, s, 1).click()
     wrong = wrong_tints(ramp, text_of(session, 0).evaluate(WORDS), lambda t: expected.weight(layer, head, t, s))
-    checks.that(not wrong, "a word of the second text tints who looks at it", wrong)
+    checks.that(not wrong, "a word of the second text tints the words that look at it", wrong)
 
 
 def check_long(checks, session, view):

@@ -25,7 +25,7 @@ def check_numbers(checks, session, choose):
     expected, page = session.expected, session.page
     wanted = rollout(expected)
     session.open("rollout", "mean")
-    checks.that(session.text("#head-title") == "Rollout over all layers" and "not what was carried" in session.text("#rollout-note") and page.locator("#rollout-note").is_visible(), "it has its name, and a paragraph on what it does not say")
+    checks.that(session.text("#head-title") == "Rollout over all layers" and "not what was carried" in session.text("#rollout-note") and page.locator("#rollout-note").is_visible(), "the rollout has its name, and a paragraph that says what it leaves out")
     checks.that(page.locator("#badges li").count() == 0, "measures of heads are not given for it")
     wrong = []
     for row, column in choose.cells(6):
@@ -51,7 +51,7 @@ def check_numbers(checks, session, choose):
     checks.that(session.text(".pane.b h3") == "B: Rollout over all layers", "a head can be compared with it", session.text(".pane.b h3"))
     page.locator("#measure").select_option("entropy")
     page.locator("#sort").check()
-    checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0, "heads that are sorted by a measure are heads")
+    checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0, "the list of heads sorted by a measure does not contain the rollout")
 
 
 def check_none(checks, session, why):

@@ -25,7 +25,7 @@ DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script', re
 ABSOLUTE = 0.5e-4 + 7.7e-6   # error of four decimals, plus that of weights stored in 16 bits (include/polyhead/viewer.h)
 RELATIVE = 0.05 + 0.026      # relative error of two digits, plus that of weights stored in 8 bits
 
-# The pixels of a canvas or image, read from a copy so that the page's own canvas keeps its place on the graphics card. They leave the browser in base64:
+# The pixels of a canvas or image, read from a copy so that the page's own canvas keeps its place on the graphics card. The pixels leave the browser in base64:
 # Playwright wraps every number of an array in an object of its own, which takes seconds for a canvas.
 PIXELS = """(image) => {
   const copy = document.createElement('canvas');
@@ -44,7 +44,7 @@ def pixels_of(image):
     return list(base64.b64decode(image.evaluate(PIXELS)))
 
 
-# The page fits itself to its size within a frame, after requestAnimationFrame(), and once more if that moved something.
+# The page adapts its layout to its size in the next animation frame, and in another frame if the first adaptation moved an element.
 SETTLED = """async () => {
   const places = () => JSON.stringify([...document.querySelectorAll('body, #stage, .cells, .patches')].map((one) => one.getBoundingClientRect()));
   let before, now;

@@ -12,7 +12,7 @@ import struct
 from session import Expected, axe_violations, pixels_of, reload, run
 
 SURE, POSSIBLE = [(1, 1), (2, 3), (3, 2)], [(3, 4), (4, 5)]
-WITH_SPECIAL = SURE + [(0, 0), (4, 6)]  # and two links of special tokens: the page outlines them, but its alignment error rate leaves them out
+WITH_SPECIAL = SURE + [(0, 0), (4, 6)]  # and two links of special tokens: the page outlines these two, but leaves them out of the alignment error rate
 SPECIAL_ROWS, SPECIAL_COLUMNS, MASKED = [0], [0, 6], [5]
 GERMAN, ENGLISH = ["<s>", "Katzen", "saßen", "auf", "Matten"], ["<s>", "Cats", "on", "sat", "the", "mats", "</s>"]
 
@@ -92,12 +92,12 @@ def check_links(checks, session, sets, choose):
             said = page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"]').get_attribute("aria-label")
             if abs(float(said.split()[-1]) - error_rate(cross, layer, head)) > 0.0005:
                 wrong.append((said, error_rate(cross, layer, head)))
-    checks.that(not wrong, "each head's alignment error rate is that of its links", wrong)
+    checks.that(not wrong, "each head's alignment error rate follows from the head's links", wrong)
     layer, head = choose.random.randrange(2), choose.random.randrange(3)
     session.open(layer, head)
     note = session.text("#links-note")
     a, b, c, d, rate = map(float, re.search(r"1 − \((\d+) \+ (\d+)\) / \((\d+) \+ (\d+)\) = ([\d.-]+)", note).groups())
-    checks.that(abs(1 - (a + b) / (c + d) - rate) < 0.0005 and abs(rate - error_rate(cross, layer, head)) < 0.0005 and (c, d) == (4, 3), "the note works the sum, in which links of special tokens do not count", note)
+    checks.that(abs(1 - (a + b) / (c + d) - rate) < 0.0005 and abs(rate - error_rate(cross, layer, head)) < 0.0005 and (c, d) == (4, 3), "the note computes the rate without links of special tokens", note)
     for hidden in (False, True):
         page.locator("#special").select_option("hide" if hidden else "show")
         rows, columns = ([place for place in range(count) if not (hidden and place in special)] for count, special in ((5, SPECIAL_ROWS), (7, SPECIAL_COLUMNS)))
@@ -115,7 +115,7 @@ def check_links(checks, session, sets, choose):
     with page.expect_download() as download:
         page.locator('[data-export="svg"]').click()
     svg = pathlib.Path(download.value.path()).read_text(encoding="utf-8")
-    checks.that(svg.count('stroke="#ffb800"') == 5 and "Cross-attention" in svg, "the exported figure has them, and the name of the set", svg.count('stroke="#ffb800"'))
+    checks.that(svg.count('stroke="#ffb800"') == 5 and "Cross-attention" in svg, "the exported figure has the known links, and the name of the set", svg.count('stroke="#ffb800"'))
     page.locator('[data-view="lines"]').click()
     pixels = pixels_of(page.locator(".lines canvas"))
     gold = sum(pixels[i] > 150 and pixels[i + 1] > 90 and pixels[i + 2] < 60 and pixels[i + 3] > 150 for i in range(0, len(pixels), 4))

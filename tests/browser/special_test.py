@@ -25,7 +25,7 @@ def check_faded(checks, session, choose):
             wanted = before[at:at + 3] if not {t, s} & special else [(one + 3 * two) / 4 for one, two in zip(before[at:at + 3], ground)]
             if before[at + 3] and any(abs(one - two) > 1 for one, two in zip(after[at:at + 3], wanted)):
                 wrong.append((t, s, after[at:at + 3], wanted))
-    checks.that(not wrong, "faded: cells of special tokens have a quarter of their colour, others all of it", wrong[:3])
+    checks.that(not wrong, "faded: cells of special tokens have a quarter of their colour, other cells their full colour", wrong[:3])
     session.hover(0, 0)
     wrong = session.right(layer, head, 0, 0)
     checks.that(not wrong and not page.locator("#special-note").is_visible(), "faded: the weights stay", wrong)
@@ -51,7 +51,7 @@ def check_shared(checks, session, choose):
             wrong.append((t, words[at], shown, wanted))
     checks.that(not wrong, "shared out: each row is divided by its sum over the words", wrong[:3])
     checks.that(abs(float(session.text("#row-sum").split()[-1]) - 1) < 1e-3, "shared out: the row sums to 1", session.text("#row-sum"))
-    checks.that(session.shown_weight().startswith("≈") and "not the model's attention weights" in session.text("#special-note"), "shared out: the page says that these are not the model's weights", session.text("#special-note"))
+    checks.that(session.shown_weight().startswith("≈") and "not the model's attention weights" in session.text("#special-note"), "shared out: the page says that the numbers are not the model's weights", session.text("#special-note"))
     page.locator("#export summary").click()
     with page.expect_download() as waiting:
         page.locator('[data-export="svg"]').click()

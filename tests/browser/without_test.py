@@ -18,7 +18,7 @@ def label(change):
 
 def check_badges(checks, session, changes):
     page = session.page
-    checks.that(page.locator("#measure").input_value() == "without", "the page begins with what it was made for")
+    checks.that(page.locator("#measure").input_value() == "without", "the page opens with the measure of switched-off heads")
     notes = {tuple(map(int, place.split("."))): note for place, note in page.evaluate(
         "() => [...document.querySelectorAll('#grid .thumb')].filter((one) => one.dataset.head !== 'mean').map((one) => [`${one.dataset.layer}.${one.dataset.head}`, one.dataset.note])")}
     checks.that(notes == {place: label(changes[place]) if place in changes else "" for place in notes}, f"badges of {len(changes)} heads, and none of the others", notes)
@@ -68,7 +68,7 @@ def check_words(checks, session, wanted):
     page = session.page
     page.locator("#menu summary").click()
     page.locator('#menu [data-dialog="about"]').click()
-    checks.that(page.locator("#without-note").is_visible() == wanted, "the page says what the number means" if wanted else "no word of it where no head was switched off")
+    checks.that(page.locator("#without-note").is_visible() == wanted, "the page says what the number means" if wanted else "a page for which no head was switched off does not mention the measure")
     checks.that("It does not say which word decided the model's answer" in session.text("#about"), "what weights do not say")
     options = page.locator("#measure option").evaluate_all("(all) => all.map((one) => one.value)")
     checks.that(("without" in options) == wanted, "the measure is offered only then", options)

@@ -24,7 +24,7 @@ def check_titles(checks, session):
     session.page.locator('.queries .label[data-index="3"]').hover()
     checks.that(session.text("#row-title") == "Where “brown” looks", "a row's list is named by its word", session.text("#row-title"))
     session.page.locator('.keys .label[data-index="1"]').hover()
-    checks.that(session.text("#column-title") == "Who looks at “the₁”", "a column's list is named by its word, numbered", session.text("#column-title"))
+    checks.that(session.text("#column-title") == "Who looks at “the₁”", "the title of a column's list is the column's word with its number", session.text("#column-title"))
 
 
 def check_unknown(checks, session):
@@ -33,7 +33,7 @@ def check_unknown(checks, session):
     checks.that(note.startswith("2 of 11 tokens are unknown to this model"), "the page says how many tokens are unknown", note)
     checks.that(labels(session)[3:5] == ["棕", "狐"], "unknown tokens show the characters of the text", labels(session))
     line = session.page.evaluate("() => [...document.querySelectorAll('.queries .label')].map((label) => getComputedStyle(label).textDecorationLine)")
-    checks.that([at for at, one in enumerate(line) if one == "underline"] == [3, 4], "unknown tokens, and only they, are underlined", line)
+    checks.that([at for at, one in enumerate(line) if one == "underline"] == [3, 4], "unknown tokens, and no others, are underlined", line)
 
 
 def check_plain(checks, session):
@@ -53,7 +53,7 @@ def check_masked(checks, session, rows):
     pixels = pixels_of(session.page.locator(".cells canvas"))
     alpha = lambda row, column: pixels[(row * rows + column) * 4 + 3]
     wrong = [(row, column) for row in range(rows) for column in range(rows) if (alpha(row, column) == 0) != (column > row)]
-    checks.that(not wrong, "masked cells, and only they, are left to the hatching", wrong)
+    checks.that(not wrong, "masked cells, and no others, are transparent, so that their hatching is seen", wrong)
     first = pixels[(2 * rows + 1) * 4:][:3]
     ground, hatch = session.page.evaluate("() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('.cells')).backgroundImage]")
     checks.that("gradient" in hatch, "masked cells are hatched", hatch)

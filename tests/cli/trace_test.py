@@ -276,8 +276,8 @@ class Trace(ProgramTest):
 
     @unittest.skipIf(HAS_ASAN, "AddressSanitizer reserves more than any limit")
     def test_memory_that_runs_out_in_a_destructor_ends_in_a_sentence(self):
-        # This output needs 400 MiB. With less memory the lists cannot grow, and the destructor of nlohmann::json, which allocates, fails, too, unless the last list to grow
-        # was a large one: so several limits.
+        # This output needs 400 MiB. With less memory the lists cannot grow, and the destructor of nlohmann::json, which allocates, fails, too, unless the
+        # last list to grow was a large one. Therefore the test tries several limits.
         ended = 0
         for limit in (192, 224, 240, 262, 272):
             result = self.fails(1, "trace", "--layer", "self_attention", "--input-dim", "2", "--dim-qk", "1", "--dim-v", "1", "--shape", "131072,1,2", "--values", "--json",

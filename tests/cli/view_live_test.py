@@ -44,13 +44,13 @@ class Live(ProgramTest):
         words = rows * tiny_model.WIDTH * 4
         header["embeddings.word_embeddings.weight"] = {"dtype": "F32", "shape": [rows, tiny_model.WIDTH], "data_offsets": [end, end + words]}
         (first,) = (entry["data_offsets"][0] for name, entry in header.items() if name == "embeddings.position_embeddings.weight")
-        for name, entry in header.items():  # the old rows of words, which come first, go
+        for name, entry in header.items():  # the old word embeddings, which come first in the file, are left out
             if name not in ("__metadata__", "embeddings.word_embeddings.weight"):
                 entry["data_offsets"] = [offset - first for offset in entry["data_offsets"]]
         header["embeddings.word_embeddings.weight"]["data_offsets"] = [end - first, end - first + words]
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
-        with file.open("wb") as out:  # a hole in the place of the words
+        with file.open("wb") as out:  # the new word embeddings are a hole of the file: they take no space on the disk
             out.write(struct.pack("<Q", len(text)) + text + content[8 + length + first:8 + length + end])
             out.truncate(8 + len(text) + end - first + words)
         self.change_config(vocab_size=rows)

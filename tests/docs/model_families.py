@@ -11,7 +11,7 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs/model-families.md"
 
 BEFORE = """# Families of models
 
-Which models open, by the `model_type` of their config.json, and some that are refused. `polyhead inspect --families` prints this list; `tests/docs/model_families.py` writes the table from it.
+This page lists which models open, by the `model_type` of their config.json, and some models that are refused. `polyhead inspect --families` prints this list; `tests/docs/model_families.py` writes the table from it.
 What differs between the families, and what else is refused: [encoders](encoders.md), [decoders](language-models.md), [models with two sides](two-sided-models.md), [models of images](image-models.md).
 
 | kind | opens | refused |

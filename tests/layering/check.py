@@ -19,7 +19,7 @@ users = {path.parent.relative_to(root).as_posix(): path.parent for pattern in ("
 
 # The library that each header of include/polyhead/ belongs to. Headers of a folder such as include/polyhead/nn/ belong to the library of that name.
 PUBLIC = {"core": ("dtype", "empty_rows", "error", "executor", "named_members", "quantize", "tensor", "tensor_view", "version", "visit", "workspace"),
-          "problem": ("attention_arguments", "local_blocks", "map_gradients", "maps", "mask", "relative_bias", "score_function", "score_op", "score_program", "score_rule", "sdpa", "sdpa_derivatives"),  # the contract that the normal form and everything above it speaks
+          "problem": ("attention_arguments", "local_blocks", "map_gradients", "maps", "mask", "relative_bias", "score_function", "score_op", "score_program", "score_rule", "sdpa", "sdpa_derivatives"),  # the arguments of attention, from which src/problem makes the normal form
           "cpu": ("device",), "distributed": ("distributed",), "mpi": ("distributed/mpi",), "io": ("io",), "models": ("models",), "viewer": ("viewer",), "polyhead": ("polyhead",)}
 HEADERS = {f"polyhead/{name}.h": library for library, names in PUBLIC.items() for name in names}
 
@@ -78,11 +78,12 @@ def check(path, wrong, why):
 
 for name, folder in sorted((libraries | users).items()):
     allowed = closure(name)
-    # Programs may use few private headers: a program that includes them can be built in this repository only.
+    # The program may include private headers of core/ only, and examples none, because other projects do not have these headers. Benchmarks and tools may
+    # include those of all libraries that they link.
     private = {"apps/polyhead": {"core"}, "examples": set()}.get(name, allowed)
     for path in sources(folder):
         wrong = [i for i in includes(path) if owner(i) and (owner(i) not in allowed or not i.startswith("polyhead/") and owner(i) not in private)]
-        check(path, wrong, f"{name} links only {', '.join(sorted(allowed - {name})) or 'nothing'}" + (f", and may not include private headers of all of them" if name in users else ""))
+        check(path, wrong, f"{name} links only {', '.join(sorted(allowed - {name})) or 'nothing'}" + (f", and private headers of only some of these" if name in users else ""))
 for path in sources(root / "include"):
     name = path.relative_to(root / "include").as_posix()
     allowed = closure(owner(name))

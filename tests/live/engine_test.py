@@ -17,8 +17,9 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import small_models  # noqa: E402
 
-ALLOWED = 1e-6  # of the built-in models
-# Of a given model. Both builds sum in float32 in different orders. The attention weights of a model with larger scores, or more layers, pass on more of this rounding:
+ALLOWED = 1e-6  # largest difference for the built-in models
+# Largest difference for a given model. The two builds sum in float32 in different orders. The attention weights of a model with larger scores, or more
+# layers, pass on more of this rounding:
 # 1.9e-6 was measured for MiniLM (six layers), 1.4e-6 for a small model whose scores reach 20.
 ALLOWED_OF_GIVEN = 1e-5
 SENTENCES = {
@@ -67,7 +68,7 @@ def compare(one, other, path, worst):
     elif isinstance(one, str) and any(f".{part}[" in path for part in ("weights", "q", "k", "v")):
         a, b = floats(one), floats(other)
         assert len(a) == len(b), path
-        # Attention weights are in [0, 1]. q, k and v may be large; after two layers in float32 they agree to six digits of the largest number.
+        # Attention weights are in [0, 1]. q, k and v may be large; after two layers in float32 the two builds agree to six digits of the largest number.
         size = 1 if ".weights[" in path else 4 * max(1, max(map(abs, b), default=1))
         near([abs(x - y) / size for x, y in zip(a, b)], path, worst)
     elif isinstance(one, float) or isinstance(other, float):

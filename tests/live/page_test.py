@@ -32,7 +32,7 @@ ALLOWED_OF_GIVEN = 1e-5  # engine_test.py has the reason
 MOST_BYTES = 4_000_000
 page_file = pathlib.Path(folder) / "live.html"
 minilm = os.environ.get("POLYHEAD_MINILM_DIR")
-# A page for each: a folder, and how many layers and heads it has.
+# The models for which the test makes a page: (folder, number of layers, number of heads).
 own_models = [(small_models.write(pathlib.Path(folder) / "live_words"), 2, 2), (small_models.write(pathlib.Path(folder) / "live_pairs", small_models.byte_pairs), 2, 2)] + ([(pathlib.Path(minilm), 6, 12)] if minilm else [])
 passed = 0
 
@@ -136,7 +136,7 @@ with sync_playwright() as playwright:
         claim(not errors, errors)
         page.close()
 
-    # Pages with a model of the reader's.
+    # Pages with models that the reader gives.
     for model, layers, heads in own_models:
         text = "The quick brown fox jumps over the lazy dog."
         own_page = pathlib.Path(folder) / "live_own.html"
@@ -148,7 +148,7 @@ with sync_playwright() as playwright:
         subprocess.run([program, "quantise", str(model), "-o", str(quantised)], check=True, capture_output=True)
         subprocess.run([program, "view", str(quantised), "--live", "--engine", str(engine), "-o", str(its_page)], check=True, capture_output=True)
         again = small_models.unpack(its_page, pathlib.Path(folder) / "live_again")
-        claim((again / "model.safetensors").read_bytes() == (small / "model.safetensors").read_bytes(), "a folder that is quantised already goes in as it is")
+        claim((again / "model.safetensors").read_bytes() == (small / "model.safetensors").read_bytes(), "the page of a quantised folder has the parameters of that folder unchanged")
         page = browser.new_page(viewport={"width": 1280, "height": 900}, accept_downloads=True)
         requests, errors = [], []
         page.on("request", lambda request: requests.append(request.url))
@@ -173,7 +173,7 @@ with sync_playwright() as playwright:
                 claim(len(shown) == len(wanted) and apart <= ALLOWED_OF_GIVEN, f"{model.name}, {sentence!r}, layer {layer}, head {head}: {apart} apart")
             largest = max(abs(a - b) for layer in range(layers) for head in range(heads) for a, b in zip(weights(rounded["texts"][0], layer, head), weights(exact["texts"][0], layer, head)))
             claim(largest > ALLOWED, "int8 rows move the attention weights")
-            if sentence == text:  # one of those over which the page's figure is taken
+            if sentence == text:  # the program measured the page's figure over several sentences, of which this is one
                 figure = re.search(r"by at most (0\.\d+)", page.text_content("#live-note"))
                 claim(figure and float(figure[1]) >= largest - 1e-6, f"{page.text_content('#live-note')}: {largest} here")
         claim(page.is_visible("#live-note"), "the page says how far int8 moves the attention weights")
@@ -184,7 +184,7 @@ with sync_playwright() as playwright:
         page.wait_for_function("() => document.getElementById('live-answer').textContent.endsWith('tokens.')", timeout=60000)
         page.select_option("#task", "sentiment")
         page.wait_for_function("() => document.getElementById('live-answer').textContent.startsWith('Rating')", timeout=60000)
-        claim(page.is_hidden("#live-note"), "int8 is said of the page's own model alone")
+        claim(page.is_hidden("#live-note"), "the note about int8 is shown for the reader's model only")
         page.select_option("#task", "model")
         page.wait_for_function("() => document.getElementById('live-answer').textContent.endsWith('tokens.')", timeout=60000)
         page.click("#menu summary")

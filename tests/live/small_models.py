@@ -17,7 +17,7 @@ SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 
 
 def byte_characters():
-    """GPT-2's printable character of each byte."""
+    """Returns the printable character by which GPT-2 stands for each byte."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = iter(range(256, 512))
     return [chr(byte if byte in plain else next(others)) for byte in range(256)]
@@ -28,7 +28,7 @@ def added(special):
 
 
 def byte_pairs():
-    """As RoBERTa's: byte-level BPE, split by GPT-2's pattern."""
+    """Returns a tokenizer.json like RoBERTa's, with byte-level BPE and GPT-2's pattern, and the number of its tokens."""
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "a"), ("o", "n"), ("Ġ", "d"), ("Ġd", "o"), ("'", "t")]
     pieces = SPECIAL + byte_characters() + ["".join(pair) for pair in merges]
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added(SPECIAL), "normalizer": None,
@@ -40,7 +40,7 @@ def byte_pairs():
 
 
 def unigram():
-    """As sentencepiece's: NFKC, runs of spaces, and pieces with a probability."""
+    """Returns a tokenizer.json like sentencepiece's, with NFKC, one space for each run of spaces, and pieces with log-probabilities, and the number of its tokens."""
     letters = "abcdefghijklmnopqrstuvwxyz.,!'23中文éßa½"
     pieces = [[piece, 0.0] for piece in SPECIAL] + [["▁", -2.0], ["▁the", -2.5], ["▁a", -2.7]] + [[letter, -3 - 0.01 * at] for at, letter in enumerate(dict.fromkeys(letters))]
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added(SPECIAL),
@@ -50,7 +50,7 @@ def unigram():
 
 
 def write(folder, tokenizer=None):
-    """A folder of such a model. tokenizer: byte_pairs or unigram; absent: WordPiece with vocab.txt."""
+    """Writes a model into a folder, and returns the folder. tokenizer: byte_pairs or unigram; None: WordPiece with vocab.txt."""
     folder = pathlib.Path(folder)
     if tokenizer is None:
         return tiny_model.write(folder)

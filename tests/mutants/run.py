@@ -105,7 +105,7 @@ class Scratch:
                 sys.exit(f"{name} fails without any mutant")
 
     def take_extension(self):
-        """Copies the compiled part of the installed package into the copy of the sources of its Python part."""
+        """Copies the compiled module of the installed package to the copied Python sources."""
         package = importlib.util.find_spec("polyhead")
         if package is None:
             sys.exit(f"{sys.executable} has no package polyhead; mutants of Python need an interpreter that has it (scripts/test makes build/venv)")
@@ -159,7 +159,7 @@ class Scratch:
 def table(rows):
     lines = ["# Mutants", "",
              "Each mutant changes a line of the library in a scratch copy, and a test must fail: `python3 tests/mutants/run.py --write` wrote this table.",
-             "`golden` is the runner over tests/golden/vectors, `golden_reference` the same through the reference; the other names are test programs",
+             "`golden` runs the vectors of tests/golden/vectors with the kernels, `golden_reference` with the reference; the other names are test programs",
              "(`test_<name>`), or files of tests/python. The first program that fails is named; later ones are not run.", "", "| mutant | file | what it breaks | noticed by |", "|---|---|---|---|"]
     lines += [f"| {m.name} | {m.file} | {m.claim} | {noticed or 'NOBODY: ' + why} |" for m, noticed, why in rows]
     return "\n".join(lines) + "\n"

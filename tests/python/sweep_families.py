@@ -108,30 +108,30 @@ def page(results: dict[str, Result]) -> str:
         reasons.setdefault(_why(result.reason), []).append(name)
     return f"""# Families of transformers
 
-`attn_implementation="polyhead"` in tiny models of the {len(results)} model types of transformers {transformers.__version__}, against "eager" with
+This page compares `attn_implementation="polyhead"` in tiny models of the {len(results)} model types of transformers {transformers.__version__} with "eager" and
 the same random parameters. `python tests/python/sweep_families.py --write` makes this page;
-`tests/python/test_transformer_families.py` repeats over 50 families.
+`tests/python/test_transformer_families.py` repeats the comparison for over 50 families.
 
 | result | model types | |
 |---|---|---|
 | right | {len(right)} | every check that eager itself passes gives the same numbers |
 | refused | {len(refused)} | NotImplementedError with the family's name; use "eager" |
-| no call | {len(unused)} | the same numbers; no layer calls a registered attention function: convolutions, state spaces, own attention |
+| no call | {len(unused)} | the same numbers, because no layer calls a registered attention function: the layers are convolutions, state spaces, or attention in code of their own |
 | wrong | {len(wrong)} | |
 | not built | {len(absent)} | no tiny model was found by the rules of `tests/python/tiny_families.py`: nothing is known |
 
 The numbers are float32. Outputs, attention maps and scores of generation may differ by {OUTPUTS:.0e} of the largest number of their tensor, gradients
 of all parameters by {GRADIENTS:.0e}. Padded positions are not compared: a query without keys gives 0 here and the mean of all values in eager. Models of
-text that also read sound, or images for which no input was found, are given text; their encoders are model types of their own. A configuration
-may choose other features than the tiny one: what polyhead cannot compute is then refused at the first call. The maps of Granite SWA are not compared: eager's leave the sink out.
+text that also read sound, or images for which no input was found, are given text; the encoders of sound and of images are separate model types. A configuration
+may choose other features than the tiny one: what polyhead cannot compute is then refused at the first call. The maps of Granite SWA are not compared, because eager's maps leave the sink out.
 
 Masks are boolean (True = may attend), and None where every key before the query is attended to. Families that declare no support for other masks than
-eager's (such as NLLB-MoE, whose router reads the mask as padding), and BEiT, which adds it to its position bias, get eager's masks of numbers, or None: there a
+eager's (such as NLLB-MoE, whose router reads the mask as padding), and BEiT, which adds the mask to its position bias, get eager's masks of numbers, or None: in these families a
 query without keys has the mean of all values, as in eager. The sweep also fails where a model's own code reads a boolean mask.
 
 ## Right
 
-`=`: equal. Empty: eager has none, or cannot do it in this model. The last column is the largest difference found.
+`=` means equal. An empty cell means that eager lacks the feature in this model. The last column is the largest difference found.
 
 | model type | class | {" | ".join(CHECKS.values())} | difference |
 |---|---|{"---|" * len(CHECKS)}---|
@@ -140,7 +140,7 @@ query without keys has the mean of all values, as in eager. The sweep also fails
 ## Optional parts
 
 Settings that the tiny configuration of a family does not have and with which the output, a padded batch and gradients were compared too: experts, cross
-attention, position embeddings, adapters. A family that is not listed has none that could be built.
+attention, position embeddings, adapters. For a family that is not listed, no model with such a setting could be built.
 
 | model type | settings |
 |---|---|

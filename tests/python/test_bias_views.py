@@ -22,7 +22,7 @@ def sliding(table: Array) -> Array:
 
 
 def one_per_head(table: Array) -> Array:
-    """Returns such a view [N,T,S] of a table [N,T + S - 1], which has a row for each head."""
+    """Returns a view [N,T,S] of a table [N,T + S - 1] that has a row for each head: element (n, t, s) is number T - 1 + s - t of row n."""
     return as_strided(table[:, T - 1 :], (len(table), T, S), (table.strides[0], -table.strides[1], table.strides[1]))
 
 

@@ -174,7 +174,7 @@ def test_rotary_frequencies_are_the_published_ones() -> None:
     larger = (10000.0 * 4 ** (16 / 14)) ** (-np.arange(0, 16, 2) / 16)
     np.testing.assert_allclose(polyhead.RotaryEmbedding(16, scaling="ntk", factor=4).frequencies, larger, rtol=1e-14)
 
-    # Llama 3's scaling as transformers writes it, with three cases for the wavelength.
+    # Llama 3's scaling in the form of transformers' code, which distinguishes three ranges of the wavelength.
     f, old, low, high = 500000.0 ** (-np.arange(0, 64, 2) / 64), 8192, 1, 4
     wavelength = 2 * np.pi / f
     smooth = (old / wavelength - low) / (high - low)
@@ -183,7 +183,7 @@ def test_rotary_frequencies_are_the_published_ones() -> None:
     np.testing.assert_allclose(ours.frequencies, llama, rtol=1e-13)
     assert ours.attention_factor == 1
 
-    # The form in the paper and code of YaRN.
+    # YaRN's scaling in the form of its paper and code.
     f = 10000.0 ** (-np.arange(0, 64, 2) / 64)
     first, last = (64 * np.log(2048 / (turns * 2 * np.pi)) / (2 * np.log(10000.0)) for turns in (32, 1))
     for truncate in (True, False):

@@ -256,7 +256,7 @@ def test_one_row_says_whose_a_bias_is() -> None:
                 attention(*mine, ranks, **{name: x.requires_grad_()}, timeout=60)  # type: ignore[call-overload]
             except ValueError as refusal:
                 refused.append(str(refusal))
-            # If the gradient is not requested, it does not matter whose row it is.
+            # If the gradient is not requested, the call need not say whether the row is the rank's own or shared.
             attention(*mine, ranks, **{name: x.detach()}, timeout=60).sum().backward()  # type: ignore[call-overload]
             with torch.no_grad():
                 attention(*mine, ranks, **{name: x}, timeout=60)  # type: ignore[call-overload]
@@ -586,7 +586,7 @@ for destroys in (True, False):
     while not os.path.exists(f"{store}{destroys}{1 - rank}"): time.sleep(0.01)  # wait for the other rank: on a busy machine, importing torch may take longer than the timeout
     dist.init_process_group("gloo", store=dist.FileStore(f"{store}{destroys}", 2), rank=rank, world_size=2, timeout=datetime.timedelta(seconds=4))
     for _ in range(2):
-        if rank == 1: time.sleep(1.2)  # after 1 s, rank 0 begins to wait for a message that rank 1 would send if it left; it never comes
+        if rank == 1: time.sleep(1.2)  # after 1 s, rank 0 begins to wait for the message that rank 1 would send if it left; this message never comes
         attention(x, x, x)
         time.sleep(1.5)  # together these take longer than the timeout of the group
     attention(x, x, x)
@@ -595,7 +595,7 @@ for destroys in (True, False):
 
 
 def test_a_slow_rank_does_no_harm_even_to_the_end_of_a_process(tmp_path: Path) -> None:
-    """A thread of rank 0 still waits for a message when the process ends. It must neither close the connections of the group nor abort the process."""
+    """A thread of rank 0 still waits for a message when the process ends. This thread must neither close the connections of the group nor abort the process."""
     for done in forked_python.run_together(SLOW, [((str(rank), str(tmp_path / "store")), os.environ) for rank in range(2)], PATIENCE):
         assert done.returncode == 0, done.stdout + done.stderr
 

@@ -49,7 +49,7 @@ def names_of(module: ModuleType) -> list[str]:
 
 @dataclass(frozen=True)
 class Public:
-    """A public name. signature is None if users do not call it: results of calls, properties."""
+    """A public name. signature is None if users do not call the name, as with properties and the classes of results."""
 
     name: str
     value: Any

@@ -88,7 +88,7 @@ def test_a_relative_bias_has_its_gradient(title: str, name: str) -> None:
 
 
 def test_flex_attention_has_no_backward_pass_on_a_cpu() -> None:
-    """FlexAttention has no backward pass on the CPU, as the page says. When this test fails, it has one: change the page."""
+    """FlexAttention has no backward pass on the CPU, as the page says. If this test fails, FlexAttention has a backward pass: change the page."""
     q = torch.randn(1, 1, 16, 16, requires_grad=True)
     with pytest.raises(NotImplementedError, match="CPU"), warnings.catch_warnings():
         warnings.simplefilter("ignore")

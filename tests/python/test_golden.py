@@ -36,7 +36,7 @@ def is_expected(name: str) -> bool:
 
 
 class Case:
-    """A golden vector. It records which options and tensors the test has read, so that one that the test does not know is an error."""
+    """A golden vector. It records which options and tensors the test has read, so that an option or tensor which the test does not know is an error."""
 
     def __init__(self, path: Path) -> None:
         with safetensors.safe_open(path, "np") as file:
@@ -156,7 +156,7 @@ def run_layer(case: Case) -> Arrays:
     grads = saved.backward(d_out)
     results = {"out": out, "lse": saved.lse, "weights": saved.maps(), "d_query": grads.query}
     results |= {f"d_{name}": grad for name, grad in [("key", grads.key), ("value", grads.value), ("bias", grads.bias)] if grad is not None}
-    # To get the gradients under the names of the layout, they become the parameters of a layer, whose state() has these names.
+    # The gradients become the parameters of a layer, because the layer's state() lists them under the names of the layout.
     named = layer_with(config, grads.parameters).state(layout)
     return results | {f"d_{name}": grad for name, grad in named.items()}
 

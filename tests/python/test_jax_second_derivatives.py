@@ -205,7 +205,7 @@ def test_hessians(jit: bool, wide: None, rng: np.random.Generator) -> None:  # n
     for name, transform in twice.items():
         ours = (jax.jit if jit else lambda g: g)(transform(loss(lambda q, k, v, b: attention(q, k, v, bias=b))))(*x)
         all_close(ours, exact["jacfwd" if name == "jacfwd" else "hessian"], 1e-11, name)
-    # The second derivatives of each of two examples, which share the bias.
+    # vmap of the Hessian over two examples that share the bias.
     pile = [jnp.stack([a, 2 * a]) for a in x[:3]]
     ours, wanted = (
         jax.jit(jax.vmap(jax.hessian(lambda *x, f=f: (f(*x) ** 2).sum(), argnums=(0, 2, 3)), (0, 0, 0, None)))(*pile, x[3])

@@ -32,7 +32,7 @@ def test_a_mask_like_the_input_is_that_with_the_axis_moved_last(shape: tuple[int
         with pytest.raises(ValueError, match=f"{name} is .*, which may be .*mask_like_input"):
             layer.forward(x, **{name: mask})
     elif shape[0] == 2:
-        assert np.array_equal(out, layer(x, **{name: moved}))  # it fits one way
+        assert np.array_equal(out, layer(x, **{name: moved}))  # the mask's shape fits one of the two layouts only
         with pytest.raises(ValueError, match=f"{name} is .* It fits the layout of the input"):
             layer(x, **{name: mask})
 

@@ -59,7 +59,7 @@ def test_triangle_attention(node: Callable[..., Any], dtype: torch.dtype, counte
 
 
 def test_large_scores_of_a_row_without_a_key_are_rounded_as_by_boltz(counter: Counter) -> None:  # noqa: F811
-    """boltz adds -1e9 to masked scores. float32 numbers near -1e9 are 64 apart, so scores of several hundred are rounded and not lost; polyhead must do the same."""
+    """boltz adds -1e9 to masked scores. float32 numbers near -1e9 are 64 apart, so scores of several hundred are rounded and not lost; polyhead must round them in the same way."""
     layer = randomize(TriangleAttentionStartingNode(8, 4, 2))
     with torch.no_grad():
         layer.mha.linear_q.weight *= 100

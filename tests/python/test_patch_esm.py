@@ -25,7 +25,7 @@ KINDS = {"plain": {}, "rotary": {"use_rotary_embeddings": True}, "key and value 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_multihead_attention(kind: str, counter: Counter) -> None:  # noqa: F811
-    """Query, key and value are different tensors, also for self-attention. Which of the three esm reads depends on need_head_weights; with the patch the same tensors must be read."""
+    """Query, key and value are different tensors, also for self-attention. need_head_weights decides which of the three tensors esm reads; with the patch, the same tensors must be read."""
     seed = random.randrange(2**32)
     print("seed", seed)
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)

@@ -80,7 +80,7 @@ def test_attention_with_any_biases(openfold: Any, gating: bool, counter: Counter
     row = torch.randn(2, 1, 2, 7, 9, dtype=torch.float64, requires_grad=True)
     whole = torch.randn(2, 3, 2, 7, 9, dtype=torch.float64, requires_grad=True)
     learned = torch.randn(1, 9, dtype=torch.float64, requires_grad=True)
-    numbers, steps = torch.randn(2, 3, 1, 1, 9, dtype=torch.float64), keys / 2e8  # biases with the shape of a mask that are none: random numbers, and numbers 0 and -5
+    numbers, steps = torch.randn(2, 3, 1, 1, 9, dtype=torch.float64), keys / 2e8  # biases with the shape of a mask that must not be read as masks: random numbers, and the numbers 0 and -5
     for biases in (None, [], [numbers], [numbers.abs()], [steps], [keys], [keys, row], [keys.expand(2, 3, 2, 7, 9), row], [pairs, row], [keys, pairs, whole, row], [row, learned], [learned]):
         inputs = {"q_x": q_x, "kv_x": kv_x, "row": row, "whole": whole, "learned": learned}
         require_same(PATCH, lambda: layer(q_x, kv_x, biases), inputs, layer, counter, calls=1, tolerance=1e-11)

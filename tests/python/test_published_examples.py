@@ -61,12 +61,12 @@ def test_d2l_scaled_dot_product_attention(rng: Rng) -> None:
     values = np.broadcast_to(np.arange(40.0).reshape(1, 10, 4), (2, 10, 4))
     out, weights = attention(queries, keys, values, key_lengths=np.array([2, 6]))
     np.testing.assert_allclose(out, [[[2, 3, 4, 5]], [[10, 11, 12, 13]]], rtol=1e-14)
-    # The heat map below it: uniform up to the length.
+    # The heat map that d2l shows below these numbers has uniform weights up to the length.
     np.testing.assert_allclose(weights, [[[1 / 2] * 2 + [0] * 8], [[1 / 6] * 6 + [0] * 4]], rtol=1e-14)
 
 
 def test_d2l_scaled_dot_product_attention_of_random_keys(rng: Rng) -> None:
-    """d2l (edition 1.0), "Attention Scoring Functions", section "Scaled Dot Product Attention": shape (2, 1, 4), weights vanish beyond columns 2 and 6."""
+    """d2l (edition 1.0), "Attention Scoring Functions", section "Scaled Dot Product Attention": the output has the shape (2, 1, 4), and weights are 0 from column 2 and from column 6 on."""
     out, weights = attention(*(rng.standard_normal(s) for s in ((2, 1, 2), (2, 10, 2), (2, 10, 4))), key_lengths=np.array([2, 6]))
     assert out.shape == (2, 1, 4) and weights.reshape(1, 1, 2, 10).shape == (1, 1, 2, 10)
     assert (weights[0, 0] > 0).tolist() == [True] * 2 + [False] * 8 and (weights[1, 0] > 0).tolist() == [True] * 6 + [False] * 4
@@ -76,7 +76,8 @@ def test_d2l_scaled_dot_product_attention_of_random_keys(rng: Rng) -> None:
 def test_d2l_multi_head_attention(keys: int, rng: Rng) -> None:
     """d2l, "Multi-Head Attention", section "Implementation" (6 keys), and "Self-Attention and Positional Encoding", section "Self-Attention" (4 keys).
 
-    num_hiddens, num_heads = 100, 5, inputs of ones, valid_lens [3, 2]: shape (2, 4, 100). Of ones the weights are uniform, and the output is W_o W_v 1.
+    num_hiddens, num_heads = 100, 5, inputs of ones, valid_lens [3, 2]: the output has the shape (2, 4, 100). Equal inputs give uniform weights, so each output is
+    W_o W_v 1, where 1 is a vector of ones.
     """
     state = {f"W_{name}.weight": rng.uniform(-0.1, 0.1, (100, 100)) for name in "qkvo"}
     layer = polyhead.load(state, "d2l", heads=5, dropout=0.5)
@@ -200,7 +201,7 @@ def test_keras_cross_attention_over_two_axes_with_a_mask(rng: Rng) -> None:
 
 
 def test_keras_multi_head_attention_by_value() -> None:
-    """Keras 3, layers/attention/multi_head_attention_test.py, test_correctness: weights of identities, float16; there to 1e-2."""
+    """Keras 3, layers/attention/multi_head_attention_test.py, test_correctness: projections are identities, in float16. Keras allows an error of 1e-2."""
     kernel = np.repeat(np.eye(8)[:, None], 8, axis=1)
     state = {f"{name}.kernel": kernel for name in ("query", "key", "value", "attention_output")}
     state |= {f"{name}.bias": np.zeros((8, 8)) for name in ("query", "key", "value")} | {"attention_output.bias": np.zeros(8)}
@@ -213,7 +214,7 @@ def test_keras_multi_head_attention_by_value() -> None:
 
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_keras_sliding_window(is_causal: bool, rng: Rng) -> None:
-    """Keras 3, layers/attention/multi_head_attention_test.py, test_sliding_window: of size 3, the keys with |t - s| < 3, and s <= t where causal."""
+    """Keras 3, layers/attention/multi_head_attention_test.py, test_sliding_window: a window of size 3 has the keys with |t - s| < 3; if causal, only those with s <= t."""
     layer = keras_layer(8, 2, 4, rng)
     _, saved = layer.forward(rng.standard_normal((1, 6, 8)), window=(2, 0 if is_causal else 2))
     t, s = np.indices((6, 6))

@@ -66,7 +66,7 @@ def test_slopes_are_those_of_bloom():
     torch = pytest.importorskip("torch")
     build = pytest.importorskip("transformers.models.bloom.modeling_bloom").build_alibi_tensor
     for heads in (1, 4, 7, 8, 12, 16, 112):
-        theirs = build(torch.ones(1, 2), heads, torch.float32)[:, 0, 1].numpy()  # their bias at position 1 is the slope
+        theirs = build(torch.ones(1, 2), heads, torch.float32)[:, 0, 1].numpy()  # Bloom's bias of the key at position 1 is the slope
         np.testing.assert_allclose(polyhead.alibi_slopes(heads), theirs, rtol=1e-6)
 
 

@@ -36,8 +36,8 @@ NUMBERS: dict[str, Function] = {
     "isnan": lambda x: torch.where(torch.isnan(x / (x > 1)), 0.0, x), "isinf": lambda x: torch.where(torch.isinf(1 / (x > 1)), 0.0, x), "isfinite": lambda x: torch.where(torch.isfinite(1 / (x > 1)), x, 0.0),
     "pow 0": lambda x: x * x**0, "pow 7": lambda x: (0.5 * x) ** 7, "pow -2": lambda x: (x * x + 1) ** -2, "pow 2.5": lambda x: (x.abs() + 0.1) ** 2.5, "pow -0.5": lambda x: (x.abs() + 0.1).pow(-0.5), "pow 20": lambda x: (0.4 * x) ** 20,
 }  # fmt: skip
-EXACT: dict[str, Function] = {"hardsigmoid": lambda x: F.relu6(x + 3) / 6}  # torch's own derivative is 1/6 of float32
-STEPS = {"relu", "floor", "ceil", "round", "trunc", "frac", "sign", "sgn", "fmod", "remainder", "isnan", "isinf", "isfinite", "nan_to_num"}  # that jump, or whose derivative does
+EXACT: dict[str, Function] = {"hardsigmoid": lambda x: F.relu6(x + 3) / 6}  # torch's derivative contains 1/6 rounded to float32, also for float64
+STEPS = {"relu", "floor", "ceil", "round", "trunc", "frac", "sign", "sgn", "fmod", "remainder", "isnan", "isinf", "isfinite", "nan_to_num"}  # functions that jump, or whose derivative jumps
 
 
 def inputs() -> list[Tensor]:
@@ -73,7 +73,7 @@ def test_a_function_and_its_gradient(name: str) -> None:
 
 
 def test_extreme_scores() -> None:
-    """Where a formula that is right elsewhere overflows, cancels or divides zero by zero."""
+    """Compares scores at which a naive formula overflows, cancels or divides zero by zero."""
     q, k, v = torch.ones(1, 1, 1, 1, dtype=torch.float64), torch.tensor([-800.0, -40, -6, -1e-9, 0, 1e-9, 6, 40, 800], dtype=torch.float64).reshape(1, 1, 9, 1), torch.eye(9, dtype=torch.float64)[None, None]
     for function in (F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.softplus, F.logsigmoid, F.elu, F.celu, F.selu, F.mish, torch.sin, torch.cos, torch.atan, torch.erf, torch.erfc, torch.log1p, lambda x: torch.logaddexp(x, -x)):  # fmt: skip
         if function is torch.log1p:
@@ -100,7 +100,7 @@ def test_every_function_of_the_table_is_tested() -> None:
 
 
 def test_the_page_lists_what_can_be_traced() -> None:
-    """Names on the page and names of the tracer, without operators, their methods' second names and types that stand for themselves."""
+    """The page and the tracer have the same names of functions. Operators, second names of methods and names of types are not compared."""
     page = {name.removeprefix("torch.") for name in listed("Functions as they are")} - {"score_mod", "if", "add_"}
     operators = {"add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "rtruediv", "rdiv", "floordiv", "rfloordiv", "mod", "rmod", "pos", "pow", "rpow", "lt", "le", "gt", "ge", "eq", "ne",
                  "and", "or", "rand", "ror", "xor", "rxor", "invert"}  # fmt: skip

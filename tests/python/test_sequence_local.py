@@ -111,7 +111,7 @@ def test_the_windows_of_atoms_are_blocks_of_16_keys() -> None:
 
 
 def test_no_tensor_of_all_pairs_is_made() -> None:
-    """The growth of the process' peak memory, forward and backward, beside that of the dense formula, which shows that such a tensor would be seen."""
+    """Forward and backward raise the peak memory of the process by less than an eighth of a tensor of all pairs. The dense formula, which makes such a tensor, raises it by more, so the test can fail."""
     program = """
         import resource, torch
         from polyhead.torch import sequence_local_attention

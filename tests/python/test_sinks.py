@@ -48,7 +48,7 @@ def test_output_and_gradients_are_those_of_one_more_column(shape: tuple[int, ...
 
 
 def test_the_gradient_of_a_tiny_sink_from_attention_weights_keeps_its_digits() -> None:
-    """At -40 the weight of the sink is less than the rounding of 1 - sum p, from which it was once computed."""
+    """The weight of a sink of -40 is less than the rounding error of 1 - sum p, so it must be computed as exp(sink - lse)."""
     from polyhead.torch import _functional, attention
     from polyhead.torch._rules import Options
 

@@ -127,7 +127,7 @@ def test_packed_texts_that_are_computed_as_one_are_warned_of(given: dict[str, An
         together = model(tokens, position_ids=torch.arange(4).repeat(2).unsqueeze(0), **options).logits[:, 4:]
         alone = model(tokens[:, 4:], use_cache=False).logits
     assert torch.allclose(together, alone, atol=1e-5) == is_packed
-    assert warned(messages, "position_ids begin again within a row") == (not is_packed), "there must be one warning, from the first layer"
+    assert warned(messages, "position_ids begin again within a row") == (not is_packed), "exactly one layer must warn, the first"
 
 
 def test_padded_texts_are_not_warned_of() -> None:

@@ -62,7 +62,7 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
 
 
 CASES = ["plain", "bias", "attend", "offset", "block", "softcap", "dropout", "sink", "sink of each row", "slopes", "table", "weights", "lengths", "documents", "keys", "heads of a layer", "broadcast", "empty"]
-# gradcheck changes one number at a time, so tensors whose elements share memory are left out.
+# Left out are "broadcast", because gradcheck changes one number at a time and the elements of that tensor share memory, and "empty".
 CASES_OF_GRADCHECK = CASES[:-2]
 
 

@@ -174,7 +174,8 @@ def require_close(ours: dict[str, Tensor], exact: dict[str, Tensor], tolerance: 
     assert ours.keys() == exact.keys()
     largest = max(float(x.abs().max()) for x in exact.values() if x.numel())
     for name, x in exact.items():
-        # Some derivatives are exactly 0, such as that of a softmax by a number that is added to all scores. Their error is relative to the largest derivative.
+        # Some derivatives are exactly 0, such as that of a softmax by a number that is added to all scores. The error of such a derivative is relative to the
+        # largest derivative.
         found = error(ours[name], x, floor=1e-2 * largest)
         assert found <= tolerance, f"{name}: error {found:.3g}"
 

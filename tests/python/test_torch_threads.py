@@ -45,7 +45,7 @@ print({count})
 
 def new_threads(before: str = "", count: str = "new_threads()", **environment: str) -> int:
     program = PROGRAM.format(before=before, count=count)
-    if environment:  # torch reads these variables when it is imported, so it needs a new Python
+    if environment:  # torch reads these variables when it is imported, so each test needs a new Python
         return int(subprocess.run([sys.executable, "-c", program], env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
     done = forked_python.run(program)
     assert done.returncode == 0, done.stderr

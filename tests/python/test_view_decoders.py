@@ -41,9 +41,9 @@ def model(kind: str, words: int) -> Any:
     sizes |= dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=32, initializer_range=0.5, pad_token_id=0)
     if kind == "llama":
         return t.LlamaForCausalLM(t.LlamaConfig(**sizes))
-    if kind == "mistral":  # its windows are shorter than the text
+    if kind == "mistral":  # the windows of this model are shorter than the text
         return t.MistralForCausalLM(t.MistralConfig(sliding_window=5, **sizes))
-    return t.Gemma2ForCausalLM(t.Gemma2Config(head_dim=6, query_pre_attn_scalar=9, sliding_window=4, **sizes))  # its scores have a softcap
+    return t.Gemma2ForCausalLM(t.Gemma2Config(head_dim=6, query_pre_attn_scalar=9, sliding_window=4, **sizes))  # the scores of this model have a softcap
 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama", "mistral", "gemma2"])

@@ -89,7 +89,8 @@ def jax_calls(qkv: dict[str, Any], forward: Wrong) -> dict[str, tuple[Callable[.
         return {}
     from polyhead.jax import attention, attention_fn, dot_product_attention
 
-    forward = forward | {"blocks": (NOT_ARRAYS, [shaped(1, 1), np.array([[0], [0]]), np.array([0])])}  # an error about numbers is raised inside of XLA, which raises its own exception with the message
+    # For wrong values in an array, XLA replaces polyhead's exception by its own with the same message, so `blocks` has wrong shapes only.
+    forward = forward | {"blocks": (NOT_ARRAYS, [shaped(1, 1), np.array([[0], [0]]), np.array([0])])}
 
     flags: Wrong = {name: (NOT_FLAGS, []) for name in ("return_lse", "return_attention_weights")}
     words: Wrong = {"layout": ([], [*NOT_WORDS[:2], "BTNH", ""])}

@@ -242,7 +242,7 @@ class Files:
         ours = [json.loads(line) for line in done.stdout.splitlines()]
         try:
             theirs = self.from_text(content.decode())
-        except BaseException:  # PyPI's tokenizers also refuse files that lack a field without a meaning, so their refusal proves nothing
+        except BaseException:  # PyPI's tokenizers also refuse files that lack a field without a meaning, so a refusal by that package does not prove that a file is wrong
             return None
         for text, line in zip(TEXTS, ours):
             try:

@@ -16,7 +16,7 @@ _CANARY = 0xA5
 
 
 class Memory:
-    """Bytes between two pages that may not be read or written. The memory lives as long as an array in it."""
+    """Bytes between two pages that may not be read or written. The bytes stay valid as long as an array in them exists."""
 
     def __init__(self, size: int) -> None:
         pages = max(1, -(-size // _PAGE))

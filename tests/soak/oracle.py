@@ -115,7 +115,7 @@ def forward(problem: Problem) -> Forward:
         score = np.where(constant, 0.0, score)
         counted = used & ~constant
         magnitude = np.where(counted & np.isfinite(magnitude), magnitude, 0).max(-1, initial=0)
-        # The largest score of each row. A NaN score is left out here; it makes the sum NaN.
+        # The largest score of each row. NaN scores are left out of it, because they make the sum NaN anyway.
         top = np.where(used & ~np.isnan(score), score, -np.inf).max(-1, initial=-np.inf)
         if problem.sink is not None:
             top = np.fmax(top, problem.sink)

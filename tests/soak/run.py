@@ -22,7 +22,7 @@ import reduce
 
 HERE = Path(__file__).resolve().parent
 SLICE = 60  # seconds that one worker process runs
-PATIENCE = 240  # seconds after its time until a worker process is ended
+PATIENCE = 240  # a worker process that runs longer than its time by these seconds is ended
 FINDINGS = 20  # after so many findings, a kind of worker is stopped
 
 
