@@ -11,7 +11,7 @@
 namespace polyhead::inline internal {
 
 // Calls body(first, last) for disjoint pieces that together cover [0, count), and returns when all are done. A piece holds at least `grain`
-// indices, which should be worth the wake-up of a thread (kLeastPiece); one piece runs in the caller. How the range is cut depends
+// indices, which should be worth the wake-up of a thread (kLeastPieceNanoseconds); one piece runs in the caller. How the range is cut depends
 // on the number of threads: pieces write disjoint outputs, and no result may depend on where a piece begins. Calls may nest.
 // If a piece throws, pieces that have not begun are skipped and the exception is rethrown here when the running ones have ended.
 // executor == nullptr: the library's own threads.
@@ -29,7 +29,7 @@ namespace polyhead::inline internal {
 // Least nanoseconds of a piece that is worth waking a thread, for every operation. A region costs 0.5 us while workers spin and 3 us when
 // they sleep, and a sleeping worker begins about 35 us late (docs/decisions/0002-threads.md); until then the caller takes pieces, so short
 // pieces cost little even then.
-inline constexpr double kLeastPiece = 10e3;
+inline constexpr double kLeastPieceNanoseconds = 10e3;
 
 // Multiply-adds of a kernel in a nanosecond, on one thread with AVX-512: 80 to 120 (docs/experiments.md).
 inline constexpr double kMultiplyAddsPerNanosecond = 100;

@@ -1,4 +1,4 @@
-// Which keys each query may attend to: a key range per row, planes of booleans, and for each block of pairs whether it can be skipped. The
+// Which keys each query may attend to: a key range per row, boolean masks, and for each block of pairs whether it can be skipped. The
 // reference and the kernels of every instruction set read this one description.
 #pragma once
 
@@ -14,7 +14,7 @@ struct KeyRange {
   POLYHEAD_INLINE bool empty() const { return last <= first; }
 };
 
-// Whether a boolean plane allows none, some or all pairs of a block. For two planes combined, take the smaller value.
+// Whether a boolean mask allows none, some or all pairs of a block. For two masks combined, take the smaller value.
 enum class BlockKind : std::uint8_t { skip, partial, full };
 
 // Size of a block of pairs. A tile of a kernel never crosses a multiple of 64 keys, so it lies in one column of blocks.
@@ -23,7 +23,7 @@ inline constexpr std::int64_t kMaskBlockQueries = 16, kMaskBlockKeys = 64;
 // Booleans over pairs as bytes [head, query, key] with any strides. A query may attend to a key if (byte != 0) == attend. With listed_queries > 0
 // (Mask::blocks) there is one byte for each block of listed_queries x listed_keys pairs, not for each pair: pair (t, s) has the byte
 // [head, (t + query_position) / listed_queries, (s + key_position) / listed_keys].
-struct BooleanPlane {
+struct BooleanMask {
   const std::uint8_t* data = nullptr;
   std::int64_t head = 0, row = 0, column = 0;
   bool attend = true;
@@ -43,7 +43,7 @@ enum class RowKind : std::uint8_t { masked, uniform, unmasked };
 // Which keys each query may attend to, for some heads of one sequence or document. Heads, queries and keys count from the first in the
 // set.
 struct KeySet {
-  static constexpr int kMostPlanes = 3;
+  static constexpr int kMostMasks = 3;
 
   std::int64_t queries = 0, keys = 0;
   bool banded = false;
@@ -51,8 +51,8 @@ struct KeySet {
   const std::int64_t* lengths = nullptr;   // keys below lengths[t] - key_position (lengths[0] if not per query); nullptr: all keys
   bool length_per_query = false;
   std::int64_t key_position = 0;  // position of key 0 in the packed sequence, which lengths count from
-  BooleanPlane planes[kMostPlanes];
-  int plane_count = 0;
+  BooleanMask masks[kMostMasks];
+  int mask_count = 0;
   const RowKind* row_kinds = nullptr;      // [head, query]; nullptr: every row is masked
 };
 
@@ -70,25 +70,25 @@ POLYHEAD_INLINE KeyRange key_range(const KeySet& set, std::int64_t t) {
   return range;
 }
 
-// Whether the planes let query t of the head attend to key s.
-POLYHEAD_INLINE bool planes_attend(const KeySet& set, std::int64_t head, std::int64_t t, std::int64_t s) {
-  for (int i = 0; i < set.plane_count; ++i) {
-    const BooleanPlane& plane = set.planes[i];
-    if ((plane.data[head * plane.head + plane.row_of_query(t) * plane.row + plane.column_of_key(s) * plane.column] != 0) != plane.attend) return false;
+// Whether the masks let query t of the head attend to key s.
+POLYHEAD_INLINE bool masks_attend(const KeySet& set, std::int64_t head, std::int64_t t, std::int64_t s) {
+  for (int i = 0; i < set.mask_count; ++i) {
+    const BooleanMask& mask = set.masks[i];
+    if ((mask.data[head * mask.head + mask.row_of_query(t) * mask.row + mask.column_of_key(s) * mask.column] != 0) != mask.attend) return false;
   }
   return true;
 }
 
 // Returns the kinds of the key blocks of query t; key s lies in block s / kMaskBlockKeys. nullptr: every block is partial. With listed blocks a
 // block has listed_queries queries, else kMaskBlockQueries.
-POLYHEAD_INLINE const BlockKind* blocks_of_query(const BooleanPlane& plane, std::int64_t head, std::int64_t t) {
-  return plane.blocks == nullptr ? nullptr : plane.blocks + head * plane.block_head + (plane.listed() ? plane.row_of_query(t) : t / kMaskBlockQueries) * plane.block_row;
+POLYHEAD_INLINE const BlockKind* blocks_of_query(const BooleanMask& mask, std::int64_t head, std::int64_t t) {
+  return mask.blocks == nullptr ? nullptr : mask.blocks + head * mask.block_head + (mask.listed() ? mask.row_of_query(t) : t / kMaskBlockQueries) * mask.block_row;
 }
 
 // Returns `range` without the blocks of BlockKind::skip at both ends.
 POLYHEAD_INLINE KeyRange without_skipped_ends(const KeySet& set, std::int64_t head, std::int64_t t, KeyRange range) {
-  for (int i = 0; i < set.plane_count; ++i) {
-    const BlockKind* const blocks = blocks_of_query(set.planes[i], head, t);
+  for (int i = 0; i < set.mask_count; ++i) {
+    const BlockKind* const blocks = blocks_of_query(set.masks[i], head, t);
     if (blocks == nullptr) continue;
     while (!range.empty() && blocks[range.first / kMaskBlockKeys] == BlockKind::skip)
       range.first = (range.first / kMaskBlockKeys + 1) * kMaskBlockKeys;

@@ -10,7 +10,7 @@ namespace polyhead::cpu {
 
 // The rows, columns or terms of a matrix. Index i is at offsets[i], or at i * stride if offsets is nullptr, in elements. Indices of one run
 // (from one multiple of `run` to the next) are `stride` apart.
-struct Side {
+struct GemmAxis {
   std::int64_t count = 0, stride = 0, run = 1;
   const std::int64_t* offsets = nullptr;
 };
@@ -25,7 +25,7 @@ struct GemmTask {
   // do not use it: their registers sum all terms of a block.
   std::int64_t run = 0;
   std::int64_t prefetch_bytes = 0;  // if a block of a has at most this size, the next block is prefetched
-  Side a_rows, a_depth, b_depth, b_columns, c_rows, c_columns, bias_side;
+  GemmAxis a_rows, a_depth, b_depth, b_columns, c_rows, c_columns, bias_side;
 };
 
 // The number of rows of a block is a multiple of this; the rows of a tile of any instruction set without AMX divide it.

@@ -1,11 +1,11 @@
 // The backward pass of bfloat16 with AMX tiles: the matrix products, and between them p and d_x in vector registers. For kernel sources only.
 //
-//   for each unit: 32 rows of a query block, two rows of tiles
+//   for each double strip: 32 rows of a query block, two rows of tiles
 //     for each chunk of 32 keys
 //       x = q k^T and d_p = d_out v^T are stored in the first-level cache
 //       p and d_x are computed in registers, two rows at a time, rounded, and stored as tiles of the products below (RoundedTiles)
 //     d_q += d_x k
-//   d_v^T += d_out^T p and d_k^T += q^T d_x over the units of the query block; a unit's 32 rows are the terms of one product of tiles
+//   d_v^T += d_out^T p and d_k^T += q^T d_x over the double strips of the query block; a double strip's 32 rows are the terms of one product of tiles
 //
 // d_v and d_k are computed transposed, so that p and d_x are the second operand. A word of the second operand is a pair of rows, and one shuffle of two rows
 // makes such words. As the first operand, p and d_x would have to be transposed in blocks of 16 x 16 words, four times as many words as q and d_out have. After
@@ -23,11 +23,11 @@ namespace {
 struct RoundedTiles {
   static constexpr int kTile = 256;  // words
   Bf16Pair* d_x;                     // [16 rows][chunk]: 16 rows x 16 pairs of keys
-  Bf16Pair *p_of_rows, *d_x_of_rows;  // [unit][chunk][2]: 16 pairs of rows x 16 keys, in the order of interleave_halves()
+  Bf16Pair *p_of_rows, *d_x_of_rows;  // [double strip][chunk][2]: 16 pairs of rows x 16 keys, in the order of interleave_halves()
   std::int64_t chunks;
 
   Bf16Pair* row_tile(int row, std::int64_t chunk) const { return d_x + (row / 16 * chunks + chunk) * kTile; }
-  std::int64_t pair_tile(int unit, std::int64_t chunk) const { return (unit * chunks + chunk) * 2 * kTile; }
+  std::int64_t pair_tile(int double_strip, std::int64_t chunk) const { return (double_strip * chunks + chunk) * 2 * kTile; }
 
   // The tile (0 or 1) of p_of_rows and d_x_of_rows that holds a key of a chunk, and the key's column in that tile.
   static int tile_of(std::int64_t key) { return static_cast<int>(key / 4 % 2); }
@@ -134,10 +134,10 @@ void differentiate_panel(PairStrip& strip, const PanelProducts& products, std::i
   }
 }
 
-// c = a b for the rows of a unit and `vectors` vectors of a panel of keys, from key `begin` on. a: q or d_out; panels: k or v.
-inline void multiply_keys_of_unit(TileSums& sums, const PairStrip (&strips)[2], const float* a, std::int64_t stride, const float* panels, std::int64_t depth, std::int64_t panel,
+// c = a b for the rows of a double strip and `vectors` vectors of a panel of keys, from key `begin` on. a: q or d_out; panels: k or v.
+inline void multiply_keys_of_double_strip(TileSums& sums, const PairStrip (&strips)[2], const float* a, std::int64_t stride, const float* panels, std::int64_t depth, std::int64_t panel,
                                   std::int64_t begin, int vectors, float* c, std::int64_t c_stride) {
-  multiply_unit(sums,
+  multiply_double_strip(sums,
                 {.depth = depth,
                  .a = reinterpret_cast<const Bf16Pair*>(a) + strips[0].in_block * stride,
                  .a_stride = stride,
@@ -150,15 +150,15 @@ inline void multiply_keys_of_unit(TileSums& sums, const PairStrip (&strips)[2], 
 
 inline void multiply_q_k(TileSums& sums, const PairStrip (&strips)[2], std::int64_t panel, std::int64_t begin, int vectors, const PanelProducts& to) {
   const BackwardScratch<float>& s = strips[0].s;
-  multiply_keys_of_unit(sums, strips, s.q, s.q_stride, s.k_panels, s.qk_depth, panel, begin, vectors, to.x, to.stride);
+  multiply_keys_of_double_strip(sums, strips, s.q, s.q_stride, s.k_panels, s.qk_depth, panel, begin, vectors, to.x, to.stride);
 }
 inline void multiply_d_out_v(TileSums& sums, const PairStrip (&strips)[2], std::int64_t panel, std::int64_t begin, int vectors, const PanelProducts& to) {
   const BackwardScratch<float>& s = strips[0].s;
-  multiply_keys_of_unit(sums, strips, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, panel, begin, vectors, to.d_p, to.stride);
+  multiply_keys_of_double_strip(sums, strips, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, panel, begin, vectors, to.d_p, to.stride);
 }
 
 // `vectors` vectors of keys of a panel, from key `begin` on.
-struct UnitKeys {
+struct DoubleStripKeys {
   std::int64_t panel, begin;
   int vectors;
   BlockKind kinds[2];  // of the panel, for each of the two strips
@@ -167,10 +167,10 @@ struct UnitKeys {
 // Calls f(keys) for each panel of `keys`, widened to whole chunks, that the mask does not skip for both strips, and skip(keys) for each other panel. Returns
 // the chunks of the panels that f received, one bit each.
 template <bool kMasks, class F, class Skip>
-POLYHEAD_INLINE std::uint32_t for_each_unit_panel(const PairStrip (&strips)[2], KeyRange keys, const Skip& skip, const F& f) {
+POLYHEAD_INLINE std::uint32_t for_each_double_strip_panel(const PairStrip (&strips)[2], KeyRange keys, const Skip& skip, const F& f) {
   std::uint32_t chunks = 0;
   for_each_panel<float>(keys.first / 32 * 32, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
-    UnitKeys of_panel{panel, begin, vectors, {}};
+    DoubleStripKeys of_panel{panel, begin, vectors, {}};
     bool any = false;
     for (int i = 0; i < 2; ++i) {
       of_panel.kinds[i] = strips[i].rows == 0 ? BlockKind::skip : kMasks ? strips[i].blocks.at(strips[i].first_key + panel) : BlockKind::full;
@@ -185,25 +185,25 @@ POLYHEAD_INLINE std::uint32_t for_each_unit_panel(const PairStrip (&strips)[2], 
 
 // Loads the bias and the masks of a panel of keys.
 template <bool kBias>
-void load_panel(PairStrip (&strips)[2], const UnitKeys& keys) {
+void load_panel(PairStrip (&strips)[2], const DoubleStripKeys& keys) {
   const BackwardScratch<float>& s = strips[0].s;
   for (int i = 0; i < 2; ++i) {
     PairStrip& strip = strips[i];
     if (keys.kinds[i] == BlockKind::skip) continue;
     const StripPanel rows(strip.group, strip.first_row, strip.rows, strip.first_key + keys.panel, kPanelKeys<float>);
-    strip.masks.load(strip.group, rows, keys.kinds[i] != BlockKind::full, s.panel_bytes + i * KeySet::kMostPlanes * kStripRows * kPanelKeys<float>);
+    strip.masks.load(strip.group, rows, keys.kinds[i] != BlockKind::full, s.panel_bytes + i * KeySet::kMostMasks * kStripRows * kPanelKeys<float>);
     if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, rows, s.panel_bias + i * kStripRows * kPanelKeys<float>);
   }
 }
 
-// Computes p and d_score of a unit and rounds them, a chunk at a time. The products of a chunk take 8 KiB; those of two chunks would push q, d_out, k or v out
+// Computes p and d_score of a double strip and rounds them, a chunk at a time. The products of a chunk take 8 KiB; those of two chunks would push q, d_out, k or v out
 // of the first-level cache. q k^T of the next chunk is multiplied before the vector operations of a chunk and stored after them, so neither waits for the
 // other.
 template <bool kBias, bool kMasks>
 std::uint32_t round_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
-  UnitKeys list[kBlockKeys<float> / 32];
+  DoubleStripKeys list[kBlockKeys<float> / 32];
   int count = 0;
-  const std::uint32_t chunks = for_each_unit_panel<kMasks>(strips, keys, [](const UnitKeys&) {}, [&](const UnitKeys& panel) {
+  const std::uint32_t chunks = for_each_double_strip_panel<kMasks>(strips, keys, [](const DoubleStripKeys&) {}, [&](const DoubleStripKeys& panel) {
     for (int j = 0; j < panel.vectors; j += 2) {
       list[count] = panel;
       list[count].begin += j * 16, list[count].vectors = panel.vectors - j > 1 ? 2 : 1;
@@ -212,11 +212,11 @@ std::uint32_t round_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tile
   });
   const PanelProducts products{strips[0].s.p, strips[0].s.d_x, 32};
   TileSums sums(tiles);
-  const auto multiply_q_k_of = [&](const UnitKeys& chunk) { multiply_q_k(sums, strips, chunk.panel, chunk.begin, chunk.vectors, products); };
-  const auto multiply_d_out_v_of = [&](const UnitKeys& chunk) { multiply_d_out_v(sums, strips, chunk.panel, chunk.begin, chunk.vectors, products); };
+  const auto multiply_q_k_of = [&](const DoubleStripKeys& chunk) { multiply_q_k(sums, strips, chunk.panel, chunk.begin, chunk.vectors, products); };
+  const auto multiply_d_out_v_of = [&](const DoubleStripKeys& chunk) { multiply_d_out_v(sums, strips, chunk.panel, chunk.begin, chunk.vectors, products); };
   if (count > 0) multiply_q_k_of(list[0]), multiply_d_out_v_of(list[0]);
   for (int c = 0; c < count; ++c) {
-    const UnitKeys& chunk = list[c];
+    const DoubleStripKeys& chunk = list[c];
     c + 1 < count ? multiply_q_k_of(list[c + 1]) : sums.finish();
     if (c == 0 || chunk.panel != list[c - 1].panel) load_panel<kBias>(strips, chunk);
     for (int i = 0; i < 2; ++i) {
@@ -232,17 +232,17 @@ std::uint32_t round_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tile
   return chunks;
 }
 
-// Computes p and d_score of a unit in s.p and s.d_x [unit row, key]. Rows of RowPath::memory get their products there instead.
+// Computes p and d_score of a double strip in s.p and s.d_x [double strip row, key]. Rows of RowPath::memory get their products there instead.
 template <bool kBias, bool kMasks>
 std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles) {
   const BackwardScratch<float>& s = strips[0].s;
-  const auto clear_rows = [&](int first, int last, const UnitKeys& panel) {
+  const auto clear_rows = [&](int first, int last, const DoubleStripKeys& panel) {
     for (int row = first; row < last; ++row) {
       const std::int64_t end = panel.begin + panel.vectors * 16;
       clear(s.p + row * s.stride, panel.begin, end), clear(s.d_x + row * s.stride, panel.begin, end);
     }
   };
-  return for_each_unit_panel<kMasks>(strips, keys, [&](const UnitKeys& panel) { clear_rows(0, strips[0].rows + strips[1].rows, panel); }, [&](const UnitKeys& panel) {
+  return for_each_double_strip_panel<kMasks>(strips, keys, [&](const DoubleStripKeys& panel) { clear_rows(0, strips[0].rows + strips[1].rows, panel); }, [&](const DoubleStripKeys& panel) {
     const PanelProducts products{s.p + panel.begin, s.d_x + panel.begin, s.stride};
     TileSums sums(tiles);
     multiply_q_k(sums, strips, panel.panel, panel.begin, panel.vectors, products), multiply_d_out_v(sums, strips, panel.panel, panel.begin, panel.vectors, products);
@@ -258,10 +258,10 @@ std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTil
   });
 }
 
-// Computes p and d_score of a unit. kRound: stores them rounded in `to`; else in s.p and s.d_x. Returns the chunks of keys that the mask does not skip, one bit
+// Computes p and d_score of a double strip. kRound: stores them rounded in `to`; else in s.p and s.d_x. Returns the chunks of keys that the mask does not skip, one bit
 // each.
 template <bool kRound>
-std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
+std::uint32_t differentiate_double_strip(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
   const BackwardTask& task = strips[0].task;
   for (PairStrip& strip : strips) {
     strip.find_inner(strip.s.keys);
@@ -275,9 +275,9 @@ std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles
     }
   };
   const std::uint32_t chunks = task.bias.data != nullptr  ? run.template operator()<true, true>()
-                               : task.plane_count != 0 ? run.template operator()<false, true>()
+                               : task.mask_count != 0 ? run.template operator()<false, true>()
                                                         : run.template operator()<false, false>();
-  for (int i = 0; i < kUnitRows && !kRound; ++i) {
+  for (int i = 0; i < kDoubleStripRows && !kRound; ++i) {
     const PairStrip& strip = strips[i / kStripRows];
     const int row = i % kStripRows;
     if (row >= strip.rows || strip.paths[row] != RowPath::tiles_of_whole_row) continue;
@@ -286,10 +286,10 @@ std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles
   return chunks;
 }
 
-// Rounds p and d_x of a unit from s.p and s.d_x. Vectors of keys to which a row does not attend may hold anything, and become 0.
-inline void round_unit(const PairStrip (&strips)[2], std::uint32_t chunks, const RoundedTiles& to) {
+// Rounds p and d_x of a double strip from s.p and s.d_x. Vectors of keys to which a row does not attend may hold anything, and become 0.
+inline void round_double_strip(const PairStrip (&strips)[2], std::uint32_t chunks, const RoundedTiles& to) {
   const BackwardScratch<float>& s = strips[0].s;
-  for (int row = 0; row < kUnitRows; row += 2) {
+  for (int row = 0; row < kDoubleStripRows; row += 2) {
     const int strip_row = row % kStripRows, begin = strips[0].in_block + row - strip_row;
     KeyRange own[2] = {{0, 0}, {0, 0}};
     for (int i = 0; i < 2; ++i) {
@@ -312,10 +312,10 @@ inline void round_unit(const PairStrip (&strips)[2], std::uint32_t chunks, const
   }
 }
 
-// to += d_x k for the rows of a unit, from row `begin` of the query block on. A word of k holds two neighbouring keys.
+// to += d_x k for the rows of a double strip, from row `begin` of the query block on. A word of k holds two neighbouring keys.
 inline void add_to_d_q(AmxTiles& tiles, const RoundedTiles& from, int begin, int rows, std::uint32_t chunks, const Bf16Pair* k, std::int64_t padded, float* to, std::int64_t stride) {
   if (padded == 0) return;
-  alignas(64) float memory[2][kUnitRows * 32];
+  alignas(64) float memory[2][kDoubleStripRows * 32];
   TileSums sums(tiles);
   const auto add = [&](const float* group, std::int64_t column) {
     const std::int64_t width = smaller(32, padded - column);
@@ -338,19 +338,19 @@ inline void add_to_d_q(AmxTiles& tiles, const RoundedTiles& from, int begin, int
   add(memory[column / 32 % 2 ^ 1], column - 32);
 }
 
-// to^T += a^T b over the units of a query block. a: q or d_out as tiles of 16 columns x 16 pairs of rows; b: p or d_x; to: sums [chunk][2][16 columns of a, 16
+// to^T += a^T b over the double strips of a query block. a: q or d_out as tiles of 16 columns x 16 pairs of rows; b: p or d_x; to: sums [chunk][2][16 columns of a, 16
 // keys].
-inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b, const RoundedTiles& of_b, const std::uint32_t* chunks, int units, std::int64_t padded, float* to) {
+inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b, const RoundedTiles& of_b, const std::uint32_t* chunks, int double_strips, std::int64_t padded, float* to) {
   TileSums sums(tiles);
   for (std::int64_t chunk = 0; chunk < of_b.chunks; ++chunk) {
     std::uint32_t any = 0;
-    for (int unit = 0; unit < units; ++unit) any |= chunks[unit] >> chunk & 1;
+    for (int double_strip = 0; double_strip < double_strips; ++double_strip) any |= chunks[double_strip] >> chunk & 1;
     if (any == 0) continue;
     for (std::int64_t column = 0; column < padded; column += 32) {
       with_tiles((padded - column) / 16, 2, [&](auto r, auto c) {
         sums.begin(to + chunk * 32 * padded + column, padded, 16, 16 * padded);
-        for (int unit = 0; unit < units; ++unit) {
-          if ((chunks[unit] >> chunk & 1) != 0) sums.add<r(), c(), true>(a + unit * 16 * padded + column, padded, 16, b + of_b.pair_tile(unit, chunk), 16, RoundedTiles::kTile);
+        for (int double_strip = 0; double_strip < double_strips; ++double_strip) {
+          if ((chunks[double_strip] >> chunk & 1) != 0) sums.add<r(), c(), true>(a + double_strip * 16 * padded + column, padded, 16, b + of_b.pair_tile(double_strip, chunk), 16, RoundedTiles::kTile);
         }
       });
     }

@@ -14,8 +14,8 @@ namespace {
 // KiB. With AMX a block has twice as many rows, rounded to bfloat16 (backward_amx.h), so d_k and d_v are loaded and stored half as often.
 constexpr int kBlockRows = static_cast<int>(kBackwardBlockRows) * (kHasAmx ? 2 : 1);
 static_assert(kBlockRows % kStripRows == 0 && kBlockRows % (2 * kTermBlock) == 0);
-inline constexpr int kUnitRows = 32;  // with AMX: rows whose products are computed together, two rows of tiles
-static_assert(!kHasAmx || (kUnitRows == 2 * kStripRows && kBlockRows % kUnitRows == 0));
+inline constexpr int kDoubleStripRows = 32;  // with AMX: rows whose products are computed together, two rows of tiles
+static_assert(!kHasAmx || (kDoubleStripRows == 2 * kStripRows && kBlockRows % kDoubleStripRows == 0));
 template <class T>
 constexpr std::int64_t kBlockKeys = backward_block_keys(sizeof(T));
 
@@ -25,7 +25,7 @@ struct BackwardScratch {
   // in k it holds two neighbouring keys.
   T *k_panels, *v_panels, *k, *d_k, *d_v, *d_k_split, *d_v_split, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *softcap_derivative;
   // Only with task.native. d_x_pairs has pairs of neighbouring keys of d_x [kBlockRows, stride / 2]; the other arrays have pairs of neighbouring rows
-  // of p, d_x, q and d_out. With AMX all of them are in the order of its tiles, and the arrays p and d_x have only the rows of a unit.
+  // of p, d_x, q and d_out. With AMX all of them are in the order of its tiles, and the arrays p and d_x have only the rows of a double strip.
   T *d_x_pairs, *p_columns, *d_x_columns, *q_columns, *d_out_columns;
   T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
   T *before_rule, *rule_copy;        // for a score rule: scaled scores of a strip, and scratch of the same size
@@ -56,7 +56,7 @@ struct BackwardScratch {
     arena.allocate(s.d_k_split, split_keys * s.qk_padded);
     arena.allocate(s.d_v_split, split_keys * s.v_padded);
     arena.allocate(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
-    constexpr int kProductRows = kHasAmx ? kUnitRows : kBlockRows;
+    constexpr int kProductRows = kHasAmx ? kDoubleStripRows : kBlockRows;
     arena.allocate(s.p, kProductRows * s.stride);
     arena.allocate(s.d_x, kProductRows * s.stride);
     constexpr int kReadRows = kBlockRows + kRowBlock - 1;  // padded, because 16 rows are read from any row of a block on
@@ -75,8 +75,8 @@ struct BackwardScratch {
     arena.allocate(s.rows, s.row_count);
     arena.allocate(s.spans, s.row_count);
     arena.allocate(s.bytes, s.keys + kKeepMargin);
-    constexpr int kPanelRows = kHasAmx ? kUnitRows : kStripRows;
-    arena.allocate(s.panel_bytes, KeySet::kMostPlanes * kPanelRows * kPanelKeys<T>);
+    constexpr int kPanelRows = kHasAmx ? kDoubleStripRows : kStripRows;
+    arena.allocate(s.panel_bytes, KeySet::kMostMasks * kPanelRows * kPanelKeys<T>);
     arena.allocate(s.panel_bias, kPanelRows * kPanelKeys<T>);
     return arena.used();
   }

@@ -35,7 +35,7 @@ class BiasGradient {
 
   // Returns d_bias of sequence b, from head first_head and the document's first pair on. `group` is the group whose sums are used, counted from the
   // first allocated one.
-  MutablePlane plane(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const;
+  MutableHeadView view(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const;
   void store() const {  // converts the sums to the caller's tensor
     if (sums_) sums_->store();
   }

@@ -8,8 +8,8 @@
 
 namespace polyhead::cpu {
 
-// Returns the planes of the tangents for key/value head `kv` of sequence b.
-TangentPlanes tangents_of(const Problem& problem, const Tangents& tangents, std::int64_t b, std::int64_t kv, std::int64_t group);
+// Returns the views of the tangents for key/value head `kv` of sequence b.
+TangentViews tangents_of(const Problem& problem, const Tangents& tangents, std::int64_t b, std::int64_t kv, std::int64_t group);
 
 // Computes the jvp of one document. d_out and row_values are the members of JvpTask, row_values for the rows of all heads [B,K,N/K * T]; both are
 // absent if only forward mode is computed.

@@ -16,8 +16,8 @@ struct BasicPlane {
   Void* data = nullptr;
   std::int64_t head = 0, row = 0, column = 0;
 };
-using Plane = BasicPlane<const void>;
-using MutablePlane = BasicPlane<void>;
+using HeadView = BasicPlane<const void>;
+using MutableHeadView = BasicPlane<void>;
 
 // Attention of the query heads that share one key/value head, in one sequence or in one document. The rows of all these heads are numbered
 // together: row r is query r % queries of head r / queries. Head 0 is the group's first head.
@@ -31,15 +31,15 @@ struct HeadGroup : KeySet {
   const ScoreRule* rule = nullptr;  // nullptr: none
   std::int64_t rule_batch = 0, rule_head = 0, rule_query = 0, rule_key = 0;  // indices of the sequence, head 0, query 0 and key 0 that the rule sees
 
-  Plane q, k, v;           // k and v have one head
-  Plane k_scale, v_scale;  // scales of int8 k and v: one float32 for each row
-  Plane bias;
+  HeadView q, k, v;           // k and v have one head
+  HeadView k_scale, v_scale;  // scales of int8 k and v: one float32 for each row
+  HeadView bias;
   DType bias_dtype = DType::f32;  // the dtype of q, or the compute type
-  Plane sink;  // sink logits [head, row] in the compute type; absent: -infinity
+  HeadView sink;  // sink logits [head, row] in the compute type; absent: -infinity
 
   bool dropout = false;
   double dropout_scale = 1;
-  Plane keep;                    // given keep bits, one byte each; absent: Philox generates them
+  HeadView keep;                    // given keep bits, one byte each; absent: Philox generates them
   std::uint64_t drop_below = 0;  // p 2^32: an entry whose random 32-bit word is below this is dropped
   std::uint32_t seed[2] = {}, batch_index = 0, first_head = 0;
   std::int64_t dropout_query = 0, dropout_key = 0;  // positions of query 0 and key 0 in Philox's counters
@@ -65,7 +65,7 @@ constexpr std::int64_t partial_stride(std::int64_t v_width) { return (v_width + 
 
 // Forward pass of some rows of a group over all keys or over one key split: some consecutive key blocks.
 struct ForwardTask : HeadGroup {
-  MutablePlane out, lse, attention_weights;
+  MutableHeadView out, lse, attention_weights;
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_key = 0, last_key = 0;  // the keys of this task
   // If the task is a key split: receives o, m and l of each of its key blocks [blocks, rows, partial_stride()] in the compute type; out and lse are not
@@ -77,15 +77,15 @@ struct ForwardTask : HeadGroup {
 constexpr std::int64_t gradient_stride(std::int64_t width) { return (width + 15) / 16 * 16; }
 
 // Backward pass of some rows of a group and some keys: d_k and d_v of these keys, d_q of these rows, each summed over the task's pairs. A
-// gradient whose plane is absent is not computed. d_q is added up split of keys by split of keys, d_k and d_v split of rows by split of
+// gradient whose view is absent is not computed. d_q is added up split of keys by split of keys, d_k and d_v split of rows by split of
 // rows: each split is summed from 0, then added to the sum of the splits before it. So tasks of one split each, whose sums are added in
 // the order of the splits, give the bits of one task.
 struct BackwardTask : HeadGroup {
-  Plane out, lse, d_out;
-  MutablePlane d_q, d_k, d_v;
-  MutablePlane d_bias;  // write_d_bias: written, in the storage type, one element for each pair; else added to, in the compute type
+  HeadView out, lse, d_out;
+  MutableHeadView d_q, d_k, d_v;
+  MutableHeadView d_bias;  // write_d_bias: written, in the storage type, one element for each pair; else added to, in the compute type
   double* rule_sums = nullptr;  // [head, gradient_count] of the score rule; nullptr: not wanted
-  MutablePlane d_sink;  // float64 [head, row]; written by the task whose first key is 0
+  MutableHeadView d_sink;  // float64 [head, row]; written by the task whose first key is 0
   bool write_d_bias = false;
   bool part_of_keys = false;    // lse and out were computed from more keys than these: use them as given (BackwardProblem::part_of_keys)
   bool stream_d_bias = false;  // write d_bias with non-temporal stores
@@ -101,9 +101,9 @@ struct BackwardTask : HeadGroup {
 };
 
 // Tangents of a group's inputs (docs/maths.md, section 3a), in their dtypes; an absent one is zero. k and v have one head.
-struct TangentPlanes {
-  Plane q, k, v, bias;
-  Plane sink;  // [head, row] in the compute type
+struct TangentViews {
+  HeadView q, k, v, bias;
+  HeadView sink;  // [head, row] in the compute type
 };
 
 // Numbers of a row that the jvp finds and backward_backward reads. p = inverse exp(factor (x - shift) - lse), so that the p of all keys and the sink sum to 1.
@@ -115,18 +115,18 @@ struct RowValues {
 
 // Forward mode of some rows of a group over all keys.
 struct JvpTask : HeadGroup {
-  Plane out, lse;
-  TangentPlanes tangents;
-  MutablePlane out_tangent, lse_tangent;
-  Plane d_out;                 // if given, delta and phi of RowValues are computed
+  HeadView out, lse;
+  TangentViews tangents;
+  MutableHeadView out_tangent, lse_tangent;
+  HeadView d_out;                 // if given, delta and phi of RowValues are computed
   void* row_values = nullptr;  // RowValues of the compute type, one for each row of the group; nullptr: not computed
   std::int64_t first_row = 0, rows = 0;
 };
 
-// Gradient of the backward pass: as BackwardTask, with the tangents and the RowValues of the jvp. The planes of gradients receive the gradients of
+// Gradient of the backward pass: as BackwardTask, with the tangents and the RowValues of the jvp. The views of gradients receive the gradients of
 // the second loss.
 struct BackwardBackwardTask : BackwardTask {
-  TangentPlanes tangents;
+  TangentViews tangents;
   const void* row_values = nullptr;
 };
 
@@ -136,7 +136,7 @@ struct GradientTask {
   void* const* sums = nullptr;  // [splits]: address of the first row; the first array is overwritten
   std::int64_t splits = 0, rows = 0, width = 0;  // rows of sums are gradient_stride(width) apart
   double factor = 1;
-  MutablePlane to;  // receives row i in row i of its first head
+  MutableHeadView to;  // receives row i in row i of its first head
 };
 
 // Some rows of the attention map of one head of a group. Each finished row is passed to `consume`, or written to `out` if that is nullptr.
@@ -148,7 +148,7 @@ struct MapsTask : HeadGroup {
   // Receives the S values of row chosen[i]. Attention weights are 0 outside of `keys`; their entropy is -sum p log p.
   void (*consume)(void* consumer, std::int64_t i, const double* values, KeyRange keys, double entropy) = nullptr;
   void* consumer = nullptr;
-  MutablePlane out;              // row i belongs to chosen[i]
+  MutableHeadView out;              // row i belongs to chosen[i]
   DType out_dtype = DType::f32;  // any type with the group's compute type
 };
 
