@@ -78,7 +78,7 @@ std::string read(const std::string& text) {
 
 void open_model(const std::filesystem::path& folder) {
   const std::filesystem::path name = folder / "name";
-  encoder = std::make_unique<Encoder>(Encoder{.name = io::is_there(name) ? std::string(io::read_file(name).text()) : folder.filename().string(), .model = models::load_bert(folder)});
+  encoder = std::make_unique<Encoder>(Encoder{.name = io::file_exists(name) ? std::string(io::read_file(name).text()) : folder.filename().string(), .model = models::load_bert(folder)});
 }
 
 std::string answer(const std::string& task, const std::string& text) {

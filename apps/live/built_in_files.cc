@@ -39,7 +39,7 @@ const BuiltInFile* find(const std::filesystem::path& path) {
 }  // namespace
 
 void set_built_in_files(const std::span<const BuiltInFile>* files) { built_in = files; }
-bool is_there(const std::filesystem::path& path) { return find(path) != nullptr || find_in_page(path).data() != nullptr; }
+bool file_exists(const std::filesystem::path& path) { return find(path) != nullptr || find_in_page(path).data() != nullptr; }
 std::vector<std::string> files_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   if (folder.native() == live::kPageFolder)
@@ -47,7 +47,7 @@ std::vector<std::string> files_in(const std::filesystem::path& folder) {
   return names;
 }
 void require_regular(const std::filesystem::path&) {}
-void FileBytes::require_whole() const {}
+void FileBytes::require_complete() const {}
 
 FileBytes read_file(const std::filesystem::path& path) {
   if (const auto bytes = find_in_page(path); bytes.data() != nullptr) return {path, bytes, page_memory};

@@ -94,7 +94,7 @@ void check_model_folder(const fs::path& directory) {
     fail(ErrorCode::io, "there is no folder '", directory.string(), "'");
   }
   if (!fs::is_directory(directory, ignored)) fail(ErrorCode::io, "'", directory.string(), "' is not a folder; ", kWanted);
-  const std::string missing = join(chosen(kModelFiles, [&](std::string_view name) { return !has(directory, name); }));
+  const std::string missing = join(filtered(kModelFiles, [&](std::string_view name) { return !has(directory, name); }));
   if (!missing.empty()) {
     std::string hint;
     for (const fs::directory_entry& entry : fs::directory_iterator(directory, unreadable)) {

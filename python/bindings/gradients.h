@@ -37,7 +37,7 @@ class GradientResults {
     });
   }
   GradientResults(const SdpaForward& inputs, const SdpaOptions& options, nb::handle like, const Wanted& wanted, nb::handle d_bias = nb::none())
-      : GradientResults(inputs, options, like, [&](std::string_view, std::size_t i) { return nb::cast<bool>(wanted[i]); }, d_bias) {
+      : GradientResults(inputs, options, like, [&](std::string_view, std::size_t i) { return i < wanted.size() && nb::cast<bool>(wanted[i]); }, d_bias) {
     if (wanted.size() != all_.size()) throw nb::type_error(text("wanted has ", wanted.size(), " entries; it must have ", all_.size()).c_str());
   }
 
@@ -70,7 +70,7 @@ inline SdpaTangents read_tangents(SdpaCall& call, nb::handle given, std::string_
   if (!nb::isinstance<nb::tuple>(given) || nb::len(given) != count) throw nb::type_error(text(name, " must be a tuple of ", count, " tensors or None").c_str());
   const nb::tuple parts = nb::borrow<nb::tuple>(given);
   std::size_t i = 0;
-  visit_gradients(tangents, [&](const char* of, ConstTensorView& view) { view = call.keep(Array::input(parts[i++], text(name, '.', of).c_str())); });
+  visit_gradients(tangents, [&](const char* of, ConstTensorView& view) { view = call.keep(Array::input(parts[i++], text(name, ".", of).c_str())); });
   return tangents;
 }
 

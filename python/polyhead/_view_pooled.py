@@ -73,12 +73,12 @@ def computed(computation: Computation, page: PageSize) -> tuple[list[Any], Any, 
     for place in range(layers):
         options = {"bias": _layer(computation.bias, place), "attend": _layer(attend, place), "scale": computation.scale, "causal": causal}
 
-        def told(done: int, total: int, place: int = place) -> None:
+        def report(done: int, total: int, place: int = place) -> None:
             if progress is not None:
                 progress(place * total + done, layers * total)
 
         if pooling is None:
-            found.append(maps(queries[place], keys[place], progress=told, **options))
+            found.append(maps(queries[place], keys[place], progress=report, **options))
         else:
-            found.append(pooled_map(queries[place], keys[place], min(size, T), min(size, S), pooling=pooling, progress=told, **options))
+            found.append(pooled_map(queries[place], keys[place], min(size, T), min(size, S), pooling=pooling, progress=report, **options))
     return found, pooling, attend if pooling is not None or causal is None else _reach(causal, attend, T, S), T, S

@@ -28,7 +28,7 @@ std::string join(List&& list, F&& f = {}, std::string_view separator = ", ", std
 
 // Returns the items for which `wanted` is true. Clang 14 does not compile the standard library's views::filter.
 template <class List, class F>
-auto chosen(const List& list, F&& wanted) {
+auto filtered(const List& list, F&& wanted) {
   std::vector<std::remove_const_t<typename List::value_type>> items;
   std::ranges::copy_if(list, std::back_inserter(items), wanted);
   return items;

@@ -28,7 +28,7 @@ namespace polyhead::inline internal {
 
 // The shortest piece, in nanoseconds, for which operations wake a thread. A parallel region costs 0.5 us while workers spin and 3 us when they sleep. A
 // sleeping worker begins about 35 us late (docs/decisions/0002-threads.md); until then the caller computes pieces, so short pieces cost little.
-inline constexpr double kLeastPiece = 10e3;
+inline constexpr double kLeastPieceNanoseconds = 10e3;
 
 // Multiply-adds that a kernel does in a nanosecond on one thread with AVX-512, to estimate the time of a piece. Measured: 80 to 120 (docs/experiments.md).
 inline constexpr double kMultiplyAddsPerNanosecond = 100;

@@ -45,7 +45,7 @@ void SharedSums::add_to(const SharedSums& whole, Executor* executor) const {
       if (!from.is_contiguous() || !to.is_contiguous()) {
         return for_each_offset<2>(to.shape(), {to.strides(), from.strides()}, [&](const auto& at) { target[at[0]] += sums[at[1]]; });
       }
-      parallel_for(to.numel(), static_cast<std::int64_t>(10 * kLeastPiece), executor, [&](std::int64_t first, std::int64_t last) {
+      parallel_for(to.numel(), static_cast<std::int64_t>(10 * kLeastPieceNanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t i = first; i < last; ++i) target[i] += sums[i];
       });
     }

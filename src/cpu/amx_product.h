@@ -151,7 +151,7 @@ POLYHEAD_INLINE void with_tiles(std::int64_t rows, std::int64_t columns, const F
 
 // Computes c = a b for up to 32 rows. c has memory for 16 or 32 rows. The last sums are in c only after the next product or sums.finish(). b is loaded without
 // being stored in the first-level cache.
-inline void multiply_unit(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
+inline void multiply_double_strip(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   for (int i = 0; i < rows && product.depth == 0; ++i) {
     for (int j = 0; j < vectors; ++j) store_vector<float>(Vector<float>{}, product.c + i * product.c_stride + j * kLanes<float>);
   }
@@ -166,13 +166,13 @@ inline void multiply_unit(TileSums& sums, const Product<float, Bf16Pair>& produc
 }
 
 // Does the work of multiply() (cpu/tile.h) for at most 32 rows if a is not transposed.
-inline void multiply_unit_and_store(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
+inline void multiply_double_strip_and_store(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   constexpr std::int64_t kStride = kTileVectors * kLanes<float>;
   alignas(64) float tiles[2 * kRowBlock * kStride];
   for (int done = 0; done < vectors; done += kTileVectors) {
     const int here = vectors - done < kTileVectors ? vectors - done : kTileVectors;
     const std::int64_t column = std::int64_t{done} * kLanes<float>;
-    multiply_unit(sums, {.depth = product.depth, .a = product.a, .a_stride = product.a_stride, .b = product.b + column, .b_stride = product.b_stride, .c = tiles, .c_stride = kStride}, rows, here);
+    multiply_double_strip(sums, {.depth = product.depth, .a = product.a, .a_stride = product.a_stride, .b = product.b + column, .b_stride = product.b_stride, .c = tiles, .c_stride = kStride}, rows, here);
     sums.finish();
     with_count<kTileVectors>(here, [&](auto count) { store_sums<count()>(product, tiles, 0, rows, column); });
   }

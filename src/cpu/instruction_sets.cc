@@ -70,7 +70,7 @@ std::uint64_t saved_state() {
 
 }  // namespace
 
-std::string ask_for_tiles() {
+std::string request_amx_permission() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return {};
@@ -115,21 +115,21 @@ std::string processor_name() {
 
 #elif defined(__aarch64__)
 
-std::string ask_for_tiles() { return "this architecture has no AMX tiles"; }
+std::string request_amx_permission() { return "this architecture has no AMX tiles"; }
 std::string processor_vendor() { return {}; }
 std::vector<InstructionSet> instruction_sets() { return {{"neon", "4 float32 a register; every AArch64 machine", true}}; }
 std::string processor_name() { return {}; }
 
 #elif defined(__wasm__)
 
-std::string ask_for_tiles() { return "WebAssembly has no AMX tiles"; }
+std::string request_amx_permission() { return "WebAssembly has no AMX tiles"; }
 std::string processor_vendor() { return {}; }
 std::vector<InstructionSet> instruction_sets() { return {{"simd128", "4 float32 a register; a module that uses it does not load elsewhere", true}}; }
 std::string processor_name() { return {}; }
 
 #else
 
-std::string ask_for_tiles() { return "this architecture has no AMX tiles"; }
+std::string request_amx_permission() { return "this architecture has no AMX tiles"; }
 std::string processor_vendor() { return {}; }
 std::vector<InstructionSet> instruction_sets() { return {}; }
 std::string processor_name() { return {}; }

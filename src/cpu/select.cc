@@ -18,7 +18,7 @@ bool has_tiles(const KernelSet& set) { return set.needs.find("amx_tile") != std:
 
 // Requests AMX tiles from the operating system, in the first call only. Returns the reason of a refusal, or an empty text.
 const std::string& refusal_of_tiles() {
-  static const std::string reason = ask_for_tiles();
+  static const std::string reason = request_amx_permission();
   return reason;
 }
 
@@ -80,7 +80,7 @@ std::string missing_for(const KernelSet& set, const Cpu& cpu) {
   return missing;
 }
 
-std::string passed_over(const KernelSet& set, const Cpu& cpu) {
+std::string why_not_preferred(const KernelSet& set, const Cpu& cpu) {
   if (set.vendor == "none") return "it is for tests";
   if (const std::string missing = missing_for(set, cpu); !missing.empty()) return cat("the processor lacks ", missing);
   if (set.vendor.empty() || set.vendor == cpu.vendor) return {};
@@ -90,7 +90,7 @@ std::string passed_over(const KernelSet& set, const Cpu& cpu) {
 const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view wanted, Tiles tiles) {
   std::string names;
   for (const KernelSet& set : sets) {
-    if (wanted.empty() && passed_over(set, cpu).empty() && (tiles == Tiles::allowed || !has_tiles(set))) return set;
+    if (wanted.empty() && why_not_preferred(set, cpu).empty() && (tiles == Tiles::allowed || !has_tiles(set))) return set;
     if (set.name == wanted) {
       const std::string missing = missing_for(set, cpu);
       if (!missing.empty()) fail(ErrorCode::unsupported, "the instruction set '", wanted, "' was asked for and this processor lacks: ", missing);
@@ -116,7 +116,7 @@ namespace {
 std::string why_not_used(const KernelSet& set) {
   const KernelSet& current = current_kernels();
   if (set.place == current.place) return {};
-  if (const std::string reason = passed_over(set, this_cpu()); !reason.empty()) return reason;
+  if (const std::string reason = why_not_preferred(set, this_cpu()); !reason.empty()) return reason;
   if (has_tiles(set) && tiles_are_refused.load(std::memory_order_relaxed)) return refusal_of_tiles();
   const bool asked_for = forced.load(std::memory_order_acquire) != nullptr || preferred().asked_for;
   return cat(current.name, asked_for ? " was asked for" : " is preferred");

@@ -31,7 +31,7 @@ const Cpu& this_cpu();  // the result of detect_cpu(), which is called once, bec
 std::string missing_for(const KernelSet& set, const Cpu& cpu);
 
 // Returns the reason why the set is never the default on this processor, or an empty text if it may be the default.
-std::string passed_over(const KernelSet& set, const Cpu& cpu);
+std::string why_not_preferred(const KernelSet& set, const Cpu& cpu);
 
 enum class Tiles : std::uint8_t { allowed, refused };
 

@@ -75,11 +75,11 @@ TEST(Select, KnownMachines) {
 
 TEST(Select, SaysWhyASetIsPassedOver) {
   const cpu::KernelSet everywhere{"everywhere", "avx2"}, amd{"amd", "avx2", 0, "AuthenticAMD"}, never{"never", "avx2", 0, "none"};
-  EXPECT_EQ(cpu::passed_over(everywhere, known("GenuineIntel", "avx2")), "");
-  EXPECT_EQ(cpu::passed_over(everywhere, known("GenuineIntel", "sse2")), "the processor lacks avx2");
-  EXPECT_EQ(cpu::passed_over(amd, known("AuthenticAMD", "avx2")), "");
-  EXPECT_THAT(cpu::passed_over(amd, known("GenuineIntel", "avx2")), HasSubstr("AuthenticAMD"));
-  EXPECT_EQ(cpu::passed_over(never, known("AuthenticAMD", "avx2")), "it is for tests");
+  EXPECT_EQ(cpu::why_not_preferred(everywhere, known("GenuineIntel", "avx2")), "");
+  EXPECT_EQ(cpu::why_not_preferred(everywhere, known("GenuineIntel", "sse2")), "the processor lacks avx2");
+  EXPECT_EQ(cpu::why_not_preferred(amd, known("AuthenticAMD", "avx2")), "");
+  EXPECT_THAT(cpu::why_not_preferred(amd, known("GenuineIntel", "avx2")), HasSubstr("AuthenticAMD"));
+  EXPECT_EQ(cpu::why_not_preferred(never, known("AuthenticAMD", "avx2")), "it is for tests");
   EXPECT_EQ(cpu::select_kernels(std::array{never, amd, everywhere}, known("GenuineIntel", "avx2"), "amd").name, "amd");  // a set that the caller names is chosen also on a processor of another vendor
 }
 
@@ -93,7 +93,7 @@ TEST(Select, TellsWhyTheOthersAreNotInUse) {
   set_kernel_instruction_set(last);
   expect(last);
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
-    const bool by_itself = std::ranges::any_of(cpu::kernel_sets(), [&](const cpu::KernelSet& one) { return one.name == before && cpu::passed_over(one, cpu::this_cpu()).empty(); });
+    const bool by_itself = std::ranges::any_of(cpu::kernel_sets(), [&](const cpu::KernelSet& one) { return one.name == before && cpu::why_not_preferred(one, cpu::this_cpu()).empty(); });
     if (set.name == before && before != last && by_itself) {
       EXPECT_EQ(set.why_not_used, std::string(last) + " was asked for");
     }

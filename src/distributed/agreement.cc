@@ -27,8 +27,8 @@ void Statement::agree(Call& call) {
   const Tensor mine = packed(values_, refusal_);
   for (int i = 1; i < call.size(); ++i) {
     const int other = (call.rank() + i) % call.size();
-    call.send(mine, Kind::statement, other);
-    incoming.push_back(call.receive(DType::u8, {kBytes}, Kind::statement, other));
+    call.send(mine, MessageKind::statement, other);
+    incoming.push_back(call.receive(DType::u8, {kBytes}, MessageKind::statement, other));
   }
   all_.assign(static_cast<std::size_t>(call.size()), values_);
   std::vector<std::string> refusals(all_.size());

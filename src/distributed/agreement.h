@@ -29,7 +29,7 @@ class Statement {
   void same_text(const char* name, std::string_view text) { same_hash(name, static_cast<std::int64_t>(fnv1a(text))); }
   void same_hash(const char* name, std::int64_t hash) { add(name, hash, Type::hash, true); }
   // Adds a fact that may differ between ranks.
-  void own(const char* name, std::int64_t value) { add(name, value, Type::integer, false); }
+  void may_differ(const char* name, std::int64_t value) { add(name, value, Type::integer, false); }
   // Sets the reason why this rank refuses the call.
   void refuse(const std::string& reason) { refusal_ = reason; }
 

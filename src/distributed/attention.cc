@@ -129,7 +129,7 @@ class Backward {
   void run() {
     const Problem& p = shard_.problem();
     shard_.q = layout_.of_heads(own_.q);
-    shard_.widened |= layout_.share_keys() && (own_.d_k || own_.d_v);
+    shard_.widened |= layout_.key_heads_are_shared() && (own_.d_k || own_.d_v);
     // A ring sends keys in the caller's dtype and converts them to float32 where they are used.
     const auto at_hand = [&](const ConstTensorView& view) { return shard_.all_keys ? widened(view) : view; };
     const ConstTensorView k = at_hand(layout_.of_kv_heads(own_.k)), v = at_hand(layout_.of_kv_heads(own_.v));
@@ -222,13 +222,13 @@ class Backward {
       const int from = ring.rank(ring.user_in_step(step));
       Returning& next = returning.emplace_back();
       next.rows = rows;
-      const auto expect = [&](const TensorView& sums, Kind kind, Call::Incoming& incoming) {
+      const auto expect = [&](const TensorView& sums, MessageKind kind, Call::Incoming& incoming) {
         if (!sums) return;
         Shape shape = sums.shape();
         shape[-2] = count_of(rows);
         if (numel(shape) > 0) incoming = call_.receive(shard_.dtype(), shape, kind, from);
       };
-      expect(d_k_, Kind::d_keys, next.d_k), expect(d_v_, Kind::d_values, next.d_v);
+      expect(d_k_, MessageKind::d_keys, next.d_k), expect(d_v_, MessageKind::d_values, next.d_v);
     };
     int expected = 0;  // number of steps for which gradients of this rank's keys were received or are under way
     ring.run(k, v, [&](int step, const Tensor& of_k, const Tensor& of_v, const std::vector<Block>& blocks) {
@@ -244,9 +244,9 @@ class Backward {
       }
       if (step == 0) return;
       const int owner = ring.rank(ring.owner_of_step(step));
-      call_.limit_sent({Kind::d_keys, Kind::d_values}, 4);  // keeps only messages of two earlier steps, so that memory does not grow with the number of ranks
-      if (d_k.numel() > 0) call_.send(d_k, Kind::d_keys, owner);
-      if (d_v.numel() > 0) call_.send(d_v, Kind::d_values, owner);
+      call_.limit_sent({MessageKind::d_keys, MessageKind::d_values}, 4);  // keeps only messages of two earlier steps, so that memory does not grow with the number of ranks
+      if (d_k.numel() > 0) call_.send(d_k, MessageKind::d_keys, owner);
+      if (d_v.numel() > 0) call_.send(d_v, MessageKind::d_values, owner);
     });
     while (expected + 1 < ring.size()) expect_returned(++expected);
     while (!returning.empty()) add_first();

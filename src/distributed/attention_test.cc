@@ -43,11 +43,11 @@ TEST(Distributed, HeadsOnSeveralRanksHaveTheBitsOfOneRank) {
     c.run(expected);
     EXPECT_TRUE(same_bits(actual.out, expected.out));
     EXPECT_TRUE(same_bits(actual.lse, expected.lse));
-    const bool share_keys = c.sizes.kv_heads < run.ranks();
-    if (!share_keys || info(c.dtype).size > 2) {
+    const bool key_heads_are_shared = c.sizes.kv_heads < run.ranks();
+    if (!key_heads_are_shared || info(c.dtype).size > 2) {
       EXPECT_TRUE(same_bits(actual.d_q, expected.d_q));
     }
-    if (!share_keys) {
+    if (!key_heads_are_shared) {
       EXPECT_TRUE(same_bits(actual.d_k, expected.d_k));
       EXPECT_TRUE(same_bits(actual.d_v, expected.d_v));
     }

@@ -36,16 +36,16 @@ Message message_of(const Tensor& tensor) {
   return {{static_cast<std::byte*>(const_cast<void*>(tensor.view().data())), bytes}, tensor.owner()};
 }
 
-const char* name_of(Kind kind) {
+const char* name_of(MessageKind kind) {
   switch (kind) {
-    case Kind::statement: return "the sizes of its part";
-    case Kind::keys: return "its keys";
-    case Kind::values: return "its values";
-    case Kind::d_keys: return "gradients of keys";
-    case Kind::d_values: return "gradients of values";
-    case Kind::to_heads: return "rows of heads";
-    case Kind::to_rows: return "results of heads";
-    case Kind::addends: return "addends of a sum over ranks";
+    case MessageKind::statement: return "the sizes of its part";
+    case MessageKind::keys: return "its keys";
+    case MessageKind::values: return "its values";
+    case MessageKind::d_keys: return "gradients of keys";
+    case MessageKind::d_values: return "gradients of values";
+    case MessageKind::to_heads: return "rows of heads";
+    case MessageKind::to_rows: return "results of heads";
+    case MessageKind::addends: return "addends of a sum over ranks";
     default: return "a sum over ranks";
   }
 }
@@ -61,12 +61,12 @@ Call::Call(Communicator& communicator, const char* operation, std::chrono::milli
   expected_ = history.expected;
 }
 
-void Call::send(const Tensor& tensor, Kind kind, int to) {
+void Call::send(const Tensor& tensor, MessageKind kind, int to) {
   report_.sent_bytes += static_cast<std::int64_t>(message_of(tensor).bytes.size());
   sent_.push_back({communicator_.send(message_of(tensor), to, tag(kind)), kind, to});
 }
 
-Call::Incoming Call::receive(DType dtype, const Shape& shape, Kind kind, int from) {
+Call::Incoming Call::receive(DType dtype, const Shape& shape, MessageKind kind, int from) {
   Incoming incoming{Tensor::uninitialised(dtype, shape), nullptr, kind, from};
   incoming.transfer = communicator_.receive(message_of(incoming.tensor), from, tag(kind));
   return incoming;
@@ -77,7 +77,7 @@ Tensor Call::take(Incoming&& incoming) {
   return std::move(incoming.tensor);
 }
 
-void Call::limit_sent(std::initializer_list<Kind> kinds, std::size_t most) {
+void Call::limit_sent(std::initializer_list<MessageKind> kinds, std::size_t most) {
   const auto counts = [&](const Sent& sent) { return std::find(kinds.begin(), kinds.end(), sent.kind) != kinds.end(); };
   std::erase_if(sent_, [&](const Sent& sent) { return counts(sent) && sent.transfer->wait(std::chrono::nanoseconds(0)); });
   auto under_way = static_cast<std::size_t>(std::count_if(sent_.begin(), sent_.end(), counts));

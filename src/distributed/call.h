@@ -19,7 +19,7 @@
 namespace polyhead::distributed {
 
 // The content of a message. Messages of one kind between two ranks keep their order; messages of different kinds may overtake each other.
-enum class Kind : std::uint8_t { statement, keys, values, d_keys, d_values, to_heads, to_rows, addends, sums };
+enum class MessageKind : std::uint8_t { statement, keys, values, d_keys, d_values, to_heads, to_rows, addends, sums };
 inline constexpr int kAbortTag = 2047 * 16;  // tag of a rank's abort message; tags of calls are below
 
 // An error that every rank of the call throws. The ranks therefore still agree on later messages, and later calls are allowed.
@@ -37,21 +37,21 @@ class Call {
   const char* operation() const { return operation_; }
 
   // Sends a contiguous tensor, whose memory must not change until finish().
-  void send(const Tensor& tensor, Kind kind, int to);
+  void send(const Tensor& tensor, MessageKind kind, int to);
 
   struct Incoming {
     Tensor tensor;
     std::unique_ptr<Transfer> transfer;
-    Kind kind{};
+    MessageKind kind{};
     int from = 0;
   };
-  Incoming receive(DType dtype, const Shape& shape, Kind kind, int from);
+  Incoming receive(DType dtype, const Shape& shape, MessageKind kind, int from);
   // Waits for a tensor and returns it. Error that names the sender if nothing arrives in time.
   Tensor take(Incoming&& incoming);
 
   void finish();  // waits until all sent messages have left
   // Waits, oldest message first, until at most `most` sent messages of these kinds are under way. Frees those that have left.
-  void limit_sent(std::initializer_list<Kind> kinds, std::size_t most);
+  void limit_sent(std::initializer_list<MessageKind> kinds, std::size_t most);
   // Tries to tell the other ranks why this one leaves the call. Later calls are refused.
   void leave(const std::string& why, std::int64_t blamed = -1);
   void progress() { communicator_.progress(); }
@@ -70,7 +70,7 @@ class Call {
  private:
   struct Sent {
     std::unique_ptr<Transfer> transfer;
-    Kind kind;
+    MessageKind kind;
     int to;
   };
   void wait(Transfer& transfer, int rank, std::string_view what);
@@ -82,7 +82,7 @@ class Call {
   // Returns the abort message of a rank for which wanted(rank, blamed) is true, if one has arrived.
   template <class F>
   std::optional<AbortMessage> listen(const F& wanted);
-  int tag(Kind kind) const { return call_ % 2047 * 16 + static_cast<int>(kind); }
+  int tag(MessageKind kind) const { return call_ % 2047 * 16 + static_cast<int>(kind); }
 
   Communicator& communicator_;
   const char* operation_;

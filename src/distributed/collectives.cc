@@ -44,7 +44,7 @@ void take_into(Call& call, std::optional<Call::Incoming>&& incoming, const Tenso
   copy(part, view);
 }
 
-std::optional<Call::Incoming> receive_like(Call& call, const ConstTensorView& view, Kind kind, int from) {
+std::optional<Call::Incoming> receive_like(Call& call, const ConstTensorView& view, MessageKind kind, int from) {
   if (view.numel() == 0) return std::nullopt;
   return call.receive(view.dtype(), view.shape(), kind, from);
 }
@@ -81,7 +81,7 @@ void all_gather(Communicator& communicator, ConstTensorView own, int axis, Tenso
     }));
     describe(statement, own, at);
     statement.same("the extent of all", all && at < all.rank() ? all.extent(at) : -1);
-    statement.own("rows", at < own.rank() ? own.extent(at) : -1);
+    statement.may_differ("rows", at < own.rank() ? own.extent(at) : -1);
     statement.agree(call);
     const std::vector<std::int64_t> bounds = bounds_of(statement.of_ranks("rows"));
     if (bounds.back() != all.extent(at))
@@ -90,8 +90,8 @@ void all_gather(Communicator& communicator, ConstTensorView own, int axis, Tenso
     std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));
     for (int i = 1; i < call.size(); ++i) {
       const int other = (call.rank() + i) % call.size();
-      if (mine.numel() > 0) call.send(mine, Kind::to_rows, other);
-      incoming[static_cast<std::size_t>(other)] = receive_like(call, part_of(all, at, bounds, other), Kind::to_rows, other);
+      if (mine.numel() > 0) call.send(mine, MessageKind::to_rows, other);
+      incoming[static_cast<std::size_t>(other)] = receive_like(call, part_of(all, at, bounds, other), MessageKind::to_rows, other);
     }
     copy(own, part_of(all, at, bounds, call.rank()));
     for (int other = 0; other < call.size(); ++other) take_into(call, std::move(incoming[static_cast<std::size_t>(other)]), part_of(all, at, bounds, other));
@@ -114,7 +114,7 @@ void reduce_scatter(Communicator& communicator, ConstTensorView all, int axis, T
     }));
     describe(statement, all, at);
     statement.same("the extent of all", at < all.rank() ? all.extent(at) : -1);
-    statement.own("rows", own && at < own.rank() ? own.extent(at) : -1);
+    statement.may_differ("rows", own && at < own.rank() ? own.extent(at) : -1);
     statement.agree(call);
     const std::vector<std::int64_t> bounds = bounds_of(statement.of_ranks("rows"));
     if (bounds.back() != all.extent(at))
@@ -123,8 +123,8 @@ void reduce_scatter(Communicator& communicator, ConstTensorView all, int axis, T
     for (int i = 1; i < call.size(); ++i) {
       const int other = (call.rank() + i) % call.size();
       const ConstTensorView theirs = part_of(all, at, bounds, other);
-      if (theirs.numel() > 0) call.send(Tensor::copy_of(theirs), Kind::addends, other);
-      incoming[static_cast<std::size_t>(other)] = receive_like(call, own, Kind::addends, other);
+      if (theirs.numel() > 0) call.send(Tensor::copy_of(theirs), MessageKind::addends, other);
+      incoming[static_cast<std::size_t>(other)] = receive_like(call, own, MessageKind::addends, other);
     }
     if (own.numel() == 0) return;
     const DType wide = accumulation_dtype(all.dtype());  // sums in this dtype are rounded once, at the end
@@ -168,8 +168,8 @@ void all_to_all(Communicator& communicator, ConstTensorView own, int from_axis, 
     }
     statement.same("the whole extent of the first axis", fits ? other.extent(from) : -1);
     statement.same("the whole extent of the second axis", fits ? own.extent(to) : -1);
-    statement.own("rows", fits ? own.extent(from) : -1);
-    statement.own("columns", fits ? other.extent(to) : -1);
+    statement.may_differ("rows", fits ? own.extent(from) : -1);
+    statement.may_differ("columns", fits ? other.extent(to) : -1);
     statement.agree(call);
     const std::vector<std::int64_t> rows = bounds_of(statement.of_ranks("rows")), columns = bounds_of(statement.of_ranks("columns"));
     if (rows.back() != other.extent(from) || columns.back() != own.extent(to)) {
@@ -180,8 +180,8 @@ void all_to_all(Communicator& communicator, ConstTensorView own, int from_axis, 
     for (int i = 1; i < call.size(); ++i) {
       const int rank = (call.rank() + i) % call.size();
       const ConstTensorView theirs = part_of(own, to, columns, rank);
-      if (theirs.numel() > 0) call.send(Tensor::copy_of(theirs), Kind::to_rows, rank);
-      incoming[static_cast<std::size_t>(rank)] = receive_like(call, part_of(other, from, rows, rank), Kind::to_rows, rank);
+      if (theirs.numel() > 0) call.send(Tensor::copy_of(theirs), MessageKind::to_rows, rank);
+      incoming[static_cast<std::size_t>(rank)] = receive_like(call, part_of(other, from, rows, rank), MessageKind::to_rows, rank);
     }
     copy(part_of(own, to, columns, call.rank()), part_of(other, from, rows, call.rank()));
     for (int rank = 0; rank < call.size(); ++rank) take_into(call, std::move(incoming[static_cast<std::size_t>(rank)]), part_of(other, from, rows, rank));

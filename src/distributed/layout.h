@@ -54,12 +54,12 @@ class Layout {
   ConstTensorView of_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, rows_, heads_, view)) : view; }
   ConstTensorView of_kv_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, key_rows_, kv_heads_, view)) : view; }
   // Returns whether several ranks compute parts of the gradient of the same keys; these parts must be added up.
-  bool share_keys() const { return exchanges() && whole_.problem.kv_heads < group_.size(); }
+  bool key_heads_are_shared() const { return exchanges() && whole_.problem.kv_heads < group_.size(); }
   // The inverse of of_heads(): writes this rank's rows of all heads to `to`.
-  void to_rows_of(const ConstTensorView& of_heads, const TensorView& to) { give_back(rows_, heads_, of_heads, to); }
-  void to_keys_of(const ConstTensorView& of_heads, const TensorView& to) { give_back(key_rows_, kv_heads_, of_heads, to); }
+  void to_rows_of(const ConstTensorView& of_heads, const TensorView& to) { return_rows(rows_, heads_, of_heads, to); }
+  void to_keys_of(const ConstTensorView& of_heads, const TensorView& to) { return_rows(key_rows_, kv_heads_, of_heads, to); }
   // Does what to_rows_of() does, for a gradient with one head that the members of a group share: writes the sum of the members' gradients.
-  void add_to_rows_of(const ConstTensorView& of_group, const TensorView& to) { give_back(rows_, one_, of_group, to); }
+  void add_to_rows_of(const ConstTensorView& of_group, const TensorView& to) { return_rows(rows_, one_, of_group, to); }
 
   Ring ring() {
     std::vector<std::vector<Positions>> queries, keys;
@@ -80,7 +80,7 @@ class Layout {
     const auto first = of_ranks.begin() + std::ptrdiff_t{group} * whole_.plan.head_ranks;
     return {first, first + whole_.plan.head_ranks};
   }
-  void give_back(const GroupRows& rows, const std::vector<KeyRange>& heads, const ConstTensorView& of_heads, const TensorView& to) {
+  void return_rows(const GroupRows& rows, const std::vector<KeyRange>& heads, const ConstTensorView& of_heads, const TensorView& to) {
     if (!exchanges()) return copy(of_heads, to);
     const Tensor own = to_rows(call_, group_, rows, heads, to.extent(-3), of_heads);
     copy(own, to);

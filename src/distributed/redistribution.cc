@@ -46,9 +46,9 @@ Tensor to_heads(Call& call, const Members& group, const GroupRows& rows, const s
   for (int i = 1; i < group.size(); ++i) {
     const int member = (group.me + i) % group.size();
     const KeyRange& theirs = heads[static_cast<std::size_t>(member)];
-    if (!theirs.empty() && of_rows.numel() > 0) call.send(Tensor::copy_of(of_rows.slice(-3, theirs.first, theirs.last)), Kind::to_heads, group.rank(member));
+    if (!theirs.empty() && of_rows.numel() > 0) call.send(Tensor::copy_of(of_rows.slice(-3, theirs.first, theirs.last)), MessageKind::to_heads, group.rank(member));
     const Shape shape = with_heads_and_rows(of_rows, count_of(own), rows.count(member));
-    if (numel(shape) > 0) incoming.push_back(call.receive(of_rows.dtype(), shape, Kind::to_heads, group.rank(member)));
+    if (numel(shape) > 0) incoming.push_back(call.receive(of_rows.dtype(), shape, MessageKind::to_heads, group.rank(member)));
   }
   place(group.me, of_rows.slice(-3, own.first, own.last));
   for (Call::Incoming& next : incoming) {
@@ -73,9 +73,9 @@ Tensor to_rows(Call& call, const Members& group, const GroupRows& rows, const st
   for (int i = 1; i < group.size(); ++i) {
     const int member = (group.me + i) % group.size();
     Tensor theirs = part_of(member);
-    if (theirs.numel() > 0) call.send(theirs, Kind::to_rows, group.rank(member));
+    if (theirs.numel() > 0) call.send(theirs, MessageKind::to_rows, group.rank(member));
     const Shape shape = with_heads_and_rows(of_heads, count_of(heads[static_cast<std::size_t>(member)]), own_rows);
-    if (numel(shape) > 0) incoming[static_cast<std::size_t>(member)] = call.receive(of_heads.dtype(), shape, Kind::to_rows, group.rank(member));
+    if (numel(shape) > 0) incoming[static_cast<std::size_t>(member)] = call.receive(of_heads.dtype(), shape, MessageKind::to_rows, group.rank(member));
   }
   std::vector<bool> written(static_cast<std::size_t>(all_heads));
   for (int member = 0; member < group.size(); ++member) {
@@ -97,7 +97,7 @@ void add(const ConstTensorView& addends, const TensorView& sums, Executor* execu
   const Shape rows = sums.shape().first(sums.rank() - 1);
   const Strides from_strides = addends.strides().first(rows.size()), to_strides = sums.strides().first(rows.size());
   const std::int64_t count = sums.extent(-1), step = addends.stride(-1);
-  const auto grain = static_cast<std::int64_t>(2 * kLeastPiece) / std::max<std::int64_t>(count, 1) + 1;  // rows; an element takes half a nanosecond
+  const auto grain = static_cast<std::int64_t>(2 * kLeastPieceNanoseconds) / std::max<std::int64_t>(count, 1) + 1;  // rows; an element takes half a nanosecond
   dispatch_floating(sums.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
     const T* const from = addends.data<T>();
@@ -129,8 +129,8 @@ void all_reduce(Call& call, Tensor& tensor) {
   const ConstTensorView own = part(call.rank());
   for (int i = 1; i < call.size(); ++i) {
     const int other = (call.rank() + i) % call.size();
-    if (part(other).numel() > 0) call.send(Tensor::copy_of(part(other)), Kind::addends, other);
-    if (own.numel() > 0) addends[static_cast<std::size_t>(other)] = call.receive(tensor.dtype(), own.shape(), Kind::addends, other);
+    if (part(other).numel() > 0) call.send(Tensor::copy_of(part(other)), MessageKind::addends, other);
+    if (own.numel() > 0) addends[static_cast<std::size_t>(other)] = call.receive(tensor.dtype(), own.shape(), MessageKind::addends, other);
   }
   if (own.numel() > 0) {
     Tensor sum = call.rank() == 0 ? Tensor::copy_of(own) : call.take(std::move(addends[0]));
@@ -143,11 +143,11 @@ void all_reduce(Call& call, Tensor& tensor) {
       }
     }
     copy(sum, part(call.rank()));
-    for (int i = 1; i < call.size(); ++i) call.send(sum, Kind::sums, (call.rank() + i) % call.size());
+    for (int i = 1; i < call.size(); ++i) call.send(sum, MessageKind::sums, (call.rank() + i) % call.size());
   }
   for (int i = 1; i < call.size(); ++i) {
     const int other = (call.rank() + i) % call.size();
-    if (part(other).numel() > 0) sums.push_back(call.receive(tensor.dtype(), part(other).shape(), Kind::sums, other));
+    if (part(other).numel() > 0) sums.push_back(call.receive(tensor.dtype(), part(other).shape(), MessageKind::sums, other));
   }
   for (Call::Incoming& next : sums) {
     const TensorView to = part(next.from);

@@ -55,8 +55,8 @@ class Ring {
         const bool all = count_of(rows) == k.extent(-2);
         part = parts.insert(parts.end(), {rows, all ? shared(own_k) : rows_at(own_k, rows), all ? shared(own_v) : rows_at(own_v, rows)});
       }
-      if (part->k.numel() > 0) call_.send(part->k, Kind::keys, rank(user_in_step(step)));
-      if (part->v.numel() > 0) call_.send(part->v, Kind::values, rank(user_in_step(step)));
+      if (part->k.numel() > 0) call_.send(part->k, MessageKind::keys, rank(user_in_step(step)));
+      if (part->v.numel() > 0) call_.send(part->v, MessageKind::values, rank(user_in_step(step)));
     }
     parts.clear();  // messages under way keep their tensors alive
     std::optional<Arriving> next = arriving(1, k, v);
@@ -126,12 +126,12 @@ class Ring {
     of_k[-2] = of_v[-2] = count_of(needed(me(), owner));
     Arriving result{step, std::nullopt, std::nullopt, {}, {}};
     if (numel(of_k) > 0) {
-      result.k = call_.receive(k.dtype(), of_k, Kind::keys, rank(owner));
+      result.k = call_.receive(k.dtype(), of_k, MessageKind::keys, rank(owner));
     } else {
       result.empty_k = Tensor(k.dtype(), of_k);
     }
     if (numel(of_v) > 0) {
-      result.v = call_.receive(v.dtype(), of_v, Kind::values, rank(owner));
+      result.v = call_.receive(v.dtype(), of_v, MessageKind::values, rank(owner));
     } else {
       result.empty_v = Tensor(v.dtype(), of_v);
     }

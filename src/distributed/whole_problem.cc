@@ -267,15 +267,15 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
   Statement statement(call);
   statement.refuse(refusal_of([&] { native = check_own(operation, own, options, distributed); }));
   state(own, options, distributed, pair_mask, sink_rows, statement);
-  statement.own("queries", extent(own.q, -2));
-  statement.own("keys", extent(own.k, -2));
-  statement.own("bias rows", extent(in_full_rank(options.bias, 2), -2));
-  statement.own("mask rows", extent(in_full_rank(pair_mask, 2), -2));
-  statement.own("keep rows", extent(in_full_rank(options.dropout.keep, 2), -2));
-  statement.own("sink rows", extent(sink_rows, -2));
+  statement.may_differ("queries", extent(own.q, -2));
+  statement.may_differ("keys", extent(own.k, -2));
+  statement.may_differ("bias rows", extent(in_full_rank(options.bias, 2), -2));
+  statement.may_differ("mask rows", extent(in_full_rank(pair_mask, 2), -2));
+  statement.may_differ("keep rows", extent(in_full_rank(options.dropout.keep, 2), -2));
+  statement.may_differ("sink rows", extent(sink_rows, -2));
   if constexpr (!kBackward<Tensors>) {
-    statement.own("whether d_bias follows", std::int64_t{distributed.d_bias_follows});
-    statement.own("whether d_sink follows", std::int64_t{distributed.d_sink_follows});
+    statement.may_differ("whether d_bias follows", std::int64_t{distributed.d_bias_follows});
+    statement.may_differ("whether d_sink follows", std::int64_t{distributed.d_sink_follows});
   }
   statement.agree(call);
 

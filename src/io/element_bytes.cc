@@ -33,7 +33,7 @@ void check_booleans(const FileBytes& file, std::string_view name, const Tensor& 
 
 Tensor view_or_copy(const FileBytes& file, std::span<std::byte> bytes, DType dtype, const Shape& shape) {
   if (bytes.empty()) return Tensor(dtype, shape);
-  file.require_whole();
+  file.require_complete();
   if (reinterpret_cast<std::uintptr_t>(bytes.data()) % info(dtype).size == 0) {
     return Tensor::share(TensorView(bytes.data(), dtype, shape), file.owner);
   }

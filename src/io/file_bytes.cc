@@ -89,7 +89,7 @@ FileBytes contents(const std::filesystem::path& path, bool map) {
 
 }  // namespace
 
-void FileBytes::require_whole() const {
+void FileBytes::require_complete() const {
   if (!descriptor) return;
   const auto size = static_cast<std::size_t>(status_of(path, *descriptor).st_size);
   if (size < bytes.size())
@@ -98,7 +98,7 @@ void FileBytes::require_whole() const {
 
 void set_built_in_files(const std::span<const BuiltInFile>* files) { g_built_in = files; }
 
-bool is_there(const std::filesystem::path& path) {
+bool file_exists(const std::filesystem::path& path) {
   std::error_code unreadable;
   return find_built_in(path.native()) != nullptr || std::filesystem::exists(path, unreadable);
 }

@@ -21,7 +21,7 @@ struct FileBytes {
   std::string name() const { return path.string(); }
   std::string_view text() const { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
   // Error (io) if the mapped file has become shorter: reading the missing pages would raise SIGBUS.
-  void require_whole() const;
+  void require_complete() const;
 };
 
 // A file that is built into the program; the path "polyhead:NAME" opens it.
@@ -34,7 +34,7 @@ inline constexpr std::string_view kBuiltIn = "polyhead:";
 void set_built_in_files(const std::span<const BuiltInFile>* files);
 
 // Returns whether the path exists, as a file on disk or built in.
-bool is_there(const std::filesystem::path& path);
+bool file_exists(const std::filesystem::path& path);
 // Names of the files of a folder, sorted. Error where it cannot be read.
 std::vector<std::string> files_in(const std::filesystem::path& folder);
 // Maps a regular file; reads a pipe to its end. For files of tensors.

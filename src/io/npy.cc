@@ -125,7 +125,7 @@ class Literal {
     result.dtype = row->dtype;
   }
   static std::string known() {
-    return join(chosen(kDTypes, [](const DTypeInfo& row) { return !row.npy.empty(); }), &DTypeInfo::npy);
+    return join(filtered(kDTypes, [](const DTypeInfo& row) { return !row.npy.empty(); }), &DTypeInfo::npy);
   }
 
   std::string_view text_, where_;

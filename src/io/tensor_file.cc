@@ -89,7 +89,7 @@ void save_tensors(const std::filesystem::path& path, std::span<const NamedView> 
   const Format* format = by_extension(path);
   if (format == nullptr || format->write == nullptr) {
     fail(ErrorCode::invalid_argument, "save_tensors: ", path.string(), " does not end in one of ",
-         join(chosen(format_table(), [](const Format& row) { return row.write != nullptr; }), &Format::extension));
+         join(filtered(format_table(), [](const Format& row) { return row.write != nullptr; }), &Format::extension));
   }
   std::set<std::string_view> names;
   for (const NamedView& item : tensors) {

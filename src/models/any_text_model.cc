@@ -311,7 +311,7 @@ std::unique_ptr<AnyTextModel> load_any_text_model(const std::filesystem::path& f
   if (const auto kind = image_model_kind(folder)) {
     if (*kind == ImageModelKind::vision) fail(ErrorCode::unsupported, "it is a model of images, which reads no text; `polyhead view MODEL_DIR --image PATH` shows what it reads in an image");
     // Without tokenizer.json, load_tokenizer() would read CLIP's vocab.json and merges.txt by the rules of GPT-2, which differ.
-    if (!io::is_there(folder / "tokenizer.json")) fail(ErrorCode::io, "'", folder.string(), "' lacks tokenizer.json, which a model of images and texts needs for a text");
+    if (!io::file_exists(folder / "tokenizer.json")) fail(ErrorCode::io, "'", folder.string(), "' lacks tokenizer.json, which a model of images and texts needs for a text");
     return std::make_unique<AnyTextSide>(load_tokenizer(folder), load_text_side(folder));
   }
   switch (text_model_kind(folder)) {

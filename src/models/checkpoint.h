@@ -60,7 +60,7 @@ class Checkpoint {
 
   DType dtype() const { return dtype_; }
   const std::string& prefix() const { return prefix_; }
-  const std::string& words() const { return words_; }  // the name of the embedding in the file
+  const std::string& embedding_name() const { return words_; }  // the name of the embedding in the file
   const Tensor* find(std::string_view name) const { return file_.find(name); }
 
   // Returns a tensor on the file's memory. Error if it is missing or has another shape or dtype.

@@ -42,7 +42,7 @@ class ConfigFile {
     return find(key) == nullptr ? std::nullopt : file_->get<T>(*object_, key, where_);
   }
   // Returns an integer in [1, most]. If the key is missing: `otherwise`, or an Error if `otherwise` is 0.
-  std::int64_t size(std::string_view key, std::int64_t otherwise = 0, std::int64_t most = kMostOfAnExtent) {
+  std::int64_t size(std::string_view key, std::int64_t otherwise = 0, std::int64_t most = kLargestExtent) {
     if (find(key) == nullptr && otherwise != 0) return otherwise;
     file_->require(*object_, key, where_);
     const std::int64_t value = *get<std::int64_t>(key);
@@ -75,7 +75,7 @@ class ConfigFile {
   void require_all_read(std::string_view family, std::span<const std::string_view> without_effect, std::span<const std::string> ignored = {}, std::string_view remedy = {}) const;
 
   // The largest extent in a config. It is so small that products of two extents, and sums of a few such products, do not overflow.
-  static constexpr std::int64_t kMostOfAnExtent = std::int64_t{1} << 30;
+  static constexpr std::int64_t kLargestExtent = std::int64_t{1} << 30;
 
  private:
   std::shared_ptr<const JsonFile> file_;

@@ -93,7 +93,7 @@ std::array<double, 3> read_colours(ConfigFile& file, std::string_view key, const
 }
 
 ImageProcessor read_image_processor(const std::filesystem::path& folder) {
-  if (!io::is_there(folder / "preprocessor_config.json")) {
+  if (!io::file_exists(folder / "preprocessor_config.json")) {
     ConfigFile config(folder / "config.json");
     if (is_timm(config)) return read_timm_processor(config);
   }

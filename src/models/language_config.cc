@@ -76,8 +76,8 @@ void read_layer(ConfigFile& file, const Family& family, LanguageModelConfig& con
   if (!given && defaults.head_width_of_heads && layer.width % layer.heads != 0)
     file.fail_at(keys.heads, cat("is ", layer.heads, "; it must divide ", keys.width, " = ", layer.width));
   layer.head_width = keys.head_width.empty() ? of_heads : file.size(keys.head_width, defaults.head_width_of_heads ? of_heads : 0);
-  if (layer.heads * layer.head_width > ConfigFile::kMostOfAnExtent)
-    file.fail_at(keys.heads, cat("is ", layer.heads, " with heads of ", layer.head_width, "; their product may be at most ", ConfigFile::kMostOfAnExtent));
+  if (layer.heads * layer.head_width > ConfigFile::kLargestExtent)
+    file.fail_at(keys.heads, cat("is ", layer.heads, " with heads of ", layer.head_width, "; their product may be at most ", ConfigFile::kLargestExtent));
   layer.hidden_width = file.size(keys.hidden_width, defaults.hidden_per_width * layer.width);
   layer.activation = activation_of(file, family);
   layer.gated = !family.tensors.gate.empty();
@@ -158,7 +158,7 @@ std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key) 
 std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::filesystem::path& folder) {
   file.find("eos_token_id");
   const std::filesystem::path generation = folder / "generation_config.json";
-  if (io::is_there(generation)) {
+  if (io::file_exists(generation)) {
     const JsonFile own(generation);
     if (JsonFile::find(own.root(), "eos_token_id") != nullptr) return token_ids(own, "eos_token_id");
   }
@@ -171,7 +171,7 @@ std::vector<std::string> rules_not_followed(const ConfigFile& file, const std::f
                                                             {"repetition_penalty", 1}, {"no_repeat_ngram_size", 0},   {"penalty_alpha", 0},      {"encoder_repetition_penalty", 1},
                                                             {"guidance_scale", 1},     {"encoder_no_repeat_ngram_size", 0}};
   const std::filesystem::path path = folder / "generation_config.json";
-  const JsonFile generation = io::is_there(path) ? JsonFile(path) : file.file();
+  const JsonFile generation = io::file_exists(path) ? JsonFile(path) : file.file();
   std::vector<std::string> rules;
   for (const auto& [key, neutral] : kRules) {
     const io::Json* given = JsonFile::find(generation.root(), key);

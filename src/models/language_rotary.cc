@@ -128,7 +128,7 @@ class RopeReader {
   // Returns a number in [least, 2^30], so that a cast to int64 and a product with a length do not overflow.
   std::optional<double> bounded(std::string_view key, double least) const {
     const std::optional<double> value = number(key);
-    constexpr std::int64_t kMost = ConfigFile::kMostOfAnExtent;
+    constexpr std::int64_t kMost = ConfigFile::kLargestExtent;
     if (value && !(*value >= least && *value <= static_cast<double>(kMost))) fail_at(key, cat("is ", *value, "; it must be in [", least, ", ", kMost, "]"));
     return value;
   }

@@ -48,7 +48,7 @@ std::optional<ConfigValue> number_or_text(const io::Json& json) {
 std::vector<ConfigEntry> read_config(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "config.json";
   std::vector<ConfigEntry> found;
-  if (!io::is_there(file)) return found;
+  if (!io::file_exists(file)) return found;
   const io::Json config = io::parse_json(io::read_file(file).text(), cat("'", file.string(), "'"));
   if (config.as<io::Json::Object>() == nullptr) fail(ErrorCode::format, "'", file.string(), "' is not a JSON object");
   const io::Json* const kind = config.find("model_type");

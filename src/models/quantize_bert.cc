@@ -35,11 +35,11 @@ void quantize_bert(const std::filesystem::path& from, const std::filesystem::pat
   make_folder(to);
   io::save_tensors(to / "model.safetensors", io::int8_rows_of(tensors, cat("quantize_bert: ", from.string())));
   const auto copy_file = [&](const char* name) { io::write_file(to / name, std::string(io::read_file(from / name).text())); };
-  if (io::is_there(from / "tokenizer.json")) {  // then load_tokenizer() reads no other file
+  if (io::file_exists(from / "tokenizer.json")) {  // then load_tokenizer() reads no other file
     copy_file("tokenizer.json");
   } else {
     for (const char* name : {"vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"})
-      if (io::is_there(from / name)) copy_file(name);
+      if (io::file_exists(from / name)) copy_file(name);
   }
   copy_file("config.json");  // last, because a folder with config.json counts as a model
 }

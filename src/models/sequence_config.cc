@@ -38,8 +38,8 @@ void read_layer(ConfigFile& file, const SequenceFamily& family, std::string_view
   layer.heads = layer.kv_heads = file.size(heads);
   if (keys.head_width.empty() && layer.width % layer.heads != 0) file.fail_at(heads, cat("is ", layer.heads, "; it must divide ", keys.width, " = ", layer.width));
   layer.head_width = keys.head_width.empty() ? layer.width / layer.heads : file.size(keys.head_width);
-  if (layer.heads * layer.head_width > ConfigFile::kMostOfAnExtent)
-    file.fail_at(heads, cat("is ", layer.heads, " with heads of ", layer.head_width, "; their product may be at most ", ConfigFile::kMostOfAnExtent));
+  if (layer.heads * layer.head_width > ConfigFile::kLargestExtent)
+    file.fail_at(heads, cat("is ", layer.heads, " with heads of ", layer.head_width, "; their product may be at most ", ConfigFile::kLargestExtent));
   layer.hidden_width = file.size(hidden_width);
   layer.activation = kind.activation, layer.gated = kind.gated;
   layer.bias = layer.output_bias = layer.feed_forward_bias = family.bias;
@@ -80,7 +80,7 @@ void read_bad_words(const JsonFile& file, AnswerRules& rules) {
 AnswerRules read_rules(ConfigFile& file, const SequenceFamily& family, const std::filesystem::path& folder) {
   AnswerRules rules{.end_tokens = end_tokens(file, folder), .rules_not_followed = rules_not_followed(file, folder)};
   const std::filesystem::path path = folder / "generation_config.json";
-  const bool own = io::is_there(path);
+  const bool own = io::file_exists(path);
   const JsonFile generation = own ? JsonFile(path) : file.file();
   const auto rule = [&](std::string_view key, std::optional<std::int64_t> otherwise = {}) {
     if (!own && generation.root().find(key) == nullptr) return otherwise;

@@ -150,9 +150,9 @@ SequenceToSequenceModel load_sequence_to_sequence_model(const std::filesystem::p
   const std::string encoder = named(names.encoder), decoder = named(names.decoder);
 
   if (config.shared_embedding) {
-    model.source_embedding = nn::Embedding(file.take(named(file.words()) + ".weight", {config.vocabulary, width}));
+    model.source_embedding = nn::Embedding(file.take(named(file.embedding_name()) + ".weight", {config.vocabulary, width}));
     for (const std::string& name : embeddings)
-      if (name != file.words()) source.ignore_copy(named(name) + ".weight", model.source_embedding.weight);
+      if (name != file.embedding_name()) source.ignore_copy(named(name) + ".weight", model.source_embedding.weight);
   } else {
     if (config.features == 0) model.source_embedding = nn::Embedding(file.take(cat(encoder, names.words, ".weight"), {config.vocabulary, width}));
     model.target_embedding = nn::Embedding(file.take(cat(decoder, names.words, ".weight"), {config.target_vocabulary, width}));

@@ -48,7 +48,7 @@ std::string token_name(const JsonFile& file, std::string_view key, const std::st
   return file.get<std::string>(file.root(), key).value_or(otherwise);
 }
 
-bool has(const std::filesystem::path& directory, std::string_view name) { return io::is_there(directory / name); }
+bool has(const std::filesystem::path& directory, std::string_view name) { return io::file_exists(directory / name); }
 
 struct SpecialNames {
   std::string padding = "[PAD]";

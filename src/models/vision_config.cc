@@ -141,7 +141,7 @@ TextSideConfig read_text_side_config(ConfigFile& file) {
 bool is_timm(ConfigFile& file) { return file.find("model_type") == nullptr && file.find("architecture") != nullptr; }
 
 std::optional<ImageModelKind> image_model_kind(const std::filesystem::path& folder) {
-  if (!io::is_there(folder / "config.json")) return std::nullopt;
+  if (!io::file_exists(folder / "config.json")) return std::nullopt;
   const JsonFile file(folder / "config.json");
   const io::Json* given = JsonFile::find(file.root(), "model_type");
   const auto* type = given == nullptr ? nullptr : given->as<std::string>();

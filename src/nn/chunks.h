@@ -20,16 +20,16 @@ inline void reuse_or_allocate(Tensor& tensor, DType dtype, const Shape& shape, c
 class Chunks {
  public:
   Chunks() = default;  // one chunk
-  // Cuts `extent` >= 1 indices. bytes: size of one index's activations; weights: bytes of parameters to pack if there are several chunks.
+  // Cuts `extent` >= 1 indices. bytes: size of one index's activations; parameter_bytes: bytes of parameters to pack if there are several chunks.
   // There is one chunk if the parameters are larger than all activations, or if chunks would leave threads idle: if each thread would get fewer than two
   // chunks, or if threads would be idle for more than a tenth of their time.
-  Chunks(std::int64_t extent, std::int64_t bytes, std::int64_t weights, Executor* executor) : extent_(extent), size_(extent) {
+  Chunks(std::int64_t extent, std::int64_t bytes, std::int64_t parameter_bytes, Executor* executor) : extent_(extent), size_(extent) {
     constexpr std::int64_t kBytes = 768 << 10;  // 3/4 of a second-level cache of 1 MiB
     const int threads = threads_of(executor);
     const std::int64_t size = std::clamp<std::int64_t>(kBytes / std::max<std::int64_t>(bytes, 1), 1, extent);
     const std::int64_t chunks = extent / size;
     const bool fills = chunks >= 2 * threads && 10 * chunks >= 9 * threads * longest_share(chunks, 1, threads);
-    if (extent * bytes >= weights && (threads == 1 || fills)) size_ = size;
+    if (extent * bytes >= parameter_bytes && (threads == 1 || fills)) size_ = size;
   }
 
   std::int64_t count() const { return (extent_ + size_ - 1) / size_; }

@@ -19,10 +19,10 @@ SequenceChunks::SequenceChunks(const MultiHeadAttentionConfig& config, const Att
   const std::int64_t k = config.kv_heads * config.head_width, v = config.kv_heads * config.value_head_width;
   const std::int64_t extent = shapes.lead[lead_], sequences = numel(shapes.lead) / extent;
   const std::int64_t elements = sequences * (shapes.queries * ((config.qk_norm ? 2 : 1) * q + (gated ? 3 : 1) * merged) + shapes.keys * ((config.qk_norm ? 2 : 1) * k + v));
-  const std::int64_t weights = (q + (gated ? merged : 0)) * config.query_width + k * config.key_width + v * config.value_width +
+  const std::int64_t parameters = (q + (gated ? merged : 0)) * config.query_width + k * config.key_width + v * config.value_width +
                                (config.output == OutputProjection::linear ? merged * config.output_width : 0);
   const auto bytes_of = [](DType dtype) { return static_cast<std::int64_t>(info(dtype).size); };
-  chunks_ = Chunks(extent, elements * bytes_of(config.dtype), weights * bytes_of(accumulation_dtype(config.dtype)), options.executor);
+  chunks_ = Chunks(extent, elements * bytes_of(config.dtype), parameters * bytes_of(accumulation_dtype(config.dtype)), options.executor);
 }
 
 AttentionInput SequenceChunks::of(const AttentionInput& input, std::int64_t chunk) const {

@@ -24,7 +24,7 @@ inline constexpr std::int64_t kMaskBlockQueries = 16, kMaskBlockKeys = 64;
 // A boolean mask as bytes [head, query, key] with any strides. A query may attend to a key if (byte != 0) == attend. If listed_queries > 0 (Mask::blocks), the
 // plane has one byte for each block of listed_queries x listed_keys pairs instead: pair (t, s) uses byte
 // [head, (t + query_position) / listed_queries, (s + key_position) / listed_keys].
-struct BooleanPlane {
+struct BooleanMask {
   const std::uint8_t* data = nullptr;
   std::int64_t head = 0, row = 0, column = 0;
   bool attend = true;
@@ -44,7 +44,7 @@ enum class RowKind : std::uint8_t { masked, uniform, unmasked };
 // The keys that each query may attend to, for some heads of one sequence or document. Indices of heads, queries and keys are relative to the first head,
 // query and key of the set.
 struct KeySet {
-  static constexpr int kMostPlanes = 3;
+  static constexpr int kMostMasks = 3;
 
   std::int64_t queries = 0, keys = 0;
   bool banded = false;
@@ -52,8 +52,8 @@ struct KeySet {
   const std::int64_t* lengths = nullptr;   // query t may attend to keys below lengths[t] - key_position (lengths[0] if not per query); nullptr: to all
   bool length_per_query = false;
   std::int64_t key_position = 0;  // position of key 0 in the packed sequence; `lengths` are positions in the packed sequence
-  BooleanPlane planes[kMostPlanes];
-  int plane_count = 0;
+  BooleanMask masks[kMostMasks];
+  int mask_count = 0;
   const RowKind* row_kinds = nullptr;      // [head, query]; nullptr: every row is masked
 };
 
@@ -71,25 +71,25 @@ POLYHEAD_INLINE KeyRange key_range(const KeySet& set, std::int64_t t) {
   return range;
 }
 
-// Returns whether the boolean planes allow query t of the head to attend to key s.
-POLYHEAD_INLINE bool planes_attend(const KeySet& set, std::int64_t head, std::int64_t t, std::int64_t s) {
-  for (int i = 0; i < set.plane_count; ++i) {
-    const BooleanPlane& plane = set.planes[i];
-    if ((plane.data[head * plane.head + plane.row_of_query(t) * plane.row + plane.column_of_key(s) * plane.column] != 0) != plane.attend) return false;
+// Whether the masks let query t of the head attend to key s.
+POLYHEAD_INLINE bool masks_attend(const KeySet& set, std::int64_t head, std::int64_t t, std::int64_t s) {
+  for (int i = 0; i < set.mask_count; ++i) {
+    const BooleanMask& mask = set.masks[i];
+    if ((mask.data[head * mask.head + mask.row_of_query(t) * mask.row + mask.column_of_key(s) * mask.column] != 0) != mask.attend) return false;
   }
   return true;
 }
 
 // Returns the kinds of the key blocks of query t; key s lies in block s / kMaskBlockKeys. nullptr: every block is partial. A block has listed_queries queries
 // if the plane holds listed blocks (Mask::blocks), else kMaskBlockQueries.
-POLYHEAD_INLINE const BlockKind* blocks_of_query(const BooleanPlane& plane, std::int64_t head, std::int64_t t) {
-  return plane.blocks == nullptr ? nullptr : plane.blocks + head * plane.block_head + (plane.listed() ? plane.row_of_query(t) : t / kMaskBlockQueries) * plane.block_row;
+POLYHEAD_INLINE const BlockKind* blocks_of_query(const BooleanMask& mask, std::int64_t head, std::int64_t t) {
+  return mask.blocks == nullptr ? nullptr : mask.blocks + head * mask.block_head + (mask.listed() ? mask.row_of_query(t) : t / kMaskBlockQueries) * mask.block_row;
 }
 
 // Returns `range` without the blocks of BlockKind::skip at its beginning and its end.
 POLYHEAD_INLINE KeyRange without_skipped_ends(const KeySet& set, std::int64_t head, std::int64_t t, KeyRange range) {
-  for (int i = 0; i < set.plane_count; ++i) {
-    const BlockKind* const blocks = blocks_of_query(set.planes[i], head, t);
+  for (int i = 0; i < set.mask_count; ++i) {
+    const BlockKind* const blocks = blocks_of_query(set.masks[i], head, t);
     if (blocks == nullptr) continue;
     while (!range.empty() && blocks[range.first / kMaskBlockKeys] == BlockKind::skip)
       range.first = (range.first / kMaskBlockKeys + 1) * kMaskBlockKeys;

@@ -53,11 +53,11 @@ struct KeyRules {
   std::vector<Band> bands;             // one per sequence if Mask::diagonal_offsets is given; else empty, and Document::band is used
   std::vector<std::int64_t> lengths;   // one length for each sequence, or for each query of each sequence; empty: no lengths
   bool length_per_query = false;
-  std::array<DenseMask, KeySet::kMostPlanes> masks;
+  std::array<DenseMask, KeySet::kMostMasks> masks;
   int mask_count = 0;
 
   void add(const DenseMask& mask) {
-    require(mask_count < KeySet::kMostPlanes, "a mask has more than ", KeySet::kMostPlanes, " boolean tensors");
+    require(mask_count < KeySet::kMostMasks, "a mask has more than ", KeySet::kMostMasks, " boolean tensors");
     masks[static_cast<std::size_t>(mask_count++)] = mask;
   }
   const Band& band(std::int64_t b, const Document& document) const { return bands.empty() ? document.band : bands[static_cast<std::size_t>(b)]; }
@@ -250,15 +250,15 @@ inline void Problem::place(std::int64_t b, std::int64_t first_head, const Docume
   set.banded = rules->banded, set.lower = band.lower, set.upper = band.upper;
   set.length_per_query = rules->length_per_query, set.key_position = s;
   if (!rules->lengths.empty()) set.lengths = rules->lengths.data() + (set.length_per_query ? b * rules->queries + t : b);
-  set.plane_count = rules->mask_count;
-  for (int i = 0; i < set.plane_count; ++i) {
+  set.mask_count = rules->mask_count;
+  for (int i = 0; i < set.mask_count; ++i) {
     const DenseMask& mask = rules->masks[static_cast<std::size_t>(i)];
     const auto slice = head_slice<const std::uint8_t>(mask.tensor, b, first_head);
-    BooleanPlane& plane = set.planes[i] = {.head = mask.tensor.stride(-3), .row = slice.row_stride, .column = slice.column_stride, .attend = mask.attend};
-    plane.listed_queries = mask.listed.queries, plane.listed_keys = mask.listed.keys;
-    const std::int64_t row = plane.row_of_query(t), column = plane.column_of_key(s);
-    plane.data = slice.data + row * slice.row_stride + column * slice.column_stride;
-    if (plane.listed()) plane.query_position = t - row * plane.listed_queries, plane.key_position = s - column * plane.listed_keys;
+    BooleanMask& own = set.masks[i] = {.head = mask.tensor.stride(-3), .row = slice.row_stride, .column = slice.column_stride, .attend = mask.attend};
+    own.listed_queries = mask.listed.queries, own.listed_keys = mask.listed.keys;
+    const std::int64_t row = own.row_of_query(t), column = own.column_of_key(s);
+    own.data = slice.data + row * slice.row_stride + column * slice.column_stride;
+    if (own.listed()) own.query_position = t - row * own.listed_queries, own.key_position = s - column * own.listed_keys;
   }
 }
 
@@ -310,7 +310,7 @@ inline bool attended_keys(const Problem& problem, std::int64_t b, std::int64_t n
   const KeyRange range = key_range(set, row);
   bool any = false;
   for (std::int64_t s = range.first; s < range.last; ++s) {
-    const bool attends = planes_attend(set, 0, row, s);
+    const bool attends = masks_attend(set, 0, row, s);
     attend[static_cast<std::size_t>(document.keys.first + s)] = attends ? 1 : 0;
     any |= attends;
   }

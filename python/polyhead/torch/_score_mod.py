@@ -107,7 +107,7 @@ class _Attention(Function):
         if d_out is None:
             return nothing
         wanted = ctx.needs_input_grad
-        found = _core.score_backward(  # type: ignore[call-arg]
+        found = _core.score_backward(
             ctx.program.code, _view(q), _view(k), _view(v), _view(out), _view(lse), _view(d_out), _on_views(q, options), wanted_fields(zip(("q", "k", "v", "bias", "sink"), wanted[2:7])), any(wanted[7:])
         )
         *of_inputs, _, sums = (None if x is None else _tensor(x) for x in found)

@@ -26,12 +26,12 @@ class FinishTiles {
     next_ = 0, lines_ = part.rows;
     whole_ = false;
     if (!block_.ends) return;
-    turned_ = (part.columns == 1 || !adjacent(task_.c_columns, part.column, part.columns)) && adjacent(task_.c_rows, part.row, part.rows);
-    lines_ = turned_ ? part.columns : part.rows;
-    count_ = turned_ ? part.rows : part.columns;
-    first_ = turned_ ? part.row : part.column;
+    transposed_ = (part.columns == 1 || !adjacent(task_.c_columns, part.column, part.columns)) && adjacent(task_.c_rows, part.row, part.rows);
+    lines_ = transposed_ ? part.columns : part.rows;
+    count_ = transposed_ ? part.rows : part.columns;
+    first_ = transposed_ ? part.row : part.column;
     const bool is_adjacent = adjacent(elements(), first_, count_);
-    const bool bias_of_lines = task_.bias != nullptr && task_.bias_of_rows != turned_;  // the bias is one number for a whole line
+    const bool bias_of_lines = task_.bias != nullptr && task_.bias_of_rows != transposed_;  // the bias is one number for a whole line
     if (task_.bias != nullptr && !bias_of_lines) widen_bias();
     whole_ = is_adjacent && count_ == kLine && !bias_of_lines;
     c_ = static_cast<bf16*>(task_.c) + (is_adjacent ? offset_of(elements(), first_) : 0);
@@ -42,7 +42,7 @@ class FinishTiles {
   // Finishes the next `lines` lines.
   POLYHEAD_INLINE void some(int lines) {
     const int end = next_ + lines < lines_ ? next_ + lines : lines_;
-    if (whole_ && !turned_ && block_.starts) {
+    if (whole_ && !transposed_ && block_.starts) {
       for (; next_ < end; ++next_) {
         const float* const line = sums_ + next_ * kLine;
         store_whole(load_vector(line), load_vector(line + kWidth), c_ + offset_of(task_.c_rows, part_.row + next_));
@@ -55,7 +55,7 @@ class FinishTiles {
  private:
   static constexpr int kLine = kTilePanelColumns, kWidth = kLanes<float>;
 
-  const Side& elements() const { return turned_ ? task_.c_rows : task_.c_columns; }  // where the elements of a line lie in memory
+  const GemmAxis& elements() const { return transposed_ ? task_.c_rows : task_.c_columns; }  // where the elements of a line lie in memory
 
   void widen_bias() {
     const bf16* const bias = static_cast<const bf16*>(task_.bias);
@@ -73,7 +73,7 @@ class FinishTiles {
   }
 
   // Transposes 16 columns of sums_ into 16 lines of turned_sums_.
-  void turn(int column) {
+  void transpose_tile(int column) {
     for (int row = 0; row < part_.rows; row += kWidth) {
       Vector<float> x[kWidth];
       for (int i = 0; i < kWidth; ++i) {
@@ -81,20 +81,20 @@ class FinishTiles {
         if (!block_.starts && row + i < part_.rows) x[i] = load_vector(earlier(row + i, column)) + x[i];
       }
       transpose<float>(x);
-      for (int i = 0; i < kWidth; ++i) store_vector<float>(x[i], turned_sums_ + (column + i) * kLine + row);
+      for (int i = 0; i < kWidth; ++i) store_vector<float>(x[i], transposed_sums_ + (column + i) * kLine + row);
     }
   }
 
   __attribute__((noinline)) void finish_line(int i) {
-    if (turned_ && i % kWidth == 0) turn(i);
-    const float* const line = (turned_ ? turned_sums_ : sums_) + i * kLine;
+    if (transposed_ && i % kWidth == 0) transpose_tile(i);
+    const float* const line = (transposed_ ? transposed_sums_ : sums_) + i * kLine;
     Vector<float> low = load_vector(line), high = load_vector(line + kWidth);
-    if (!turned_ && !block_.starts) low = load_vector(earlier(i, 0)) + low, high = load_vector(earlier(i, kWidth)) + high;
+    if (!transposed_ && !block_.starts) low = load_vector(earlier(i, 0)) + low, high = load_vector(earlier(i, kWidth)) + high;
     if (!block_.ends) {
       store_vector<float>(low, earlier(i, 0));
       return store_vector<float>(high, earlier(i, kWidth));
     }
-    bf16* const c = c_ + (turned_ ? offset_of(task_.c_columns, part_.column + i) : offset_of(task_.c_rows, part_.row + i));
+    bf16* const c = c_ + (transposed_ ? offset_of(task_.c_columns, part_.column + i) : offset_of(task_.c_rows, part_.row + i));
     whole_ ? store_whole(low, high, c) : store_elements(i, low, high, c);
   }
 
@@ -110,10 +110,10 @@ class FinishTiles {
   void store_elements(int i, Vector<float> low, Vector<float> high, bf16* c) const {
     const bool is_adjacent = adjacent(elements(), first_, count_);
     const auto at = [&](int j) __attribute__((always_inline)) { return is_adjacent ? c + j : c + offset_of(elements(), first_ + j); };
-    if (task_.bias == nullptr || task_.bias_of_rows == turned_) {
+    if (task_.bias == nullptr || task_.bias_of_rows == transposed_) {
       low += load_vector(bias_), high += load_vector(bias_ + kWidth);
     } else {
-      const float bias = widen(static_cast<const bf16*>(task_.bias)[offset_of(task_.bias_side, (turned_ ? part_.column : part_.row) + i)]);
+      const float bias = widen(static_cast<const bf16*>(task_.bias)[offset_of(task_.bias_side, (transposed_ ? part_.column : part_.row) + i)]);
       low += bias, high += bias;
     }
     bf16 line[kLine] = {};
@@ -129,14 +129,14 @@ class FinishTiles {
   const GemmTask& task_;
   const GemmBlock& block_;
   BlockOfC part_;
-  bool turned_ = false;  // a line is a column
+  bool transposed_ = false;  // a line is a column
   bool whole_ = false;   // lines have 32 adjacent elements and the bias has one number for each
   int lines_ = 0, next_ = 0, count_ = 0;
   std::int64_t first_ = 0;  // row or column of a line's first element
   bf16* c_ = nullptr;
   alignas(64) float bias_[kLine] = {};
   alignas(64) float sums_[kLine * kLine] = {};  // rows and columns for which no tile is computed stay 0
-  alignas(64) float turned_sums_[kLine * kLine];
+  alignas(64) float transposed_sums_[kLine * kLine];
 };
 
 }  // namespace

@@ -19,7 +19,7 @@ constexpr std::int64_t kPackWork = 16;           // packing an element of b take
 constexpr std::int64_t kPackTerms = 128;         // number of terms of a panel that one thread packs at a time
 // Smallest number of multiply-adds that are worth another thread, divided by the number of columns of a panel. AVX-512 has panels of 32 columns; sets with
 // narrower vectors have fewer columns and take longer for each multiply-add.
-constexpr auto kGrainPerColumn = static_cast<std::int64_t>(kLeastPiece * kMultiplyAddsPerNanosecond / 32);
+constexpr auto kGrainPerColumn = static_cast<std::int64_t>(kLeastPieceNanoseconds * kMultiplyAddsPerNanosecond / 32);
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
@@ -42,7 +42,7 @@ void validate(const Gemm& product) {
   require(!bias || bias.shape() == b.shape().last(n_axes), "gemm: bias ", bias.shape(), " does not match the columns of b ", b.shape());
 }
 
-Side side_of(const Axis& axis) {
+GemmAxis side_of(const Axis& axis) {
   return {.count = axis.count(), .stride = axis.count() == 1 ? 1 : axis.stride(), .run = axis.run(), .offsets = axis.table()};
 }
 

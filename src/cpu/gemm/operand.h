@@ -18,11 +18,11 @@ inline constexpr int kPanelColumns = kGemmVectors * kLanes<T>;
 
 POLYHEAD_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-POLYHEAD_INLINE std::int64_t offset_of(const Side& side, std::int64_t index) {
+POLYHEAD_INLINE std::int64_t offset_of(const GemmAxis& side, std::int64_t index) {
   return side.offsets == nullptr ? index * side.stride : side.offsets[index];
 }
 // Returns whether `count` elements from index `first` on are adjacent in memory.
-POLYHEAD_INLINE bool adjacent(const Side& side, std::int64_t first, std::int64_t count) {
+POLYHEAD_INLINE bool adjacent(const GemmAxis& side, std::int64_t first, std::int64_t count) {
   return count <= 1 || (side.stride == 1 && (side.offsets == nullptr || first % side.run + count <= side.run));
 }
 

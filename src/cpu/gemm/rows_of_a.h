@@ -40,7 +40,7 @@ POLYHEAD_INLINE std::int64_t rows_of_a_size(const GemmTask& task, std::int64_t r
 }
 
 template <class T, class Storage>
-void copy_line(const Storage* from, const Side& depth, Range terms, T* to) {
+void copy_line(const Storage* from, const GemmAxis& depth, Range terms, T* to) {
   for (std::int64_t k = terms.first; k < terms.last;) {
     const std::int64_t left = terms.last - k, run = depth.offsets == nullptr ? left : smaller(left, depth.run - k % depth.run);
     widen_row<T>(from + offset_of(depth, k), depth.stride, run, T{1}, to);

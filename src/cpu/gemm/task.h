@@ -10,7 +10,7 @@ namespace polyhead::cpu {
 
 // Where the rows, columns or terms of a matrix lie in memory. Index i is at offset offsets[i], or i * stride if offsets is nullptr, in elements. Neighbouring
 // indices between two multiples of `run` are `stride` apart.
-struct Side {
+struct GemmAxis {
   std::int64_t count = 0, stride = 0, run = 1;
   const std::int64_t* offsets = nullptr;
 };
@@ -25,7 +25,7 @@ struct GemmTask {
   // not use `run`: tile registers sum all terms of a block.
   std::int64_t run = 0;
   std::int64_t prefetch_bytes = 0;  // if a block of a has at most this size, the next block is prefetched
-  Side a_rows, a_depth, b_depth, b_columns, c_rows, c_columns, bias_side;
+  GemmAxis a_rows, a_depth, b_depth, b_columns, c_rows, c_columns, bias_side;
 };
 
 // The number of rows of a block is a multiple of kGemmRowStep, which is a multiple of the tile height of every instruction set without AMX.

@@ -24,11 +24,11 @@ namespace {
 struct RoundedTiles {
   static constexpr int kTile = 256;  // words in a tile
   Bf16Pair* d_x;                     // [16 rows][chunk]: 16 rows x 16 pairs of keys
-  Bf16Pair *p_of_rows, *d_x_of_rows;  // [unit][chunk][2]: 16 pairs of rows x 16 keys, in the order of interleave_halves()
+  Bf16Pair *p_of_rows, *d_x_of_rows;  // [double strip][chunk][2]: 16 pairs of rows x 16 keys, in the order of interleave_halves()
   std::int64_t chunks;
 
   Bf16Pair* row_tile(int row, std::int64_t chunk) const { return d_x + (row / 16 * chunks + chunk) * kTile; }
-  std::int64_t pair_tile(int unit, std::int64_t chunk) const { return (unit * chunks + chunk) * 2 * kTile; }
+  std::int64_t pair_tile(int double_strip, std::int64_t chunk) const { return (double_strip * chunks + chunk) * 2 * kTile; }
 
   // A chunk has two tiles in p_of_rows and d_x_of_rows. tile_of() returns the tile (0 or 1) that holds a key, and column_of() the key's column in that tile.
   static int tile_of(std::int64_t key) { return static_cast<int>(key / 4 % 2); }
@@ -137,10 +137,10 @@ void differentiate_panel(PairStrip& strip, const PanelProducts& products, std::i
   }
 }
 
-// Computes c = a b for the rows of a unit and `vectors` vectors of keys of a panel, from key `begin` on. a is q or d_out; `panels` holds k or v.
-inline void multiply_keys_of_unit(TileSums& sums, const PairStrip (&strips)[2], const float* a, std::int64_t stride, const float* panels, std::int64_t depth, std::int64_t panel,
+// Computes c = a b for the rows of a double strip and `vectors` vectors of keys of a panel, from key `begin` on. a is q or d_out; `panels` holds k or v.
+inline void multiply_keys_of_double_strip(TileSums& sums, const PairStrip (&strips)[2], const float* a, std::int64_t stride, const float* panels, std::int64_t depth, std::int64_t panel,
                                   std::int64_t begin, int vectors, float* c, std::int64_t c_stride) {
-  multiply_unit(sums,
+  multiply_double_strip(sums,
                 {.depth = depth,
                  .a = reinterpret_cast<const Bf16Pair*>(a) + strips[0].in_block * stride,
                  .a_stride = stride,
@@ -153,15 +153,15 @@ inline void multiply_keys_of_unit(TileSums& sums, const PairStrip (&strips)[2], 
 
 inline void multiply_q_k(TileSums& sums, const PairStrip (&strips)[2], std::int64_t panel, std::int64_t begin, int vectors, const PanelProducts& to) {
   const BackwardScratch<float>& s = strips[0].s;
-  multiply_keys_of_unit(sums, strips, s.q, s.q_stride, s.k_panels, s.qk_depth, panel, begin, vectors, to.x, to.stride);
+  multiply_keys_of_double_strip(sums, strips, s.q, s.q_stride, s.k_panels, s.qk_depth, panel, begin, vectors, to.x, to.stride);
 }
 inline void multiply_d_out_v(TileSums& sums, const PairStrip (&strips)[2], std::int64_t panel, std::int64_t begin, int vectors, const PanelProducts& to) {
   const BackwardScratch<float>& s = strips[0].s;
-  multiply_keys_of_unit(sums, strips, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, panel, begin, vectors, to.d_p, to.stride);
+  multiply_keys_of_double_strip(sums, strips, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, panel, begin, vectors, to.d_p, to.stride);
 }
 
 // Some keys of a panel: `vectors` vectors, from key `begin` on.
-struct UnitKeys {
+struct DoubleStripKeys {
   std::int64_t panel, begin;
   int vectors;
   BlockKind kinds[2];  // the kind of the panel under the mask, for each of the two strips
@@ -170,10 +170,10 @@ struct UnitKeys {
 // Widens `keys` to whole chunks and divides them into panels. Calls skip(keys) for each panel that the mask skips for both strips, and f(keys) for every other
 // panel. Returns the chunks of the panels for which f was called, as one bit each.
 template <bool kMasks, class F, class Skip>
-POLYHEAD_INLINE std::uint32_t for_each_unit_panel(const PairStrip (&strips)[2], KeyRange keys, const Skip& skip, const F& f) {
+POLYHEAD_INLINE std::uint32_t for_each_double_strip_panel(const PairStrip (&strips)[2], KeyRange keys, const Skip& skip, const F& f) {
   std::uint32_t chunks = 0;
   for_each_panel<float>(keys.first / 32 * 32, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
-    UnitKeys of_panel{panel, begin, vectors, {}};
+    DoubleStripKeys of_panel{panel, begin, vectors, {}};
     bool any = false;
     for (int i = 0; i < 2; ++i) {
       of_panel.kinds[i] = strips[i].rows == 0 ? BlockKind::skip : kMasks ? strips[i].blocks.at(strips[i].first_key + panel) : BlockKind::full;
@@ -188,25 +188,25 @@ POLYHEAD_INLINE std::uint32_t for_each_unit_panel(const PairStrip (&strips)[2], 
 
 // Loads the bias and the masks of a panel of keys.
 template <bool kBias>
-void load_panel(PairStrip (&strips)[2], const UnitKeys& keys) {
+void load_panel(PairStrip (&strips)[2], const DoubleStripKeys& keys) {
   const BackwardScratch<float>& s = strips[0].s;
   for (int i = 0; i < 2; ++i) {
     PairStrip& strip = strips[i];
     if (keys.kinds[i] == BlockKind::skip) continue;
     const StripPanel rows(strip.group, strip.first_row, strip.rows, strip.first_key + keys.panel, kPanelKeys<float>);
-    strip.masks.load(strip.group, rows, keys.kinds[i] != BlockKind::full, s.panel_bytes + i * KeySet::kMostPlanes * kStripRows * kPanelKeys<float>);
+    strip.masks.load(strip.group, rows, keys.kinds[i] != BlockKind::full, s.panel_bytes + i * KeySet::kMostMasks * kStripRows * kPanelKeys<float>);
     if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, rows, s.panel_bias + i * kStripRows * kPanelKeys<float>);
   }
 }
 
-// Computes p and d_score of a unit and rounds them, a chunk at a time. The products of a chunk need 8 KiB; the products of two chunks would evict q, d_out, k or v
+// Computes p and d_score of a double strip and rounds them, a chunk at a time. The products of a chunk need 8 KiB; the products of two chunks would evict q, d_out, k or v
 // from the first-level cache. The tiles compute q k^T of the next chunk before the vector operations of the current chunk, and store the result after them, so
 // that tiles and vector operations run at the same time.
 template <bool kBias, bool kMasks>
 std::uint32_t round_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
-  UnitKeys list[kBlockKeys<float> / 32];
+  DoubleStripKeys list[kBlockKeys<float> / 32];
   int count = 0;
-  const std::uint32_t chunks = for_each_unit_panel<kMasks>(strips, keys, [](const UnitKeys&) {}, [&](const UnitKeys& panel) {
+  const std::uint32_t chunks = for_each_double_strip_panel<kMasks>(strips, keys, [](const DoubleStripKeys&) {}, [&](const DoubleStripKeys& panel) {
     for (int j = 0; j < panel.vectors; j += 2) {
       list[count] = panel;
       list[count].begin += j * 16, list[count].vectors = panel.vectors - j > 1 ? 2 : 1;
@@ -215,11 +215,11 @@ std::uint32_t round_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tile
   });
   const PanelProducts products{strips[0].s.p, strips[0].s.d_x, 32};
   TileSums sums(tiles);
-  const auto multiply_q_k_of = [&](const UnitKeys& chunk) { multiply_q_k(sums, strips, chunk.panel, chunk.begin, chunk.vectors, products); };
-  const auto multiply_d_out_v_of = [&](const UnitKeys& chunk) { multiply_d_out_v(sums, strips, chunk.panel, chunk.begin, chunk.vectors, products); };
+  const auto multiply_q_k_of = [&](const DoubleStripKeys& chunk) { multiply_q_k(sums, strips, chunk.panel, chunk.begin, chunk.vectors, products); };
+  const auto multiply_d_out_v_of = [&](const DoubleStripKeys& chunk) { multiply_d_out_v(sums, strips, chunk.panel, chunk.begin, chunk.vectors, products); };
   if (count > 0) multiply_q_k_of(list[0]), multiply_d_out_v_of(list[0]);
   for (int c = 0; c < count; ++c) {
-    const UnitKeys& chunk = list[c];
+    const DoubleStripKeys& chunk = list[c];
     c + 1 < count ? multiply_q_k_of(list[c + 1]) : sums.finish();
     if (c == 0 || chunk.panel != list[c - 1].panel) load_panel<kBias>(strips, chunk);
     for (int i = 0; i < 2; ++i) {
@@ -235,17 +235,17 @@ std::uint32_t round_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tile
   return chunks;
 }
 
-// Computes p and d_score of a unit and stores them in s.p and s.d_x [unit row, key]. For rows of RowPath::memory the products are stored there instead.
+// Computes p and d_score of a double strip and stores them in s.p and s.d_x [double strip row, key]. For rows of RowPath::memory the products are stored there instead.
 template <bool kBias, bool kMasks>
 std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles) {
   const BackwardScratch<float>& s = strips[0].s;
-  const auto clear_rows = [&](int first, int last, const UnitKeys& panel) {
+  const auto clear_rows = [&](int first, int last, const DoubleStripKeys& panel) {
     for (int row = first; row < last; ++row) {
       const std::int64_t end = panel.begin + panel.vectors * 16;
       clear(s.p + row * s.stride, panel.begin, end), clear(s.d_x + row * s.stride, panel.begin, end);
     }
   };
-  return for_each_unit_panel<kMasks>(strips, keys, [&](const UnitKeys& panel) { clear_rows(0, strips[0].rows + strips[1].rows, panel); }, [&](const UnitKeys& panel) {
+  return for_each_double_strip_panel<kMasks>(strips, keys, [&](const DoubleStripKeys& panel) { clear_rows(0, strips[0].rows + strips[1].rows, panel); }, [&](const DoubleStripKeys& panel) {
     const PanelProducts products{s.p + panel.begin, s.d_x + panel.begin, s.stride};
     TileSums sums(tiles);
     multiply_q_k(sums, strips, panel.panel, panel.begin, panel.vectors, products), multiply_d_out_v(sums, strips, panel.panel, panel.begin, panel.vectors, products);
@@ -261,10 +261,10 @@ std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTil
   });
 }
 
-// Computes p and d_score of a unit. If kRound, the results are rounded and stored in `to`, else they are stored in s.p and s.d_x. Returns the chunks of keys
+// Computes p and d_score of a double strip. If kRound, the results are rounded and stored in `to`, else they are stored in s.p and s.d_x. Returns the chunks of keys
 // that the mask does not skip, as one bit each.
 template <bool kRound>
-std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
+std::uint32_t differentiate_double_strip(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
   const BackwardTask& task = strips[0].task;
   for (PairStrip& strip : strips) {
     strip.find_inner(strip.s.keys);
@@ -278,9 +278,9 @@ std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles
     }
   };
   const std::uint32_t chunks = task.bias.data != nullptr  ? run.template operator()<true, true>()
-                               : task.plane_count != 0 ? run.template operator()<false, true>()
+                               : task.mask_count != 0 ? run.template operator()<false, true>()
                                                         : run.template operator()<false, false>();
-  for (int i = 0; i < kUnitRows && !kRound; ++i) {
+  for (int i = 0; i < kDoubleStripRows && !kRound; ++i) {
     const PairStrip& strip = strips[i / kStripRows];
     const int row = i % kStripRows;
     if (row >= strip.rows || strip.paths[row] != RowPath::tiles_of_whole_row) continue;
@@ -289,11 +289,10 @@ std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles
   return chunks;
 }
 
-// Rounds p and d_x of a unit, which are in s.p and s.d_x, and stores them in `to`. Vectors of keys to which a row does not attend may hold anything in s.p and
-// s.d_x; 0 is stored for them.
-inline void round_unit(const PairStrip (&strips)[2], std::uint32_t chunks, const RoundedTiles& to) {
+// Rounds p and d_x of a double strip from s.p and s.d_x. Vectors of keys to which a row does not attend may hold anything, and become 0.
+inline void round_double_strip(const PairStrip (&strips)[2], std::uint32_t chunks, const RoundedTiles& to) {
   const BackwardScratch<float>& s = strips[0].s;
-  for (int row = 0; row < kUnitRows; row += 2) {
+  for (int row = 0; row < kDoubleStripRows; row += 2) {
     const int strip_row = row % kStripRows, begin = strips[0].in_block + row - strip_row;
     KeyRange own[2] = {{0, 0}, {0, 0}};
     for (int i = 0; i < 2; ++i) {
@@ -316,10 +315,10 @@ inline void round_unit(const PairStrip (&strips)[2], std::uint32_t chunks, const
   }
 }
 
-// Adds d_x k to `to` for the rows of a unit, which begins at row `begin` of the query block. A word of k holds elements of two neighbouring keys.
+// Adds d_x k to `to` for the rows of a double strip, which begins at row `begin` of the query block. A word of k holds elements of two neighbouring keys.
 inline void add_to_d_q(AmxTiles& tiles, const RoundedTiles& from, int begin, int rows, std::uint32_t chunks, const Bf16Pair* k, std::int64_t padded, float* to, std::int64_t stride) {
   if (padded == 0) return;
-  alignas(64) float memory[2][kUnitRows * 32];
+  alignas(64) float memory[2][kDoubleStripRows * 32];
   TileSums sums(tiles);
   const auto add = [&](const float* group, std::int64_t column) {
     const std::int64_t width = smaller(32, padded - column);
@@ -342,19 +341,19 @@ inline void add_to_d_q(AmxTiles& tiles, const RoundedTiles& from, int begin, int
   add(memory[column / 32 % 2 ^ 1], column - 32);
 }
 
-// Adds a^T b, summed over the units of a query block, to the transposed sums `to` [chunk][2][16 columns of a, 16 keys]. a is q or d_out, in tiles of 16 columns
+// Adds a^T b, summed over the double strips of a query block, to the transposed sums `to` [chunk][2][16 columns of a, 16 keys]. a is q or d_out, in tiles of 16 columns
 // x 16 pairs of rows; b is p or d_x.
-inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b, const RoundedTiles& of_b, const std::uint32_t* chunks, int units, std::int64_t padded, float* to) {
+inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b, const RoundedTiles& of_b, const std::uint32_t* chunks, int double_strips, std::int64_t padded, float* to) {
   TileSums sums(tiles);
   for (std::int64_t chunk = 0; chunk < of_b.chunks; ++chunk) {
     std::uint32_t any = 0;
-    for (int unit = 0; unit < units; ++unit) any |= chunks[unit] >> chunk & 1;
+    for (int double_strip = 0; double_strip < double_strips; ++double_strip) any |= chunks[double_strip] >> chunk & 1;
     if (any == 0) continue;
     for (std::int64_t column = 0; column < padded; column += 32) {
       with_tiles((padded - column) / 16, 2, [&](auto r, auto c) {
         sums.begin(to + chunk * 32 * padded + column, padded, 16, 16 * padded);
-        for (int unit = 0; unit < units; ++unit) {
-          if ((chunks[unit] >> chunk & 1) != 0) sums.add<r(), c(), true>(a + unit * 16 * padded + column, padded, 16, b + of_b.pair_tile(unit, chunk), 16, RoundedTiles::kTile);
+        for (int double_strip = 0; double_strip < double_strips; ++double_strip) {
+          if ((chunks[double_strip] >> chunk & 1) != 0) sums.add<r(), c(), true>(a + double_strip * 16 * padded + column, padded, 16, b + of_b.pair_tile(double_strip, chunk), 16, RoundedTiles::kTile);
         }
       });
     }

@@ -55,7 +55,7 @@ class BackwardBackward {
 
  private:
   TaskRows<T> of_rows() const { return {task_, s_.rows, s_.spans, s_.stride}; }
-  bool has(const Plane& tangent) const { return tangent.data != nullptr; }
+  bool has(const HeadView& tangent) const { return tangent.data != nullptr; }
 
   void load_rows() {
     Row next{task_.first_row, task_.first_row / task_.queries, task_.first_row % task_.queries};
@@ -73,7 +73,7 @@ class BackwardBackward {
 
   void load_keys(std::int64_t first, std::int64_t count) {
     const TaskRows<T> rows = of_rows();
-    const TangentPlanes& tangents = task_.tangents;
+    const TangentViews& tangents = task_.tangents;
     rows.pack_keys(task_.k, first, count, task_.qk_width, s_.lines, s_.k_panels);
     rows.pack_keys(task_.v, first, count, task_.v_width, s_.lines, s_.v_panels);
     k_finite_ = rows.copy_keys(task_.k, first, count, task_.qk_width, s_.qk_padded, s_.k);
@@ -91,8 +91,8 @@ class BackwardBackward {
     if (has(task_.tangents.q))
       q_tangent_finite_ = load_rows_of(task_.tangents.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q_tangent, s_.q_tangent_finite);
   }
-  bool load_rows_of(const Plane& plane, std::int64_t block, int rows, std::int64_t width, std::int64_t padded, T factor, T* to, T* to_finite) const {
-    const bool finite = of_rows().load(plane, block, rows, width, padded, factor, to);
+  bool load_rows_of(const HeadView& view, std::int64_t block, int rows, std::int64_t width, std::int64_t padded, T factor, T* to, T* to_finite) const {
+    const bool finite = of_rows().load(view, block, rows, width, padded, factor, to);
     if (!finite) zero_non_finite(to, rows * padded, to_finite);
     return finite;
   }
@@ -164,7 +164,7 @@ class BackwardBackward {
   void multiply_strip(std::int64_t index, int begin, int rows, KeyRange keys, std::int64_t first) {
     const TaskRows<T> of = of_rows();
     const StripBlocks blocks = of.blocks_of(index, rows);
-    const TangentPlanes& tangents = task_.tangents;
+    const TangentViews& tangents = task_.tangents;
     const auto multiply_all = [&](const T* a, std::int64_t a_stride, const T* panels, std::int64_t depth, T* c, bool add) {
       of.multiply_panels(a + begin * a_stride, a_stride, panels, depth, rows, first, keys, blocks, c, add);
     };
@@ -222,9 +222,9 @@ class BackwardBackward {
       const T *p = s_.p + i * s_.stride, *d_x = s_.d_x + i * s_.stride, *g = s_.g + i * s_.stride;
       for (std::int64_t s = own.first; s < own.last; ++s) {
         if (!attends_to(task_, row, first + s)) continue;
-        const auto add = [&](const Plane& plane, std::int64_t head, std::int64_t at, std::int64_t width, T factor, T* to) {
-          with_storage<T>(task_.dtype, plane.data,
-                          [&](auto* data) { add_non_finite<T>(data + head * plane.head + at * plane.row, plane.column, width, factor, to); });
+        const auto add = [&](const HeadView& view, std::int64_t head, std::int64_t at, std::int64_t width, T factor, T* to) {
+          with_storage<T>(task_.dtype, view.data,
+                          [&](auto* data) { add_non_finite<T>(data + head * view.head + at * view.row, view.column, width, factor, to); });
         };
         T* const d_k = sums_.d_k() + s * s_.qk_padded;
         if (!k_finite_ && sums_.d_q(0) != nullptr) add(task_.k, 0, first + s, task_.qk_width, d_x[s], sums_.d_q(block + i));

@@ -10,7 +10,7 @@
 //       d_q of the strip += d_x k
 //     d_v += p^T d_out, then d_k += d_x^T q: p and d_x are read along their columns, so nothing is transposed
 //   d_q, d_k and d_v are summed split by split (gradient_sums.h)
-// With AMX the query block is cut into units of 32 rows, and d_k and d_v are transposed (backward_amx.h).
+// With AMX the query block is cut into double strips of 32 rows, and d_k and d_v are transposed (backward_amx.h).
 #include "cpu/sdpa/apply_score_rule.h"
 #include "cpu/sdpa/backward_amx.h"
 #include "cpu/sdpa/backward_scratch.h"
@@ -201,10 +201,10 @@ class Backward {
 
   // Loads rows to `to` as words of two neighbouring columns, and to `columns` as words of two neighbouring rows, in which NaN and infinities become 0.
   // Returns whether all elements are finite.
-  bool load_pairs(const Plane& plane, std::int64_t block, int rows, std::int64_t width, std::int64_t padded, T factor, Operand* to, std::int64_t depth,
+  bool load_pairs(const HeadView& view, std::int64_t block, int rows, std::int64_t width, std::int64_t padded, T factor, Operand* to, std::int64_t depth,
                   Operand* columns) const {
     for (int i = 0; i < rows; ++i)
-      pack_bf16_neighbours(row_of(plane, static_cast<const bf16*>(plane.data), s_.rows[block + i]), plane.column, width, factor, to + i * depth);
+      pack_bf16_neighbours(row_of(view, static_cast<const bf16*>(view.data), s_.rows[block + i]), view.column, width, factor, to + i * depth);
     if constexpr (kAmx) {
       if (rows % 32 == 0 && width == padded && width % 32 == 0 && pack_finite_columns(to, width, rows, columns)) return true;
     }
@@ -324,7 +324,7 @@ class Backward {
 
   RoundedTiles rounded_tiles() const { return {operand(s_.d_x_pairs), operand(s_.p_columns), operand(s_.d_x_columns), s_.keys / 32}; }
 
-  // Does the work of multiply_block() with AMX tiles, in units of 32 rows.
+  // Does the work of multiply_block() with AMX tiles, in double strips of 32 rows.
   void multiply_block_by_tiles(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     KeyRange own[kBlockRows], all{count, 0};
     for (int i = 0; i < rows; ++i) {
@@ -334,22 +334,22 @@ class Backward {
     if (all.empty()) return clear_bias(first, count, block, rows);
     load_queries(block, rows);
     const RoundedTiles rounded = rounded_tiles();
-    std::uint32_t chunks[kBlockRows / kUnitRows];
-    int units = 0;
-    for (int begin = 0; begin < rows; begin += kUnitRows, ++units) {
-      const int height = static_cast<int>(smaller(kUnitRows, rows - begin));
-      chunks[units] = differentiate_rows_of_unit(block, begin, height, first, count, own + begin, rounded);
-      if (chunks[units] != 0 && sums_.d_q(0) != nullptr)
-        add_to_d_q(tiles_, rounded, begin, height, chunks[units], operand(s_.k), s_.qk_padded, sums_.d_q(block + begin), sums_.d_q_stride());
+    std::uint32_t chunks[kBlockRows / kDoubleStripRows];
+    int double_strips = 0;
+    for (int begin = 0; begin < rows; begin += kDoubleStripRows, ++double_strips) {
+      const int height = static_cast<int>(smaller(kDoubleStripRows, rows - begin));
+      chunks[double_strips] = differentiate_rows_of_double_strip(block, begin, height, first, count, own + begin, rounded);
+      if (chunks[double_strips] != 0 && sums_.d_q(0) != nullptr)
+        add_to_d_q(tiles_, rounded, begin, height, chunks[double_strips], operand(s_.k), s_.qk_padded, sums_.d_q(block + begin), sums_.d_q_stride());
     }
-    if (task_.d_v.data != nullptr) add_to_columns(tiles_, operand(s_.d_out_columns), rounded.p_of_rows, rounded, chunks, units, s_.v_padded, sums_.d_v());
-    if (task_.d_k.data != nullptr) add_to_columns(tiles_, operand(s_.q_columns), rounded.d_x_of_rows, rounded, chunks, units, s_.qk_padded, sums_.d_k());
+    if (task_.d_v.data != nullptr) add_to_columns(tiles_, operand(s_.d_out_columns), rounded.p_of_rows, rounded, chunks, double_strips, s_.v_padded, sums_.d_v());
+    if (task_.d_k.data != nullptr) add_to_columns(tiles_, operand(s_.q_columns), rounded.d_x_of_rows, rounded, chunks, double_strips, s_.qk_padded, sums_.d_k());
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
   // Computes p and d_x of up to 32 rows and the rows' d_bias, and stores p and d_x, rounded, in `rounded`. Returns the chunks of 32 keys that were stored, as
   // one bit each.
-  std::uint32_t differentiate_rows_of_unit(std::int64_t block, int begin, int rows, std::int64_t first, std::int64_t count, const KeyRange* own_keys, const RoundedTiles& rounded) {
+  std::uint32_t differentiate_rows_of_double_strip(std::int64_t block, int begin, int rows, std::int64_t first, std::int64_t count, const KeyRange* own_keys, const RoundedTiles& rounded) {
     for (int i = 0; i < rows && sums_.d_q(0) != nullptr; ++i) {
       for (std::int64_t d = 0; d < s_.qk_padded; d += 16) __builtin_prefetch(sums_.d_q(block + begin + i) + d, 1, 2);
     }
@@ -365,8 +365,8 @@ class Backward {
         if (!own.empty()) keys = {smaller(keys.first, own.first), larger(keys.last, own.last)};
       }
     }
-    if (direct) return keys.empty() ? 0 : differentiate_unit<true>(strips, keys, tiles_, rounded);
-    const std::uint32_t chunks = keys.empty() ? 0 : differentiate_unit<false>(strips, keys, tiles_, rounded);
+    if (direct) return keys.empty() ? 0 : differentiate_double_strip<true>(strips, keys, tiles_, rounded);
+    const std::uint32_t chunks = keys.empty() ? 0 : differentiate_double_strip<false>(strips, keys, tiles_, rounded);
     for (int i = 0; i < rows; ++i) {
       const TileStrip<T, Operand>& strip = strips[i / kStripRows];
       T* const d_x = s_.d_x + i * s_.stride;
@@ -380,7 +380,7 @@ class Backward {
       if (task_.write_d_bias) clear(d_x, 0, own.first), clear(d_x, own.last, count);
       finish_row(block + begin + i, first, count, own, d_x);
     }
-    round_unit(strips, chunks, rounded);
+    round_double_strip(strips, chunks, rounded);
     return chunks;
   }
 
@@ -438,17 +438,17 @@ class Backward {
       for (std::int64_t s = own.first; s < own.last; ++s) {
         if (!attends_to(task_, row, first + s)) continue;
         const auto [p, d_x] = weights_at(i, s);
-        const auto add = [&](const Plane& plane, std::int64_t head, std::int64_t at, std::int64_t width, T factor, T* to) {
-          with_storage<T>(task_.dtype, plane.data,
-                          [&](auto* data) { add_non_finite<T>(data + head * plane.head + at * plane.row, plane.column, width, factor, to); });
+        const auto add = [&](const HeadView& view, std::int64_t head, std::int64_t at, std::int64_t width, T factor, T* to) {
+          with_storage<T>(task_.dtype, view.data,
+                          [&](auto* data) { add_non_finite<T>(data + head * view.head + at * view.row, view.column, width, factor, to); });
         };
-        const auto add_to_key = [&](const Plane& plane, std::int64_t width, T factor, T* sums, std::int64_t padded) {
+        const auto add_to_key = [&](const HeadView& view, std::int64_t width, T factor, T* sums, std::int64_t padded) {
           if constexpr (kAmx) {
             clear(s_.lines, 0, width);
-            add(plane, row.head, row.query, width, factor, s_.lines);
+            add(view, row.head, row.query, width, factor, s_.lines);
             for (std::int64_t d = 0; d < width; ++d) sum_at(sums, padded, s, d) += s_.lines[d];
           } else {
-            add(plane, row.head, row.query, width, factor, sums + s * padded);
+            add(view, row.head, row.query, width, factor, sums + s * padded);
           }
         };
         if (kind_of(task_, row) != RowKind::uniform) {

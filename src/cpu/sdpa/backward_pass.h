@@ -49,10 +49,10 @@ struct FirstBackward {
   static void place(const BackwardProblem& p, const MaskBlocks& blocks, std::int64_t b, std::int64_t kv, BackwardTask& task) {
     set_heads(p, &blocks, p.q, p.k, b, kv, task);
     const std::int64_t n = kv * task.heads;
-    task.v = plane_of(p.v, b, kv);
-    task.out = plane_of(p.out, b, n), task.lse = plane_of(p.lse, b, n), task.d_out = plane_of(p.d_out, b, n);
-    task.d_q = plane_of(p.d_q, b, n), task.d_k = plane_of(p.d_k, b, kv), task.d_v = plane_of(p.d_v, b, kv);
-    task.d_sink = plane_of(p.d_sink, b, n);
+    task.v = head_view(p.v, b, kv);
+    task.out = head_view(p.out, b, n), task.lse = head_view(p.lse, b, n), task.d_out = head_view(p.d_out, b, n);
+    task.d_q = head_view(p.d_q, b, n), task.d_k = head_view(p.d_k, b, kv), task.d_v = head_view(p.d_v, b, kv);
+    task.d_sink = head_view(p.d_sink, b, n);
     task.rule_sums = p.score_rule_sums(b, n);
   }
   // Returns whether a key block adds more than one product to d_q.
@@ -156,7 +156,7 @@ class DocumentPass {
           for (std::int64_t b = begin; b < end; ++b) {
             pass_.place(p_, mask_, b, kv, task);
             if (bias_ != nullptr)
-              task.d_bias = bias_->plane(b, kv * task.heads, p_.documents.front(), schedule_.groups_apart ? sequence : 0);
+              task.d_bias = bias_->view(b, kv * task.heads, p_.documents.front(), schedule_.groups_apart ? sequence : 0);
             set_cell(cell, b * p_.kv_heads + kv, task);
             if (own_bytes > 0) {
               task.d_q_sums = own.get();
@@ -218,9 +218,9 @@ class DocumentPass {
           parts[task.splits++] =
               sums.at(head, which == 0 ? cell.first_key / task_.keys_per_split : cell.first_row / task_.rows_per_split, row);
       }
-      const MutablePlane plane = plane_of(sums.gradient(), b, which == 0 ? kv * group + row / p_.queries : kv);
-      task.to = plane;
-      task.to.data = static_cast<char*>(plane.data) + row % length * plane.row * size;
+      const MutableHeadView view = head_view(sums.gradient(), b, which == 0 ? kv * group + row / p_.queries : kv);
+      task.to = view;
+      task.to.data = static_cast<char*>(view.data) + row % length * view.row * size;
       current_kernels_of<GradientKernels>().add_splits(task);
     }
   }

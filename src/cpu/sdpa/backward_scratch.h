@@ -15,8 +15,8 @@ namespace {
 // loaded and stored half as often.
 constexpr int kBlockRows = static_cast<int>(kBackwardBlockRows) * (kHasAmx ? 2 : 1);
 static_assert(kBlockRows % kStripRows == 0 && kBlockRows % (2 * kTermBlock) == 0);
-inline constexpr int kUnitRows = 32;  // with AMX: number of rows whose products are computed together; they are two rows of tiles
-static_assert(!kHasAmx || (kUnitRows == 2 * kStripRows && kBlockRows % kUnitRows == 0));
+inline constexpr int kDoubleStripRows = 32;  // with AMX: number of rows whose products are computed together; they are two rows of tiles
+static_assert(!kHasAmx || (kDoubleStripRows == 2 * kStripRows && kBlockRows % kDoubleStripRows == 0));
 template <class T>
 constexpr std::int64_t kBlockKeys = backward_block_keys(sizeof(T));
 
@@ -26,7 +26,7 @@ struct BackwardScratch {
   // array k a pair holds two neighbouring keys.
   T *k_panels, *v_panels, *k, *d_k, *d_v, *d_k_split, *d_v_split, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *softcap_derivative;
   // The next five arrays exist only if task.native. d_x_pairs [kBlockRows, stride / 2] holds d_x in pairs of neighbouring keys. The other four hold p, d_x, q and
-  // d_out in pairs of neighbouring rows. With AMX all five are in the order of AMX tiles, and the arrays p and d_x hold only the rows of a unit.
+  // d_out in pairs of neighbouring rows. With AMX all five are in the order of AMX tiles, and the arrays p and d_x hold only the rows of a double strip.
   T *d_x_pairs, *p_columns, *d_x_columns, *q_columns, *d_out_columns;
   T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
   T *before_rule, *rule_copy;        // with a score rule: the scaled scores of a strip, and scratch of the same size
@@ -57,7 +57,7 @@ struct BackwardScratch {
     arena.allocate(s.d_k_split, split_keys * s.qk_padded);
     arena.allocate(s.d_v_split, split_keys * s.v_padded);
     arena.allocate(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
-    constexpr int kProductRows = kHasAmx ? kUnitRows : kBlockRows;
+    constexpr int kProductRows = kHasAmx ? kDoubleStripRows : kBlockRows;
     arena.allocate(s.p, kProductRows * s.stride);
     arena.allocate(s.d_x, kProductRows * s.stride);
     constexpr int kReadRows = kBlockRows + kRowBlock - 1;  // padded, because AMX reads 16 rows from any row of the block on, even from the last
@@ -76,8 +76,8 @@ struct BackwardScratch {
     arena.allocate(s.rows, s.row_count);
     arena.allocate(s.spans, s.row_count);
     arena.allocate(s.bytes, s.keys + kKeepMargin);
-    constexpr int kPanelRows = kHasAmx ? kUnitRows : kStripRows;
-    arena.allocate(s.panel_bytes, KeySet::kMostPlanes * kPanelRows * kPanelKeys<T>);
+    constexpr int kPanelRows = kHasAmx ? kDoubleStripRows : kStripRows;
+    arena.allocate(s.panel_bytes, KeySet::kMostMasks * kPanelRows * kPanelKeys<T>);
     arena.allocate(s.panel_bias, kPanelRows * kPanelKeys<T>);
     return arena.used();
   }

@@ -55,11 +55,11 @@ void BiasGradient::add_groups(Executor* executor) {
   parts_.clear();
 }
 
-MutablePlane BiasGradient::plane(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const {
+MutableHeadView BiasGradient::view(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const {
   // The sums of a group have the shape of the whole sums, but their strides may differ.
   const TensorView own = parts_.empty() ? pairs_ : parts_[static_cast<std::size_t>(group)].view().expand(pairs_.shape());
-  if (problem_.d_relative_bias) return relative_plane(problem_, own, b, first_head, document);
-  return plane_of(of_pairs(own, document), b, first_head);
+  if (problem_.d_relative_bias) return relative_bias_view(problem_, own, b, first_head, document);
+  return head_view(of_pairs(own, document), b, first_head);
 }
 
 }  // namespace polyhead::cpu

@@ -36,7 +36,7 @@ class BiasGradient {
 
   // Returns d_bias of sequence b, from head first_head and the document's first query and key on. `group` is the index, among the allocated groups, of the group
   // whose sums are used.
-  MutablePlane plane(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const;
+  MutableHeadView view(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const;
   void store() const {  // converts the sums to the caller's tensor
     if (sums_) sums_->store();
   }

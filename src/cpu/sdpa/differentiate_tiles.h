@@ -125,7 +125,7 @@ void differentiate_tiles(TileStrip<T, Operand>& strip, KeyRange keys) {
   if (strip.task.bias.data != nullptr) {
     differentiate_panels<true, true>(strip, keys, add_up);
   } else {
-    strip.task.plane_count != 0 ? differentiate_panels<false, true>(strip, keys, add_up)
+    strip.task.mask_count != 0 ? differentiate_panels<false, true>(strip, keys, add_up)
                                : differentiate_panels<false, false>(strip, keys, add_up);
   }
   if (!add_up) return;

@@ -17,8 +17,8 @@ namespace polyhead::cpu {
 namespace {
 
 // The schedule of the forward pass of a document, and the layout of the memory for the partial results of key splits.
-struct Items : ForwardSchedule {
-  Items(const ForwardProblem& p, int threads)  // if attention weights are requested, keys are not split, because a task writes whole rows of attention weights
+struct ForwardItems : ForwardSchedule {
+  ForwardItems(const ForwardProblem& p, int threads)  // if attention weights are requested, keys are not split, because a task writes whole rows of attention weights
       : ForwardSchedule(AttentionSizes(p), block_sizes(), block_keys(p), !p.attention_weights, threads),
         keys_per_block(block_keys(p)),
         row_bytes(partial_stride(p.v_width) * (p.dtype == DType::f64 ? 8 : 4)) {}
@@ -44,12 +44,12 @@ struct Items : ForwardSchedule {
 void move_to(const ForwardProblem& p, const MaskBlocks* blocks, std::int64_t b, std::int64_t kv, ForwardTask& task) {
   set_heads(p, blocks, p.q, p.k, b, kv, task);
   const std::int64_t n = kv * task.heads;
-  task.v = plane_of(p.v, b, kv), task.k_scale = plane_of(p.k_scale, b, kv), task.v_scale = plane_of(p.v_scale, b, kv);
-  task.out = plane_of(p.out, b, n), task.lse = plane_of(p.lse, b, n), task.attention_weights = plane_of(p.attention_weights, b, n);
+  task.v = head_view(p.v, b, kv), task.k_scale = head_view(p.k_scale, b, kv), task.v_scale = head_view(p.v_scale, b, kv);
+  task.out = head_view(p.out, b, n), task.lse = head_view(p.lse, b, n), task.attention_weights = head_view(p.attention_weights, b, n);
 }
 
 // Returns the largest task. Scratch that is large enough for this task is large enough for all tasks.
-ForwardTask largest_task(const ForwardProblem& p, const Items& items, const MaskBlocks* mask) {
+ForwardTask largest_task(const ForwardProblem& p, const ForwardItems& items, const MaskBlocks* mask) {
   ForwardTask task;
   set_sizes(p, task);
   move_to(p, mask, 0, 0, task);
@@ -59,7 +59,7 @@ ForwardTask largest_task(const ForwardProblem& p, const Items& items, const Mask
 
 void forward_document(const ForwardProblem& p, int threads) {
   if (p.batch * p.heads * p.queries == 0) return;
-  const Items items(p, threads);
+  const ForwardItems items(p, threads);
   const MaskBlocks mask(p);
   const ForwardTask first_task = largest_task(p, items, &mask);  // this call may request AMX tiles, which decides the instruction set, so it must come first
   const auto& kernels = current_kernels_of<ForwardKernels>();
@@ -135,7 +135,7 @@ std::string facts_of_forward(const ForwardProblem& p) {
     const ForwardProblem part = part_of(p, largest);
     return cat("documents: each by itself; the largest has ", part.queries, " queries and ", part.keys, " keys\n") + facts_of_forward(part);
   }
-  const Items items(p, threads_of(p.executor));
+  const ForwardItems items(p, threads_of(p.executor));
   const ForwardTask largest = largest_task(p, items, nullptr);
   const std::int64_t bytes = current_kernels_of<ForwardKernels>().forward_scratch(largest), partials = items.count() * items.partial_bytes();
   return cat("kernel: ", current_kernels().name, ", blocks of ", items.most_rows, " queries, ", items.count(), " of them",

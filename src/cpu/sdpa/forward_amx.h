@@ -17,14 +17,14 @@ class AmxOperands : public Bf16Operands {
   // Computes c = q k^T for the strip's `rows` rows, from row `strip` on, and the keys [begin, end) of a panel of the key block. end - begin must be a multiple of
   // 32. The products of the last 32 keys are stored only by the next call or by finish_keys().
   void multiply_keys(std::int64_t strip, int rows, std::int64_t panel, std::int64_t begin, std::int64_t end, float* c, std::int64_t c_stride) {
-    multiply_unit(sums_,
+    multiply_double_strip(sums_,
                   {.depth = s_->depth, .a = q(strip), .a_stride = q_stride(), .b = k_panel(panel) + (begin - panel), .b_stride = kPanel, .c = c, .c_stride = c_stride},
                   rows, static_cast<int>((end - begin) / kWidth));
   }
   void finish_keys() { sums_.finish(); }
 
   void multiply_values(const Product<float, Bf16Pair>& product, int rows) {
-    multiply_unit_and_store(sums_, product, rows, static_cast<int>(s_->v_padded / kWidth));
+    multiply_double_strip_and_store(sums_, product, rows, static_cast<int>(s_->v_padded / kWidth));
   }
 
   // Multiplies by v of `keys` of the key block, read from the caller's tensor. Returns true if the quotient c / divisor was stored, false if c was stored.

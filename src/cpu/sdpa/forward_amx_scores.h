@@ -84,7 +84,7 @@ class AmxScores {
   void finish_panel(KeyRange panel, BlockKind kind) {
     if (panel.empty()) return;
     if (kScores == Scores::general || (kScores != Scores::plain && strip_.first_key + panel.last > strip_.task.keys)) return finish_panel_in_memory(panel);
-    strip_.masks_to_apply = kind == BlockKind::full ? 0 : strip_.task.plane_count;
+    strip_.masks_to_apply = kind == BlockKind::full ? 0 : strip_.task.mask_count;
     with_count<2>(static_cast<int>((panel.last - panel.first) / kGroup), [&](auto count) {
       if (kScores == Scores::plain || (kScores == Scores::masked && kind == BlockKind::full)) {
         finish_rows<2 * count(), Scores::plain>(panel);

@@ -77,16 +77,16 @@ class Forward {
   // Returns a bit for each kMaskBlockKeys keys of the key block, which is 0 if some boolean mask forbids these keys to all rows of the pass. Such keys are not
   // packed. Each mask is examined alone: keys are packed if each mask allows them to some row, even if no row may attend to them under all masks.
   std::uint64_t wanted_columns(std::int64_t first_row, std::int64_t end) const {
-    bool known = task_.plane_count > 0 && task_.row_kinds == nullptr && !s_.keeps_keys;
-    for (int i = 0; i < task_.plane_count; ++i) known = known && task_.planes[i].blocks != nullptr;
+    bool known = task_.mask_count > 0 && task_.row_kinds == nullptr && !s_.keeps_keys;
+    for (int i = 0; i < task_.mask_count; ++i) known = known && task_.masks[i].blocks != nullptr;
     if (!known) return kAllColumns;
     const std::int64_t columns = (smaller(s_.keys, task_.keys - strip_.first_key) + kMaskBlockKeys - 1) / kMaskBlockKeys;
-    std::uint64_t of_mask[KeySet::kMostPlanes] = {};
+    std::uint64_t of_mask[KeySet::kMostMasks] = {};
     for (std::int64_t i = first_row; i < end;) {
       const Row& row = s_.rows[i];
       std::int64_t same = task_.queries - row.query;  // number of rows from this row on that have the same block kinds in all masks
-      for (int m = 0; m < task_.plane_count; ++m) {
-        const BooleanPlane& mask = task_.planes[m];
+      for (int m = 0; m < task_.mask_count; ++m) {
+        const BooleanMask& mask = task_.masks[m];
         const BlockKind* const kinds = blocks_of_query(mask, row.head, row.query) + strip_.first_key / kMaskBlockKeys;
         for (std::int64_t c = 0; c < columns; ++c) of_mask[m] |= std::uint64_t{kinds[c] != BlockKind::skip} << c;
         same = smaller(same, mask.listed() ? (mask.row_of_query(row.query) + 1) * mask.listed_queries - mask.query_position - row.query
@@ -95,7 +95,7 @@ class Forward {
       i += same;
     }
     std::uint64_t wanted = kAllColumns;
-    for (int m = 0; m < task_.plane_count; ++m) wanted &= of_mask[m];
+    for (int m = 0; m < task_.mask_count; ++m) wanted &= of_mask[m];
     return columns < 64 ? wanted & ((std::uint64_t{1} << columns) - 1) : wanted;
   }
 
@@ -276,7 +276,7 @@ class Forward {
         continue;
       }
       if (attention_weights_.wanted()) attention_weights_.template fetch<Rows>(strip_.first_row + row, strip_.first_key + panel);
-      strip_.masks_to_apply = block == BlockKind::full ? 0 : task_.plane_count;
+      strip_.masks_to_apply = block == BlockKind::full ? 0 : task_.mask_count;
       if (kScores == Scores::masked && block == BlockKind::full && vectors == kTileVectors) {
         exponentiate_tile<Rows, kTileVectors, Scores::plain>(row, panel, begin, begun);
       } else if (vectors == kTileVectors) {

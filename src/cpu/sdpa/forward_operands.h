@@ -65,7 +65,7 @@ class ForwardOperands {
 
   // Uses q in place if its rows are evenly spaced, contiguous and in the compute type; else copies it.
   void load_queries() {
-    const Plane& q = task_.q;
+    const HeadView& q = task_.q;
     const bool one_head = task_.first_row % task_.queries + task_.rows <= task_.queries;
     if (task_.dtype == kOwnStorage<T> && q.column == 1 && (one_head || q.head == task_.queries * q.row)) {
       q_ = row_of(q, static_cast<const T*>(q.data), s_->rows[0]);
@@ -197,7 +197,7 @@ class ForwardOperands {
 
   // Copies rows of v, with NaN and infinities replaced by 0. Returns true if all elements were finite.
   bool copy_values(std::int64_t first, int count, T* to) const {
-    const Plane& v = task_.v;
+    const HeadView& v = task_.v;
     const bool finite = with_key_storage<T>(task_.key_dtype, v.data, [&](auto* data) {
       return copy_rows<T>(data + first * v.row, v.row, v.column, count, task_.v_width, s_->v_padded, T{1}, to,
                           RowScales<T>(task_.v_scale, first));

@@ -121,7 +121,7 @@ struct Scratch {
     arena.allocate(s.started, task.rows / kTileRows + 1);
     arena.allocate(s.finite, kept / s.keys);
     bool lists = false;
-    for (int i = 0; i < task.plane_count; ++i) lists |= task.planes[i].listed();
+    for (int i = 0; i < task.mask_count; ++i) lists |= task.masks[i].listed();
     arena.allocate(s.listed, lists ? strip * s.keys : 0);
     arena.allocate(s.weights, weights && !writes_attention_weights_in_place<T>(task) ? s.pass_rows * s.attention_weights_stride : 0);
     return arena.used();

@@ -18,7 +18,7 @@ template <class T>
 struct StripRow {
   KeyRange own;
   const void* bias;  // elements are of type T or bfloat16
-  const std::uint8_t* masks[KeySet::kMostPlanes];
+  const std::uint8_t* masks[KeySet::kMostMasks];
 };
 
 // If kNative, q and k are multiplied as bfloat16 pairs.
@@ -31,7 +31,7 @@ struct ForwardStrip {
       : task(of_task),
         s(scratch),
         factor(score_factor),
-        ranged(task.banded || task.lengths != nullptr || (task.plane_count > 0 && task.planes[0].blocks != nullptr)),
+        ranged(task.banded || task.lengths != nullptr || (task.mask_count > 0 && task.masks[0].blocks != nullptr)),
         scores(scores_of(task)) {}
 
   const ForwardTask& task;
@@ -66,7 +66,7 @@ struct ForwardStrip {
       if (!own.empty()) keys = {smaller(keys.first, own.first), larger(keys.last, own.last)};
       inner = {larger(inner.first, own.first), smaller(inner.last, own.last)};
     }
-    if (ranged && task.plane_count > 0) {
+    if (ranged && task.mask_count > 0) {
       blocks.begin(task);
       blocks.add(task, s.rows + first_row, rows);
       keys = blocks.without_skipped(first_key, keys);
@@ -80,8 +80,8 @@ struct ForwardStrip {
       } else if (task.bias.data != nullptr) {
         lines[i].bias = row_of(task.bias, static_cast<const T*>(task.bias.data), row) + first_key;
       }
-      for (int m = 0; m < task.plane_count; ++m) {
-        const BooleanPlane& mask = task.planes[m];
+      for (int m = 0; m < task.mask_count; ++m) {
+        const BooleanMask& mask = task.masks[m];
         lines[i].masks[m] = mask.listed() ? listed_bytes(mask, i, keys) : row_of(mask, mask.data, row) + first_key;
       }
     }
@@ -89,7 +89,7 @@ struct ForwardStrip {
   }
 
   // Returns the mask bytes of the strip's row i. The bytes are computed only if a tile of `keys` reads them.
-  const std::uint8_t* listed_bytes(const BooleanPlane& mask, int i, KeyRange keys) const {
+  const std::uint8_t* listed_bytes(const BooleanMask& mask, int i, KeyRange keys) const {
     std::uint8_t* const bytes = s.listed + i * s.keys;
     bool partial = false;
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) partial |= blocks.at(first_key + panel) == BlockKind::partial;
@@ -121,7 +121,7 @@ struct ForwardStrip {
     for (int m = 0; m < masks_to_apply; ++m) {
 #pragma GCC unroll 4
       for (int j = 0; j < Columns; ++j)
-        x[j] = where_bytes<T>(line.masks[m] + key + j * kWidth, task.planes[m].attend, x[j], -kInfinity<T>);
+        x[j] = where_bytes<T>(line.masks[m] + key + j * kWidth, task.masks[m].attend, x[j], -kInfinity<T>);
     }
   }
 
@@ -129,9 +129,9 @@ struct ForwardStrip {
   static Scores scores_of(const ForwardTask& of_task) {
     bool in_registers = of_task.softcap <= 0 && of_task.row_kinds == nullptr &&
                         (of_task.bias.data == nullptr || ((of_task.bias_dtype == kOwnStorage<T> || kNative) && of_task.bias.column == 1));  // kNative: float32 or bfloat16
-    for (int i = 0; i < of_task.plane_count; ++i) in_registers &= of_task.planes[i].column == 1;
+    for (int i = 0; i < of_task.mask_count; ++i) in_registers &= of_task.masks[i].column == 1;
     if (!in_registers) return Scores::general;
-    return of_task.bias.data != nullptr ? Scores::biased : of_task.plane_count != 0 ? Scores::masked : Scores::plain;
+    return of_task.bias.data != nullptr ? Scores::biased : of_task.mask_count != 0 ? Scores::masked : Scores::plain;
   }
 };
 

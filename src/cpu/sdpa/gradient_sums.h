@@ -55,9 +55,9 @@ class GradientSums {
   T* d_v() const { return d_v_; }
 
  private:
-  void store(const MutablePlane& plane, std::int64_t head, std::int64_t row, const T* from, std::int64_t width, T factor = 1) const {
-    if (plane.data == nullptr) return;
-    narrow_row<T>(task_.dtype, from, width, factor, plane.data, head * plane.head + row * plane.row, plane.column);
+  void store(const MutableHeadView& view, std::int64_t head, std::int64_t row, const T* from, std::int64_t width, T factor = 1) const {
+    if (view.data == nullptr) return;
+    narrow_row<T>(task_.dtype, from, width, factor, view.data, head * view.head + row * view.row, view.column);
   }
 
   static void add_array(const T* from, std::int64_t count, T* to) {

@@ -48,11 +48,11 @@ void set_heads(const Problem& problem, const MaskBlocks* blocks, const ConstTens
   problem.place(b, first_head, problem.documents.front(), group);
   group.rule_batch = b, group.rule_head = first_head;
   if (blocks != nullptr) blocks->attach(b, kv, group);
-  group.q = plane_of(q, b, first_head), group.k = plane_of(k, b, kv);
-  group.bias = problem.relative_bias ? relative_plane(problem, problem.relative_bias, b, first_head, problem.documents.front())
-                                     : plane_of(problem.bias, b, first_head);
-  group.sink = plane_of(problem.sink, b, first_head);
-  group.keep = plane_of(problem.dropout.keep, b, first_head);
+  group.q = head_view(q, b, first_head), group.k = head_view(k, b, kv);
+  group.bias = problem.relative_bias ? relative_bias_view(problem, problem.relative_bias, b, first_head, problem.documents.front())
+                                     : head_view(problem.bias, b, first_head);
+  group.sink = head_view(problem.sink, b, first_head);
+  group.keep = head_view(problem.dropout.keep, b, first_head);
   group.batch_index = static_cast<std::uint32_t>(problem.dropout.origin.b + b), group.first_head = static_cast<std::uint32_t>(problem.dropout.origin.n + first_head);
 }
 

@@ -25,23 +25,23 @@ Void* element(const BasicTensorView<Void>& view, std::int64_t offset) {
   return static_cast<Byte*>(view.data()) + offset * static_cast<std::int64_t>(info(view.dtype()).size);
 }
 
-// Returns the plane [head, row, column] of sequence b in a view [*,N,rows,columns], from head n on.
+// Returns the view [head, row, column] of sequence b in a view [*,N,rows,columns], from head n on.
 template <class Void>
-BasicPlane<Void> plane_of(const BasicTensorView<Void>& view, std::int64_t b, std::int64_t n) {
+BasicPlane<Void> head_view(const BasicTensorView<Void>& view, std::int64_t b, std::int64_t n) {
   if (!view) return {};
   return {element(view, head_offset(view, b, n)), view.stride(-3), view.stride(-2), view.stride(-1)};
 }
 
-// Returns the values of a relative bias [N,L], or their gradient, as a plane over the document's pairs, from head n on.
+// Returns the values of a relative bias [N,L], or their gradient, as a view over the document's pairs, from head n on.
 template <class Void>
-BasicPlane<Void> relative_plane(const Problem& problem, const BasicTensorView<Void>& values, std::int64_t b, std::int64_t n, const Document& document) {
+BasicPlane<Void> relative_bias_view(const Problem& problem, const BasicTensorView<Void>& values, std::int64_t b, std::int64_t n, const Document& document) {
   const std::int64_t head = values.stride(0), column = values.stride(1);
   return {element(values, n * head + problem.rules->band(b, document).distance_origin * column), head, -column, column};
 }
 
 // Returns the grain of parallel_for for indices that cost `work` multiply-adds each.
 inline std::int64_t grain_of(double work) {
-  return static_cast<std::int64_t>(std::clamp(kLeastPiece * kMultiplyAddsPerNanosecond / std::max(work, 1.0), 1.0, 1e6));
+  return static_cast<std::int64_t>(std::clamp(kLeastPieceNanoseconds * kMultiplyAddsPerNanosecond / std::max(work, 1.0), 1.0, 1e6));
 }
 
 // Calls f(document, part, threads) for each document, where `part` is the problem of the document alone. If in_order, documents are computed one after the

@@ -22,11 +22,11 @@ std::int64_t rows_per_task(std::int64_t groups, std::int64_t rows, int threads) 
 
 }  // namespace
 
-TangentPlanes tangents_of(const Problem& p, const Tangents& tangents, std::int64_t b, std::int64_t kv, std::int64_t group) {
+TangentViews tangents_of(const Problem& p, const Tangents& tangents, std::int64_t b, std::int64_t kv, std::int64_t group) {
   const std::int64_t n = kv * group;
-  TangentPlanes planes{.q = plane_of(tangents.q, b, n), .k = plane_of(tangents.k, b, kv), .v = plane_of(tangents.v, b, kv), .bias = plane_of(tangents.bias, b, n), .sink = plane_of(tangents.sink, b, n)};
-  if (tangents.relative_bias) planes.bias = relative_plane(p, tangents.relative_bias, b, n, p.documents.front());
-  return planes;
+  TangentViews views{.q = head_view(tangents.q, b, n), .k = head_view(tangents.k, b, kv), .v = head_view(tangents.v, b, kv), .bias = head_view(tangents.bias, b, n), .sink = head_view(tangents.sink, b, n)};
+  if (tangents.relative_bias) views.bias = relative_bias_view(p, tangents.relative_bias, b, n, p.documents.front());
+  return views;
 }
 
 std::int64_t row_values_size(DType dtype) { return dtype == DType::f64 ? sizeof(RowValues<double>) : sizeof(RowValues<float>); }
@@ -40,9 +40,9 @@ void run_jvp(const JvpProblem& p, const ConstTensorView& d_out, void* row_values
   const auto place = [&](std::int64_t item, JvpTask& task) {
     const std::int64_t head = item / blocks, b = head / p.kv_heads, kv = head % p.kv_heads, n = kv * group;
     set_heads(p, &mask, p.q, p.k, b, kv, task);
-    task.v = plane_of(p.v, b, kv), task.out = plane_of(p.out, b, n), task.lse = plane_of(p.lse, b, n), task.d_out = plane_of(d_out, b, n);
+    task.v = head_view(p.v, b, kv), task.out = head_view(p.out, b, n), task.lse = head_view(p.lse, b, n), task.d_out = head_view(d_out, b, n);
     task.tangents = tangents_of(p, p.tangents, b, kv, group);
-    task.out_tangent = plane_of(p.out_tangent, b, n), task.lse_tangent = plane_of(p.lse_tangent, b, n);
+    task.out_tangent = head_view(p.out_tangent, b, n), task.lse_tangent = head_view(p.lse_tangent, b, n);
     if (row_values != nullptr) task.row_values = static_cast<char*>(row_values) + head * rows * row_values_size(p.dtype);
     task.first_row = item % blocks * per_task, task.rows = std::min(per_task, rows - task.first_row);
   };

@@ -8,8 +8,8 @@
 
 namespace polyhead::cpu {
 
-// Returns the planes of the tangents for key/value head `kv` of sequence b.
-TangentPlanes tangents_of(const Problem& problem, const Tangents& tangents, std::int64_t b, std::int64_t kv, std::int64_t group);
+// Returns the views of the tangents for key/value head `kv` of sequence b.
+TangentViews tangents_of(const Problem& problem, const Tangents& tangents, std::int64_t b, std::int64_t kv, std::int64_t group);
 
 // Computes the jvp of one document. For sdpa_backward_backward(), d_out is given and row_values [B,K,N/K * T] receives the RowValues of the rows of all heads; for
 // sdpa_jvp() both are absent.

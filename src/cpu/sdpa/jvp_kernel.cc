@@ -203,9 +203,9 @@ class Jvp {
       const KeyRange own = of_rows().part(strip + i, first, key_count);
       for (std::int64_t s = own.first; s < own.last; ++s) {
         if (!attends_to(task_, row, first + s)) continue;
-        const auto add = [&](const Plane& plane, T weight, T* sums) {
-          with_storage<T>(task_.dtype, plane.data, [&](auto* data) {
-            add_non_finite<T>(data + (first + s) * plane.row, plane.column, task_.v_width, weight, sums + (strip + i) * s_.v_padded);
+        const auto add = [&](const HeadView& view, T weight, T* sums) {
+          with_storage<T>(task_.dtype, view.data, [&](auto* data) {
+            add_non_finite<T>(data + (first + s) * view.row, view.column, task_.v_width, weight, sums + (strip + i) * s_.v_padded);
           });
         };
         const T p = s_.p[i * s_.stride + s], t = s_.t[i * s_.stride + s];

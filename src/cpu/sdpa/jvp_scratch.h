@@ -51,7 +51,7 @@ struct JvpScratch {
     arena.allocate(s.rows, task.rows);
     arena.allocate(s.spans, task.rows);
     arena.allocate(s.bytes, s.keys + kKeepMargin);
-    arena.allocate(s.panel_bytes, KeySet::kMostPlanes * kStripRows * kPanelKeys<T>);
+    arena.allocate(s.panel_bytes, KeySet::kMostMasks * kStripRows * kPanelKeys<T>);
     arena.allocate(s.panel_bias, task.bias.data != nullptr ? kStripRows * kPanelKeys<T> : 0);
     arena.allocate(s.panel_bias_tangent, task.tangents.bias.data != nullptr ? kStripRows * kPanelKeys<T> : 0);
     return arena.used();

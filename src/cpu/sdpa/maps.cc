@@ -39,7 +39,7 @@ void run_kernel(const MapsProblem& problem, std::int64_t b, std::int64_t n, cons
   MapsTask task;
   set_sizes(part, task);
   set_heads(part, nullptr, part.q, part.k, b, part.kv_head(n), task);
-  task.k_scale = plane_of(part.k_scale, b, part.kv_head(n));
+  task.k_scale = head_view(part.k_scale, b, part.kv_head(n));
   std::vector<RowKind> kinds;
   if (part.unmasked()) {
     static_cast<KeySet&>(task) = KeySet{};
@@ -96,7 +96,7 @@ void write_maps(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<
   const std::int64_t size = static_cast<std::int64_t>(info(out.dtype()).size);
   for_each_run(p, queries, [&](const Run& run) {
     run_kernel(p, b, n, run, [&](MapsTask& task) {
-      task.out = plane_of(out, b, n), task.out_dtype = out.dtype();
+      task.out = head_view(out, b, n), task.out_dtype = out.dtype();
       const KeyRange keys = run.document.keys;
       const TensorView head(task.out.data, out.dtype(), out.shape().last(2), {task.out.row, task.out.column});
       fill_other_keys(head.slice(0, run.first, run.last), keys, masked_value(p));

@@ -36,7 +36,7 @@ std::int64_t blocks_of(std::int64_t extent, std::int64_t block) { return (extent
 
 RowKind row_kind(const KeySet& set, EmptyRows mode, std::int64_t head, std::int64_t t) {
   KeyRange range = without_skipped_ends(set, head, t, key_range(set, t));
-  while (!range.empty() && !planes_attend(set, head, t, range.first)) ++range.first;
+  while (!range.empty() && !masks_attend(set, head, t, range.first)) ++range.first;
   return !range.empty() ? RowKind::masked : mode == EmptyRows::uniform ? RowKind::uniform : RowKind::unmasked;
 }
 
@@ -63,8 +63,8 @@ MaskBlocks::Table MaskBlocks::kinds_of_lists(const Problem& problem, int mask) {
   }
   const Shape heads = of_heads.shape().first(all.size());
   const KeySet set = problem.key_set(0, 0, document);
-  const BooleanPlane& plane = set.planes[mask];
-  const std::int64_t row_blocks = plane.row_of_query(problem.queries - 1) + 1, count = numel(heads);
+  const BooleanMask& booleans = set.masks[mask];
+  const std::int64_t row_blocks = booleans.row_of_query(problem.queries - 1) + 1, count = numel(heads);
   const auto with_blocks = [&](Shape shape) {
     shape.push_back(row_blocks), shape.push_back(key_blocks);
     return shape;
@@ -72,13 +72,13 @@ MaskBlocks::Table MaskBlocks::kinds_of_lists(const Problem& problem, int mask) {
   Table table;
   table.memory = Tensor::uninitialised(DType::u8, with_blocks(heads));
   auto* const kinds = reinterpret_cast<BlockKind*>(table.memory.data<std::uint8_t>());
-  parallel_for(count * row_blocks, 1 + static_cast<std::int64_t>(kLeastPiece) / (1 + key_blocks), problem.executor, [&](std::int64_t first, std::int64_t last) {
+  parallel_for(count * row_blocks, 1 + static_cast<std::int64_t>(kLeastPieceNanoseconds) / (1 + key_blocks), problem.executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t index = first; index < last; ++index) {
-      const std::uint8_t* const row = plane.data + offset_at(heads, of_heads.strides().first(all.size()), index / row_blocks) + index % row_blocks * plane.row;
+      const std::uint8_t* const row = booleans.data + offset_at(heads, of_heads.strides().first(all.size()), index / row_blocks) + index % row_blocks * booleans.row;
       for (std::int64_t block = 0; block < key_blocks; ++block) {
         const std::int64_t key = block * kMaskBlockKeys, end = std::min(problem.keys, key + kMaskBlockKeys);
         SeenValues seen;
-        for (std::int64_t i = plane.column_of_key(key); i <= plane.column_of_key(end - 1); ++i) (row[i * plane.column] != 0 ? seen.some_true : seen.some_false) = true;
+        for (std::int64_t i = booleans.column_of_key(key); i <= booleans.column_of_key(end - 1); ++i) (row[i * booleans.column] != 0 ? seen.some_true : seen.some_false) = true;
         kinds[index * key_blocks + block] = seen.both() ? BlockKind::partial : seen.some_true ? BlockKind::full : BlockKind::skip;
       }
     }
@@ -110,20 +110,20 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
     table.memory = Tensor::uninitialised(DType::u8, shape);
     auto* const blocks = reinterpret_cast<BlockKind*>(table.memory.data<std::uint8_t>());
     const auto* const data = static_cast<const std::uint8_t*>(bytes.data());
-    const std::int64_t row_blocks = shape[-2], planes = numel(shape.first(shape.size() - 2));
+    const std::int64_t row_blocks = shape[-2], matrices = numel(shape.first(shape.size() - 2));
     const Shape heads = shared.first(shared.size() - 2);
     const Strides strides = bytes.strides().first(shared.size() - 2);
-    constexpr auto kLeastBytes = static_cast<std::int64_t>(20 * kLeastPiece);  // a thread analyses 20 bytes in a nanosecond, so this number of bytes takes kLeastPiece
+    constexpr auto kLeastBytes = static_cast<std::int64_t>(20 * kLeastPieceNanoseconds);  // a thread analyses 20 bytes in a nanosecond, so this number of bytes takes kLeastPiece
     const std::int64_t grain = 1 + kLeastBytes / (1 + std::min(rows, kMaskBlockQueries) * columns);
-    parallel_for(planes * row_blocks, grain, problem.executor, [&](std::int64_t first, std::int64_t last) {
+    parallel_for(matrices * row_blocks, grain, problem.executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t index = first; index < last; ++index) {
         const std::int64_t begin = index % row_blocks * kMaskBlockQueries, end = std::min(rows, begin + kMaskBlockQueries);
-        const std::uint8_t* const plane = data + offset_at(heads, strides, index / row_blocks);
+        const std::uint8_t* const booleans = data + offset_at(heads, strides, index / row_blocks);
         for (std::int64_t block = 0; block < key_blocks; ++block) {
           const std::int64_t key = columns == 1 ? 0 : block * kMaskBlockKeys, count = std::min(kMaskBlockKeys, columns - key);
           SeenValues seen;
           for (std::int64_t t = begin; t < end && !seen.both(); ++t)
-            read_row(plane + t * row_stride + key * column_stride, column_stride, count, seen);
+            read_row(booleans + t * row_stride + key * column_stride, column_stride, count, seen);
           const bool some = mask.attend ? seen.some_true : seen.some_false;
           blocks[index * key_blocks + block] = seen.both() ? BlockKind::partial : some ? BlockKind::full : BlockKind::skip;
         }
@@ -137,7 +137,7 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
   const std::int64_t groups = problem.batch * kv_heads_, rows = group_ * problem.queries;
   std::vector<RowKind> kinds(static_cast<std::size_t>(groups * rows));
   filled_.resize(static_cast<std::size_t>(groups));
-  constexpr auto kLeastRows = static_cast<std::int64_t>(kLeastPiece / 2);  // a row takes 2 ns, so this number of rows takes kLeastPiece
+  constexpr auto kLeastRows = static_cast<std::int64_t>(kLeastPieceNanoseconds / 2);  // a row takes 2 ns, so this number of rows takes kLeastPiece
   parallel_for(groups, 1 + kLeastRows / rows, problem.executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       KeySet set = problem.key_set(i / kv_heads_, i % kv_heads_ * group_, document);
@@ -152,8 +152,8 @@ void MaskBlocks::attach(std::int64_t b, std::int64_t kv, KeySet& set) const {
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     const ConstTensorView& blocks = tables_[i].blocks;
     const auto slice = head_slice<const std::uint8_t>(blocks, b, kv * group_);
-    set.planes[i].blocks = reinterpret_cast<const BlockKind*>(slice.data);
-    set.planes[i].block_head = blocks.stride(-3), set.planes[i].block_row = slice.row_stride;
+    set.masks[i].blocks = reinterpret_cast<const BlockKind*>(slice.data);
+    set.masks[i].block_head = blocks.stride(-3), set.masks[i].block_row = slice.row_stride;
   }
   const std::int64_t group = b * kv_heads_ + kv;
   set.row_kinds = !kinds_.empty() && filled_[static_cast<std::size_t>(group)] != 0 ? kinds_.data() + group * group_ * set.queries : nullptr;

@@ -14,7 +14,7 @@ class MaskBlocks {
  public:
   explicit MaskBlocks(const Problem& problem);  // the problem must have one document
 
-  // Sets the blocks of the planes and the row kinds of `set`, which is the key set of the heads that share key/value head kv.
+  // Sets the blocks of the masks and the row kinds of `set`, which is the key set of the heads that share key/value head kv.
   void attach(std::int64_t b, std::int64_t kv, KeySet& set) const;
 
  private:

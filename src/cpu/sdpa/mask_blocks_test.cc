@@ -11,9 +11,9 @@ namespace {
 // Returns a mask whose blocks of `height` x `width` pairs are all true or all false, except that some blocks have one pair with the opposite value.
 Tensor blocky(Random& random, const Shape& shape, std::int64_t height, std::int64_t width) {
   Tensor mask(DType::boolean, shape);
-  const std::int64_t rows = shape[-2], columns = shape[-1], planes = mask.numel() / std::max<std::int64_t>(1, rows * columns);
-  for (std::int64_t plane = 0; plane < planes; ++plane) {
-    bool* const data = mask.data<bool>() + plane * rows * columns;
+  const std::int64_t rows = shape[-2], columns = shape[-1], matrices = mask.numel() / std::max<std::int64_t>(1, rows * columns);
+  for (std::int64_t booleans = 0; booleans < matrices; ++booleans) {
+    bool* const data = mask.data<bool>() + booleans * rows * columns;
     for (std::int64_t t = 0; t < rows; t += height) {
       for (std::int64_t s = 0; s < columns; s += width) {
         const bool truth = random.coin();
@@ -60,7 +60,7 @@ TEST(MaskBlocks, SayWhatTheBooleansOfABlockSay) {
             const BlockKind expected = attended == 0                            ? BlockKind::skip
                                        : attended == (bottom - t) * (right - s) ? BlockKind::full
                                                                                 : BlockKind::partial;
-            const BlockKind* const found = blocks_of_query(set.planes[0], n, t);
+            const BlockKind* const found = blocks_of_query(set.masks[0], n, t);
             ASSERT_EQ(found == nullptr, keys <= kMaskBlockKeys);
             if (found == nullptr) continue;
             EXPECT_EQ(found[s / kMaskBlockKeys], expected) << b << " " << n << " " << t << " " << s;
@@ -187,7 +187,7 @@ TEST(MaskBlocks, SayWhichPartOfABlockIsListed) {
               const std::vector<double> pairs = to_doubles(row.slice(0, s, std::min(c.sizes.keys, s + kMaskBlockKeys)));
               const auto listed = static_cast<std::size_t>(std::count(pairs.begin(), pairs.end(), 1.0));
               const BlockKind expected = listed == 0 ? BlockKind::skip : listed == pairs.size() ? BlockKind::full : BlockKind::partial;
-              ASSERT_EQ(blocks_of_query(set.planes[0], n, t)[s / kMaskBlockKeys], expected) << b << " " << kv << " " << n << " " << t << " " << s;
+              ASSERT_EQ(blocks_of_query(set.masks[0], n, t)[s / kMaskBlockKeys], expected) << b << " " << kv << " " << n << " " << t << " " << s;
             }
           }
         }
@@ -268,7 +268,7 @@ TEST(MaskBlocks, OfTwoMasksThatLeaveTheSameKeysToDifferentRows) {
 
 TEST(MaskBlocks, OnePlaneMoreThanThereAreIsRefused) {
   KeyRules rules;
-  for (int i = 0; i < KeySet::kMostPlanes; ++i) rules.add({});
+  for (int i = 0; i < KeySet::kMostMasks; ++i) rules.add({});
   EXPECT_NE(error_message([&] { rules.add({}); }), "");
 }
 

@@ -19,7 +19,7 @@ struct RowScales {
   std::int64_t stride = 0;
 
   RowScales() = default;
-  RowScales(const Plane& plane, std::int64_t first) : data(static_cast<const float*>(plane.data)), stride(plane.row) {
+  RowScales(const HeadView& view, std::int64_t first) : data(static_cast<const float*>(view.data)), stride(view.row) {
     if (data != nullptr) data += first * stride;
   }
   // Returns the scale of a row, or `otherwise` if there are no scales.
@@ -35,11 +35,11 @@ struct StoredRows {
   RowScales<T> scales;
   std::int64_t available;  // number of rows that exist and may be prefetched
 
-  StoredRows(const Storage* rows, const Plane& plane, std::int64_t row_width, std::int64_t rows_from_here, T times,
+  StoredRows(const Storage* rows, const HeadView& view, std::int64_t row_width, std::int64_t rows_from_here, T times,
              const RowScales<T>& row_scales = {})
       : data(rows),
-        row_stride(plane.row),
-        column_stride(plane.column),
+        row_stride(view.row),
+        column_stride(view.column),
         width(row_width),
         factor(times),
         scales(row_scales),

@@ -22,17 +22,17 @@ struct StripPanel {
 template <class T>
 class PanelBias {
  public:
-  POLYHEAD_INLINE void load(const Plane& plane, DType dtype, const StripPanel& panel, T* memory) {
-    const bool in_place = panel.keys % kLanes<T> == 0 && plane.column == 1 && dtype == kOwnStorage<T>;
+  POLYHEAD_INLINE void load(const HeadView& view, DType dtype, const StripPanel& panel, T* memory) {
+    const bool in_place = panel.keys % kLanes<T> == 0 && view.column == 1 && dtype == kOwnStorage<T>;
     for (int i = 0; i < panel.count; ++i) {
       T* const copy = memory + i * kPanelKeys<T>;
       rows_[i] = copy;
-      with_storage<T>(dtype, plane.data, [&](auto* data) {
-        const auto* row = row_of(plane, data, panel.rows[i]) + panel.first_key * plane.column;
+      with_storage<T>(dtype, view.data, [&](auto* data) {
+        const auto* row = row_of(view, data, panel.rows[i]) + panel.first_key * view.column;
         if (in_place) {
           rows_[i] = reinterpret_cast<const T*>(row);
         } else {
-          widen_row<T>(row, plane.column, panel.keys, T{1}, copy);
+          widen_row<T>(row, view.column, panel.keys, T{1}, copy);
         }
       });
     }
@@ -58,15 +58,15 @@ class PanelBias {
   const T* rows_[kStripRows];
 };
 
-// The boolean masks of a strip's rows for a panel. load() needs memory for KeySet::kMostPlanes x kStripRows x kPanelKeys bytes.
+// The boolean masks of a strip's rows for a panel. load() needs memory for KeySet::kMostMasks x kStripRows x kPanelKeys bytes.
 template <class T>
 class PanelMasks {
  public:
   // `masked` says that some of the keys may be masked. If it is false, no mask bytes are loaded.
   POLYHEAD_INLINE void load(const HeadGroup& group, const StripPanel& panel, bool masked, std::uint8_t* memory) {
-    count_ = masked ? group.plane_count : 0;
+    count_ = masked ? group.mask_count : 0;
     for (int m = 0; m < count_; ++m) {
-      const BooleanPlane& mask = group.planes[m];
+      const BooleanMask& mask = group.masks[m];
       attend_[m] = mask.attend;
       for (int i = 0; i < panel.count; ++i) {
         std::uint8_t* const copy = memory + (m * kStripRows + i) * kPanelKeys<T>;
@@ -94,8 +94,8 @@ class PanelMasks {
   }
 
  private:
-  const std::uint8_t* masks_[KeySet::kMostPlanes][kStripRows];
-  bool attend_[KeySet::kMostPlanes];
+  const std::uint8_t* masks_[KeySet::kMostMasks][kStripRows];
+  bool attend_[KeySet::kMostMasks];
   int count_ = 0;
 };
 

@@ -13,7 +13,7 @@ inline constexpr T kInfinity = static_cast<T>(__builtin_inff());
 
 POLYHEAD_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 POLYHEAD_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-POLYHEAD_INLINE std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
+POLYHEAD_INLINE std::int64_t round_up(std::int64_t x, std::int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 // scratch_bytes() returns the size of a kernel's scratch, and run_kernel() runs the kernel. Both choose the compute type by the task's dtype.
 template <template <class> class Scratch, class Task>
@@ -57,13 +57,13 @@ POLYHEAD_INLINE KeyRange narrow_range_of(const KeySet& set, const Row& row) {
 }
 
 template <class T, class P>
-POLYHEAD_INLINE const T* row_of(const P& plane, const T* data, const Row& row) {
-  return data + row.head * plane.head + row.query * plane.row;
+POLYHEAD_INLINE const T* row_of(const P& view, const T* data, const Row& row) {
+  return data + row.head * view.head + row.query * view.row;
 }
 
 // Returns whether the boolean masks allow the row to attend to the key.
 POLYHEAD_INLINE bool attends_to(const KeySet& set, const Row& row, std::int64_t key) {
-  return kind_of(set, row) != RowKind::masked || planes_attend(set, row.head, row.query, key);
+  return kind_of(set, row) != RowKind::masked || masks_attend(set, row.head, row.query, key);
 }
 
 // For a row whose `sum` is not finite: sets x to `sum` at each attended key, and to 0 at masked keys.
@@ -75,15 +75,15 @@ POLYHEAD_INLINE void spread_non_finite(const HeadGroup& group, const Row& row, K
 // Returns the mask bytes of the row, where element i belongs to key first + i, for i in [low, high). They are read in place if they are contiguous, else copied to
 // `to`.
 template <class P>
-POLYHEAD_INLINE const std::uint8_t* row_bytes(const P& plane, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
-  const std::uint8_t* bytes = row_of(plane, static_cast<const std::uint8_t*>(plane.data), row) + first * plane.column;
-  if (plane.column == 1) return bytes;
-  for (std::int64_t i = low; i < high; ++i) to[i] = bytes[i * plane.column];
+POLYHEAD_INLINE const std::uint8_t* row_bytes(const P& view, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
+  const std::uint8_t* bytes = row_of(view, static_cast<const std::uint8_t*>(view.data), row) + first * view.column;
+  if (view.column == 1) return bytes;
+  for (std::int64_t i = low; i < high; ++i) to[i] = bytes[i * view.column];
   return to;
 }
 
 // Returns the mask bytes of the row as row_bytes() does. If the mask has listed blocks, the bytes are always copied, one block at a time.
-POLYHEAD_INLINE const std::uint8_t* mask_bytes(const BooleanPlane& mask, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
+POLYHEAD_INLINE const std::uint8_t* mask_bytes(const BooleanMask& mask, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
   if (!mask.listed()) return row_bytes(mask, row, first, low, high, to);
   const std::uint8_t* const blocks = mask.data + row.head * mask.head + mask.row_of_query(row.query) * mask.row;
   for (std::int64_t i = low; i < high;) {
@@ -168,8 +168,8 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
     });
   }
   if (group.bias.data != nullptr) factor = 1;  // also for uniform rows, to which no bias was added: score_exp_of() has one result for all rows of a task
-  for (int i = 0; i < group.plane_count && kind == RowKind::masked; ++i) {
-    const BooleanPlane& mask = group.planes[i];
+  for (int i = 0; i < group.mask_count && kind == RowKind::masked; ++i) {
+    const BooleanMask& mask = group.masks[i];
     const std::uint8_t* bytes_of_row = mask_bytes(mask, row, first, low, high, bytes);
     std::int64_t s = low;
     for (; s + kWidth <= high; s += kWidth) store_vector<T>(where_bytes<T>(bytes_of_row + s, mask.attend, load_vector(x + s), -kInfinity<T>), x + s);

@@ -19,20 +19,20 @@ constexpr double kReadElement = 12;  // cost of reading and packing an element o
 constexpr double kRowElement = 4;    // cost of loading an element of q or of storing an element of out
 constexpr double kPair = 16;         // cost of exp, p and d_score for a pair (query, key)
 constexpr double kRegion = 1e6;      // cost of waking the threads and of waiting until they have finished
-constexpr double kLeastCost = kLeastPiece * kMultiplyAddsPerNanosecond;
+constexpr double kLeastCost = kLeastPieceNanoseconds * kMultiplyAddsPerNanosecond;
 
 // Consecutive items of equal cost.
-struct Items {
+struct EqualItems {
   double cost;
   std::int64_t count;
 };
 
 // Cuts the items into pieces of similar cost, each of at least kLeastCost if there are several pieces. Returns the cost of the thread that ends last.
-double cut_pieces(std::span<const Items> all, int threads, std::vector<std::int64_t>& pieces) {
+double cut_pieces(std::span<const EqualItems> all, int threads, std::vector<std::int64_t>& pieces) {
   constexpr double kPiecesPerThread = 16;  // with many small pieces, all threads end at about the same time
   double total = 0;
   std::int64_t count = 0;
-  for (const Items& items : all) total += items.cost * static_cast<double>(items.count), count += items.count;
+  for (const EqualItems& items : all) total += items.cost * static_cast<double>(items.count), count += items.count;
   pieces = {0};
   if (count == 1) {
     pieces.push_back(count);
@@ -42,7 +42,7 @@ double cut_pieces(std::span<const Items> all, int threads, std::vector<std::int6
   std::vector<double> costs;
   double piece = 0;
   std::int64_t item = 0;
-  for (const Items& items : all) {
+  for (const EqualItems& items : all) {
     const double cost = std::max(1.0, items.cost);
     for (std::int64_t left = items.count; left > 0;) {
       const auto some = std::min(left, std::max<std::int64_t>(1, static_cast<std::int64_t>((wanted - piece) / cost)));
@@ -164,7 +164,7 @@ void BackwardSchedule::cut(const AttentionSizes& sizes, const Together& together
     load.longest = load.work;
     return;
   }
-  std::vector<Items> items;
+  std::vector<EqualItems> items;
   for (const BackwardCell& cell : cells) items.push_back({cell.cost * all / separate, sequences * heads});
   load.longest = cut_pieces(items, threads, pieces);
   if (pieces.size() > 2) load.longest += kRegion;
@@ -308,7 +308,7 @@ void ForwardSchedule::share(const AttentionSizes& sizes, int threads) {
     load.longest = load.work;
     return;
   }
-  std::vector<Items> items;
+  std::vector<EqualItems> items;
   double merged = 0;
   for (const ForwardBlock& block : blocks) {
     double cost = block.cost;

@@ -25,7 +25,7 @@ struct PendingFactors {
 // For the keys `own`, relative to key `first`: replaces the products x = <q, k> by scores, and t = <q', k> + <q, k'> by the tangents of the scores. The caller must
 // still multiply both by the returned factors. Scores of masked keys become -infinity; tangents of masked keys may be anything.
 template <class T>
-PendingFactors<T> finish_tangents(const HeadGroup& group, const TangentPlanes& tangents, const Row& row, const ScoreScale<T>& scale, std::int64_t first, KeyRange own,
+PendingFactors<T> finish_tangents(const HeadGroup& group, const TangentViews& tangents, const Row& row, const ScoreScale<T>& scale, std::int64_t first, KeyRange own,
                                   T* x, T* t, const RowLines<T>& lines) {
   constexpr int kWidth = kLanes<T>;
   const std::int64_t begin = own.first / kWidth * kWidth, end = round_up(own.last, kWidth);
@@ -82,7 +82,7 @@ T sink_weight(const HeadGroup& group, const Row& row, const RowValues<T>& values
 }
 
 template <class T>
-T sink_tangent_of(const TangentPlanes& tangents, const Row& row) {
+T sink_tangent_of(const TangentViews& tangents, const Row& row) {
   return tangents.sink.data == nullptr ? T{0} : *row_of(tangents.sink, static_cast<const T*>(tangents.sink.data), row);
 }
 

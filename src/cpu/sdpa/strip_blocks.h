@@ -15,22 +15,22 @@ static_assert(kMaskBlockKeys % kPanelKeys<float> == 0 && kMaskBlockKeys % kPanel
 class StripBlocks {
  public:
   POLYHEAD_INLINE void begin(const KeySet& set) {
-    planes_ = set.plane_count;
+    mask_count_ = set.mask_count;
     known_ = true;
-    for (int i = 0; i < planes_; ++i) count_[i] = 0, known_ = known_ && set.planes[i].blocks != nullptr;
+    for (int i = 0; i < mask_count_; ++i) count_[i] = 0, known_ = known_ && set.masks[i].blocks != nullptr;
   }
 
   // Adds consecutive rows to the strip. Rows in the same block of queries have the same kinds of key blocks, which are stored once. An empty row that attends
   // to all keys by empty_rows attends to masked keys too; if the strip has such a row, every block counts as partial.
   POLYHEAD_INLINE void add(const KeySet& set, const Row* rows, int count) {
     for (int r = 0; r < count && set.row_kinds != nullptr; ++r) known_ = known_ && kind_of(set, rows[r]) == RowKind::masked;
-    for (int i = 0; i < planes_ && known_; ++i) {
-      const BooleanPlane& plane = set.planes[i];
-      const BlockKind* const first = rows_[i][count_[i]++] = blocks_of_query(plane, rows[0].head, rows[0].query);
+    for (int i = 0; i < mask_count_ && known_; ++i) {
+      const BooleanMask& mask = set.masks[i];
+      const BlockKind* const first = rows_[i][count_[i]++] = blocks_of_query(mask, rows[0].head, rows[0].query);
       const Row& last = rows[count - 1];
-      if (last.head == rows[0].head && blocks_of_query(plane, last.head, last.query) == first) continue;  // all rows lie in the same block of queries
+      if (last.head == rows[0].head && blocks_of_query(mask, last.head, last.query) == first) continue;  // all rows lie in the same block of queries
       for (int r = 1; r < count; ++r) {
-        const BlockKind* const blocks = blocks_of_query(plane, rows[r].head, rows[r].query);
+        const BlockKind* const blocks = blocks_of_query(mask, rows[r].head, rows[r].query);
         if (rows_[i][count_[i] - 1] != blocks) rows_[i][count_[i]++] = blocks;
       }
     }
@@ -39,7 +39,7 @@ class StripBlocks {
   POLYHEAD_INLINE BlockKind at(std::int64_t key) const {
     if (!known_) return BlockKind::partial;
     BlockKind result = BlockKind::full;
-    for (int i = 0; i < planes_; ++i) {
+    for (int i = 0; i < mask_count_; ++i) {
       BlockKind of_plane = rows_[i][0][key / kMaskBlockKeys];
       for (int j = 1; j < count_[i]; ++j) of_plane = rows_[i][j][key / kMaskBlockKeys] == of_plane ? of_plane : BlockKind::partial;
       result = of_plane < result ? of_plane : result;
@@ -57,9 +57,9 @@ class StripBlocks {
   }
 
  private:
-  const BlockKind* rows_[KeySet::kMostPlanes][kMostStripRows];
-  int count_[KeySet::kMostPlanes];
-  int planes_ = 0;
+  const BlockKind* rows_[KeySet::kMostMasks][kMostStripRows];
+  int count_[KeySet::kMostMasks];
+  int mask_count_ = 0;
   bool known_ = false;
 };
 

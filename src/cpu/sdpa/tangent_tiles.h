@@ -103,7 +103,7 @@ void weigh_tiles(TangentStrip<T>& strip, KeyRange keys) {
   strip.find_inner(strip.s.keys);
   for (int i = 0; i < strip.rows; ++i) strip.l[i] = strip.m[i] = Vector<T>{};
   if (strip.task.bias.data != nullptr) return weigh_panels<true, true>(strip, keys);
-  strip.task.plane_count != 0 ? weigh_panels<false, true>(strip, keys) : weigh_panels<false, false>(strip, keys);
+  strip.task.mask_count != 0 ? weigh_panels<false, true>(strip, keys) : weigh_panels<false, false>(strip, keys);
 }
 
 }  // namespace

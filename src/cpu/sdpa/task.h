@@ -16,8 +16,8 @@ struct BasicPlane {
   Void* data = nullptr;
   std::int64_t head = 0, row = 0, column = 0;
 };
-using Plane = BasicPlane<const void>;
-using MutablePlane = BasicPlane<void>;
+using HeadView = BasicPlane<const void>;
+using MutableHeadView = BasicPlane<void>;
 
 // The query heads that share one key/value head, in one sequence or in one document: their tensors, mask and options. The rows of all heads of the group have
 // consecutive numbers: row r is query r % queries of head r / queries. Head 0 is the group's first head.
@@ -31,15 +31,15 @@ struct HeadGroup : KeySet {
   const ScoreRule* rule = nullptr;  // nullptr: none
   std::int64_t rule_batch = 0, rule_head = 0, rule_query = 0, rule_key = 0;  // indices that are passed to the rule for this sequence, head 0, query 0 and key 0
 
-  Plane q, k, v;           // k and v have one head
-  Plane k_scale, v_scale;  // scales of int8 k and v: one float32 for each row
-  Plane bias;
+  HeadView q, k, v;           // k and v have one head
+  HeadView k_scale, v_scale;  // scales of int8 k and v: one float32 for each row
+  HeadView bias;
   DType bias_dtype = DType::f32;  // the dtype of q, or the compute type
-  Plane sink;  // sink logits [head, row] in the compute type; absent: no sink
+  HeadView sink;  // sink logits [head, row] in the compute type; absent: no sink
 
   bool dropout = false;
   double dropout_scale = 1;
-  Plane keep;                    // the caller's keep bits, one byte each; absent: Philox generates the bits
+  HeadView keep;                    // the caller's keep bits, one byte each; absent: Philox generates the bits
   std::uint64_t drop_below = 0;  // p 2^32, p the dropout probability: a pair whose random 32-bit word is below this number is dropped
   std::uint32_t seed[2] = {}, batch_index = 0, first_head = 0;
   std::int64_t dropout_query = 0, dropout_key = 0;  // positions of query 0 and key 0 in Philox's counters
@@ -65,7 +65,7 @@ constexpr std::int64_t partial_stride(std::int64_t v_width) { return (v_width + 
 
 // A task of the forward pass: some rows of a group with all keys, or with one key split (some consecutive key blocks).
 struct ForwardTask : HeadGroup {
-  MutablePlane out, lse, attention_weights;
+  MutableHeadView out, lse, attention_weights;
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_key = 0, last_key = 0;  // the keys of this task
   // If the task computes a key split: the memory [blocks, rows, partial_stride()] to which o, m and l of each key block are written in the compute type. out
@@ -77,15 +77,15 @@ struct ForwardTask : HeadGroup {
 constexpr std::int64_t gradient_stride(std::int64_t width) { return (width + 15) / 16 * 16; }
 
 // A task of the backward pass: some rows of a group and some keys. It computes d_q of these rows and d_k and d_v of these keys, summed over the pairs of the
-// task. A gradient whose plane is absent is not computed. d_q is summed over one split of keys after the other, d_k and d_v over one split of rows after the
+// task. A gradient whose view is absent is not computed. d_q is summed over one split of keys after the other, d_k and d_v over one split of rows after the
 // other: each split is summed from 0 and then added to the sum of the splits before it. Therefore several tasks of one split each, whose sums are added in the
 // order of the splits, give the same bits as one task.
 struct BackwardTask : HeadGroup {
-  Plane out, lse, d_out;
-  MutablePlane d_q, d_k, d_v;
-  MutablePlane d_bias;  // if write_d_bias, the task writes it in the tensor's dtype, with one element for each pair; else the task adds to it in the compute type
+  HeadView out, lse, d_out;
+  MutableHeadView d_q, d_k, d_v;
+  MutableHeadView d_bias;  // if write_d_bias, the task writes it in the tensor's dtype, with one element for each pair; else the task adds to it in the compute type
   double* rule_sums = nullptr;  // [head, gradient_count], to which the score rule adds its gradients; nullptr: not computed
-  MutablePlane d_sink;  // float64 [head, row]; written by the task whose first key is 0
+  MutableHeadView d_sink;  // float64 [head, row]; written by the task whose first key is 0
   bool write_d_bias = false;
   bool part_of_keys = false;    // true: lse and out were computed from more keys than those of the problem, so they are used unchanged (BackwardProblem::part_of_keys)
   bool stream_d_bias = false;  // write d_bias with non-temporal stores
@@ -101,9 +101,9 @@ struct BackwardTask : HeadGroup {
 };
 
 // The tangents of a group's inputs (docs/maths.md, section 3a), in the dtypes of the inputs. An absent tangent means zeros. k and v have one head.
-struct TangentPlanes {
-  Plane q, k, v, bias;
-  Plane sink;  // [head, row] in the compute type
+struct TangentViews {
+  HeadView q, k, v, bias;
+  HeadView sink;  // [head, row] in the compute type
 };
 
 // Numbers of a row that the jvp kernel computes and the backward_backward kernel reads. p = inverse exp(factor (x - shift) - lse), where `inverse` makes the p
@@ -116,18 +116,18 @@ struct RowValues {
 
 // A task of forward mode: some rows of a group with all keys.
 struct JvpTask : HeadGroup {
-  Plane out, lse;
-  TangentPlanes tangents;
-  MutablePlane out_tangent, lse_tangent;
-  Plane d_out;                 // if given, delta and phi of RowValues are computed
+  HeadView out, lse;
+  TangentViews tangents;
+  MutableHeadView out_tangent, lse_tangent;
+  HeadView d_out;                 // if given, delta and phi of RowValues are computed
   void* row_values = nullptr;  // RowValues of the compute type, one for each row of the group; nullptr: not computed
   std::int64_t first_row = 0, rows = 0;
 };
 
-// A task of the gradient of the backward pass: a BackwardTask with tangents and with the RowValues of the jvp. The planes of gradients receive the gradients of the
+// A task of the gradient of the backward pass: a BackwardTask with tangents and with the RowValues of the jvp. The views of gradients receive the gradients of the
 // loss that depends on the results of the backward pass.
 struct BackwardBackwardTask : BackwardTask {
-  TangentPlanes tangents;
+  TangentViews tangents;
   const void* row_values = nullptr;
 };
 
@@ -138,7 +138,7 @@ struct GradientTask {
   void* const* sums = nullptr;  // [splits]: address of the first row; the first array is overwritten
   std::int64_t splits = 0, rows = 0, width = 0;  // rows of sums are gradient_stride(width) apart
   double factor = 1;
-  MutablePlane to;  // row i of the result is row i of this tensor's first head
+  MutableHeadView to;  // row i of the result is row i of this tensor's first head
 };
 
 // Some rows of the attention map of one head of a group. Each finished row is passed to `consume` or, if `consume` is nullptr, written to `out`.
@@ -150,7 +150,7 @@ struct MapsTask : HeadGroup {
   // Receives the S values of row chosen[i]. Attention weights are 0 outside of `keys`; their entropy is -sum p log p. `sink`: attention weight of the sink.
   void (*consume)(void* consumer, std::int64_t i, const double* values, KeyRange keys, double entropy, double sink) = nullptr;
   void* consumer = nullptr;
-  MutablePlane out;              // row i belongs to chosen[i]
+  MutableHeadView out;              // row i belongs to chosen[i]
   DType out_dtype = DType::f32;  // float64 if the group's compute type is float64, else any other floating dtype
 };
 

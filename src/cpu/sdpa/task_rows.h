@@ -23,7 +23,7 @@ struct TaskRows {
   KeyRange part(std::int64_t index, std::int64_t first, std::int64_t count) const {
     const KeyRange& span = spans[index];
     const KeyRange keys{larger(span.first, first), smaller(span.last, first + count)};
-    if (group.plane_count == 0 || keys.empty() || kind_of(group, rows[index]) != RowKind::masked) return {keys.first - first, keys.last - first};
+    if (group.mask_count == 0 || keys.empty() || kind_of(group, rows[index]) != RowKind::masked) return {keys.first - first, keys.last - first};
     const KeyRange kept = without_skipped_ends(group, rows[index].head, rows[index].query, keys);
     return {kept.first - first, kept.last - first};
   }
@@ -53,20 +53,20 @@ struct TaskRows {
   }
 
   // Returns a row of a tensor: in place if possible, else widened to the compute type in `line`.
-  const T* line_of(const Plane& plane, const Row& row, std::int64_t width, T* line) const {
-    if (group.dtype == kOwnStorage<T> && plane.column == 1) return row_of(plane, static_cast<const T*>(plane.data), row);
-    with_storage<T>(group.dtype, plane.data, [&](auto* data) { widen_row<T>(row_of(plane, data, row), plane.column, width, T{1}, line); });
+  const T* line_of(const HeadView& view, const Row& row, std::int64_t width, T* line) const {
+    if (group.dtype == kOwnStorage<T> && view.column == 1) return row_of(view, static_cast<const T*>(view.data), row);
+    with_storage<T>(group.dtype, view.data, [&](auto* data) { widen_row<T>(row_of(view, data, row), view.column, width, T{1}, line); });
     return line;
   }
 
   // Copies the rows [block, block + count) of a tensor, multiplied by `factor`. Returns whether all elements are finite.
-  bool load(const Plane& plane, std::int64_t block, int count, std::int64_t width, std::int64_t padded, T factor, T* to) const {
-    return with_storage<T>(group.dtype, plane.data, [&](auto* data) {
+  bool load(const HeadView& view, std::int64_t block, int count, std::int64_t width, std::int64_t padded, T factor, T* to) const {
+    return with_storage<T>(group.dtype, view.data, [&](auto* data) {
       bool finite = true;
       for (int i = 0; i < count;) {  // each step copies the rows that belong to one head
         const Row& row = rows[block + i];
         const int run = static_cast<int>(smaller(count - i, group.queries - row.query));
-        finite &= copy_rows<T>(row_of(plane, data, row), plane.row, plane.column, run, width, padded, factor, to + i * padded);
+        finite &= copy_rows<T>(row_of(view, data, row), view.row, view.column, run, width, padded, factor, to + i * padded);
         i += run;
       }
       return finite;
@@ -74,16 +74,16 @@ struct TaskRows {
   }
 
   // Packs `count` rows of k or v, or of their tangents, from key `first` on into panels. `lines` is scratch for kLanes rows.
-  void pack_keys(const Plane& plane, std::int64_t first, std::int64_t count, std::int64_t width, T* lines, T* panels) const {
-    with_storage<T>(group.dtype, plane.data, [&](auto* data) {
-      pack_transposed(StoredRows(data + first * plane.row, plane, width, group.keys - first, T{1}), static_cast<int>(count), lines, panels);
+  void pack_keys(const HeadView& view, std::int64_t first, std::int64_t count, std::int64_t width, T* lines, T* panels) const {
+    with_storage<T>(group.dtype, view.data, [&](auto* data) {
+      pack_transposed(StoredRows(data + first * view.row, view, width, group.keys - first, T{1}), static_cast<int>(count), lines, panels);
     });
   }
 
   // Copies rows of k or v, with NaN and infinities replaced by 0. Returns true if all elements were finite.
-  bool copy_keys(const Plane& plane, std::int64_t first, std::int64_t count, std::int64_t width, std::int64_t padded, T* to) const {
-    const bool finite = with_storage<T>(group.dtype, plane.data, [&](auto* data) {
-      return copy_rows<T>(data + first * plane.row, plane.row, plane.column, static_cast<int>(count), width, padded, T{1}, to);
+  bool copy_keys(const HeadView& view, std::int64_t first, std::int64_t count, std::int64_t width, std::int64_t padded, T* to) const {
+    const bool finite = with_storage<T>(group.dtype, view.data, [&](auto* data) {
+      return copy_rows<T>(data + first * view.row, view.row, view.column, static_cast<int>(count), width, padded, T{1}, to);
     });
     if (!finite) zero_non_finite(to, count * padded, to);
     return finite;

@@ -7,13 +7,13 @@ namespace polyhead::models {
 using io::Json;
 
 char32_t JsonNode::need_character(std::string_view key) const {
-  const std::string text = need<std::string>(key);
+  const std::string text = required<std::string>(key);
   if (text.empty() || char_at(text, 0).last != text.size()) fail_at(key, cat("is ", io::quote(text), "; one character is needed"));
   return char_at(text, 0).code;
 }
 
-std::size_t JsonNode::need_count(std::string_view key) const {
-  const auto count = need<std::int64_t>(key);
+std::size_t JsonNode::required_count(std::string_view key) const {
+  const auto count = required<std::int64_t>(key);
   if (count < 0 || count >= std::int64_t{1} << 31) fail_at(key, cat("is ", count, "; it must be in [0, 2^31)"));
   return static_cast<std::size_t>(count);
 }

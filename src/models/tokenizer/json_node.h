@@ -22,19 +22,19 @@ class JsonNode {
   const JsonFile& file() const { return file_; }
   const io::Json& json() const { return json_; }
   const std::string& where() const { return where_; }
-  std::string place(std::string_view key) const { return cat(file_.name(), ": ", where_, where_.empty() ? "" : ".", key); }
+  std::string location(std::string_view key) const { return cat(file_.name(), ": ", where_, where_.empty() ? "" : ".", key); }
 
   template <class T>
   std::optional<T> get(std::string_view key) const {
     return file_.get<T>(json_, key, where_);
   }
   template <class T>
-  T need(std::string_view key) const {
+  T required(std::string_view key) const {
     file_.require(json_, key, where_);
     return *get<T>(key);
   }
   char32_t need_character(std::string_view key) const;
-  std::size_t need_count(std::string_view key) const;  // an integer in [0, 2^31)
+  std::size_t required_count(std::string_view key) const;  // an integer in [0, 2^31)
 
   bool has(std::string_view key) const { return JsonFile::find(json_, key) != nullptr; }
   JsonNode member(std::string_view key) const;              // Error if it is missing or not an object
@@ -59,7 +59,7 @@ struct StepKind {
 // Appends the steps of a node. Error (unsupported) if the type of the node or one of its members is unknown; the message names the known ones.
 template <class Steps>
 void read_step(const JsonNode& node, const std::vector<StepKind<Steps>>& kinds, Steps& steps) {
-  const std::string type = node.need<std::string>("type");
+  const std::string type = node.required<std::string>("type");
   for (const StepKind<Steps>& kind : kinds) {
     if (kind.name != type) continue;
     std::vector<std::string_view> keys = kind.keys;
@@ -67,16 +67,16 @@ void read_step(const JsonNode& node, const std::vector<StepKind<Steps>>& kinds, 
     node.file().allow_only(node.json(), keys, node.where());
     return kind.read(node, steps);
   }
-  fail(ErrorCode::unsupported, node.place("type"), " is '", type, "', which is not supported; supported: ", join(kinds, &StepKind<Steps>::name));
+  fail(ErrorCode::unsupported, node.location("type"), " is '", type, "', which is not supported; supported: ", join(kinds, &StepKind<Steps>::name));
 }
 
 // Returns the value that belongs to a member's name, which must be one of a few.
 template <class Value>
-Value need_choice(const JsonNode& node, std::string_view key, std::initializer_list<std::pair<std::string_view, Value>> choices) {
-  const std::string name = node.need<std::string>(key);
+Value required_choice(const JsonNode& node, std::string_view key, std::initializer_list<std::pair<std::string_view, Value>> choices) {
+  const std::string name = node.required<std::string>(key);
   for (const auto& [known, value] : choices)
     if (known == name) return value;
-  fail(ErrorCode::unsupported, node.place(key), " is '", name, "'; it must be one of ", join(choices, [](const auto& choice) { return choice.first; }));
+  fail(ErrorCode::unsupported, node.location(key), " is '", name, "'; it must be one of ", join(choices, [](const auto& choice) { return choice.first; }));
 }
 
 }  // namespace polyhead::models

@@ -14,16 +14,16 @@ const std::vector<StepKind<Steps>>& kinds() {
          steps.emplace_back(DecodeMetaspace{.replacement = metaspace.replacement, .drop_first = metaspace.prepend != PrependScheme::never});
        }},
       {"WordPiece", {"prefix", "cleanup"},
-       [](const JsonNode& node, Steps& steps) { steps.emplace_back(DecodeWordPiece{.prefix = node.need<std::string>("prefix"), .cleanup = node.need<bool>("cleanup")}); }},
-      {"BPEDecoder", {"suffix"}, [](const JsonNode& node, Steps& steps) { steps.emplace_back(DecodeEndSuffix{.suffix = node.need<std::string>("suffix")}); }},
+       [](const JsonNode& node, Steps& steps) { steps.emplace_back(DecodeWordPiece{.prefix = node.required<std::string>("prefix"), .cleanup = node.required<bool>("cleanup")}); }},
+      {"BPEDecoder", {"suffix"}, [](const JsonNode& node, Steps& steps) { steps.emplace_back(DecodeEndSuffix{.suffix = node.required<std::string>("suffix")}); }},
       {"ByteFallback", {}, [](const JsonNode&, Steps& steps) { steps.emplace_back(DecodeByteFallback{}); }},
       {"Fuse", {}, [](const JsonNode&, Steps& steps) { steps.emplace_back(FusePieces{}); }},
       {"Strip", {"content", "start", "stop"},
        [](const JsonNode& node, Steps& steps) {
-         steps.emplace_back(StripCharacter{.character = node.need_character("content"), .left = node.need_count("start"), .right = node.need_count("stop")});
+         steps.emplace_back(StripCharacter{.character = node.need_character("content"), .left = node.required_count("start"), .right = node.required_count("stop")});
        }},
       {"Replace", {"pattern", "content"},
-       [](const JsonNode& node, Steps& steps) { steps.emplace_back(ReplaceMatches{.pattern = read_pattern(node, "pattern"), .content = node.need<std::string>("content")}); }},
+       [](const JsonNode& node, Steps& steps) { steps.emplace_back(ReplaceMatches{.pattern = read_pattern(node, "pattern"), .content = node.required<std::string>("content")}); }},
       {"Sequence", {"decoders"},
        [](const JsonNode& node, Steps& steps) {
          for (const JsonNode& part : node.list("decoders")) read_decoder(part, steps);

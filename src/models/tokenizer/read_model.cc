@@ -11,10 +11,10 @@ using io::Json;
 
 void require_off(const JsonNode& node, std::string_view key, std::string_view meaning) {
   if (const auto value = node.get<double>(key); value && *value != 0)
-    fail(ErrorCode::unsupported, node.place(key), " is ", *value, ": ", meaning, " is not supported; it must be absent, null or 0");
+    fail(ErrorCode::unsupported, node.location(key), " is ", *value, ": ", meaning, " is not supported; it must be absent, null or 0");
 }
 
-ModelParts read_word_level(const JsonNode& node) { return {WordLevel{node.need<std::string>("unk_token")}, read_vocabulary(node, "vocab")}; }
+ModelParts read_word_level(const JsonNode& node) { return {WordLevel{node.required<std::string>("unk_token")}, read_vocabulary(node, "vocab")}; }
 
 ModelParts read_word_piece(const JsonNode& node) {
   return {WordPiece{.unknown = node.get<std::string>("unk_token").value_or("[UNK]"),
@@ -37,7 +37,7 @@ ModelParts read_byte_pairs(const JsonNode& node) {
   model.merges.reserve(merges.size());
   std::int64_t rank = 0;
   for (const Json& merge : merges) {
-    const std::string where = cat(node.place("merges"), "[", rank, "]");
+    const std::string where = cat(node.location("merges"), "[", rank, "]");
     if (const auto* line = merge.as<std::string>()) {
       if (line->starts_with("#version")) continue;
       add_merge(model, *line, rank++, vocabulary, where);
@@ -76,7 +76,7 @@ ModelParts read_unigram(const JsonNode& node) {
   }
   if (model.unknown && (*model.unknown < 0 || *model.unknown >= std::ssize(entries)))
     node.fail_at("unk_id", cat("is ", *model.unknown, "; the vocabulary has ", entries.size(), " pieces"));
-  return {std::move(model), Vocabulary(std::move(entries), node.place("vocab"))};
+  return {std::move(model), Vocabulary(std::move(entries), node.location("vocab"))};
 }
 
 struct ModelKind {
@@ -97,7 +97,7 @@ const std::array<ModelKind, 4>& kinds() {
 
 // Returns the type of the model. Files of old versions of `tokenizers` do not name the type, so it is guessed from the keys of the file.
 std::string type_of(const JsonNode& node) {
-  if (node.has("type")) return node.need<std::string>("type");
+  if (node.has("type")) return node.required<std::string>("type");
   if (node.has("merges")) return "BPE";
   if (const Json* vocabulary = JsonFile::find(node.json(), "vocab"); vocabulary != nullptr && vocabulary->as<Json::Array>() != nullptr) return "Unigram";
   return node.has("max_input_chars_per_word") ? "WordPiece" : "WordLevel";
@@ -112,7 +112,7 @@ ModelParts read_model(const JsonNode& node) {
     node.file().allow_only(node.json(), kind.keys, node.where());
     return kind.read(node);
   }
-  fail(ErrorCode::unsupported, node.place("type"), " is '", type, "', which is not supported; supported: ", join(kinds(), &ModelKind::name));
+  fail(ErrorCode::unsupported, node.location("type"), " is '", type, "', which is not supported; supported: ", join(kinds(), &ModelKind::name));
 }
 
 Vocabulary read_vocabulary(const JsonNode& node, std::string_view key) {

@@ -25,15 +25,15 @@ const std::vector<StepKind<Steps>>& kinds() {
       {"Lowercase", {}, [](const JsonNode&, Steps& steps) { steps.emplace_back(Lowercase{}); }},
       {"StripAccents", {}, [](const JsonNode&, Steps& steps) { steps.emplace_back(StripAccents{}); }},
       {"Strip", {"strip_left", "strip_right"},
-       [](const JsonNode& node, Steps& steps) { steps.emplace_back(StripEnds{.left = node.need<bool>("strip_left"), .right = node.need<bool>("strip_right")}); }},
+       [](const JsonNode& node, Steps& steps) { steps.emplace_back(StripEnds{.left = node.required<bool>("strip_left"), .right = node.required<bool>("strip_right")}); }},
       {"Replace", {"pattern", "content"},
-       [](const JsonNode& node, Steps& steps) { steps.emplace_back(ReplaceMatches{.pattern = read_pattern(node, "pattern"), .content = node.need<std::string>("content")}); }},
-      {"Prepend", {"prepend"}, [](const JsonNode& node, Steps& steps) { steps.emplace_back(Prepend{.text = node.need<std::string>("prepend")}); }},
+       [](const JsonNode& node, Steps& steps) { steps.emplace_back(ReplaceMatches{.pattern = read_pattern(node, "pattern"), .content = node.required<std::string>("content")}); }},
+      {"Prepend", {"prepend"}, [](const JsonNode& node, Steps& steps) { steps.emplace_back(Prepend{.text = node.required<std::string>("prepend")}); }},
       {"ByteLevel", {}, [](const JsonNode&, Steps& steps) { steps.emplace_back(ByteLevelText{}); }},
       {"Nmt", {}, [](const JsonNode&, Steps& steps) { steps.emplace_back(Nmt{}); }},
       {"Precompiled", {"precompiled_charsmap"},
        [](const JsonNode& node, Steps& steps) {
-         steps.emplace_back(std::make_shared<const CharsMap>(node.need<std::string>("precompiled_charsmap"), node.place("precompiled_charsmap")));
+         steps.emplace_back(std::make_shared<const CharsMap>(node.required<std::string>("precompiled_charsmap"), node.location("precompiled_charsmap")));
        }},
       {"Sequence", {"normalizers"},
        [](const JsonNode& node, Steps& steps) {
@@ -50,8 +50,8 @@ Regex read_pattern(const JsonNode& node, std::string_view key) {
   const JsonNode pattern = node.member(key);
   constexpr std::string_view kKinds[] = {"String", "Regex"};
   pattern.file().allow_only(pattern.json(), kKinds, pattern.where());
-  if (const auto text = pattern.get<std::string>("String")) return Regex::literal(*text, pattern.place("String"));
-  return Regex(pattern.need<std::string>("Regex"), pattern.place("Regex"));
+  if (const auto text = pattern.get<std::string>("String")) return Regex::literal(*text, pattern.location("String"));
+  return Regex(pattern.required<std::string>("Regex"), pattern.location("Regex"));
 }
 
 }  // namespace polyhead::models

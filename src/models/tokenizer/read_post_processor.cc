@@ -38,12 +38,12 @@ Template start_and_separator(const JsonNode& node, int segment, bool separators_
 void add_template(const JsonNode& node, Steps& steps, Template step) {
   const auto is_template = [](const PostProcessorStep& other) { return std::holds_alternative<Template>(other); };
   if (std::ranges::any_of(steps, is_template))
-    fail(ErrorCode::unsupported, node.place("type"), " is a second step that adds special tokens; one is supported");
+    fail(ErrorCode::unsupported, node.location("type"), " is a second step that adds special tokens; one is supported");
   steps.emplace_back(std::move(step));
 }
 
 void add_trim(const JsonNode& node, Steps& steps) {
-  if (node.need<bool>("trim_offsets")) steps.emplace_back(TrimSpans{.add_prefix_space = node.need<bool>("add_prefix_space")});
+  if (node.required<bool>("trim_offsets")) steps.emplace_back(TrimSpans{.add_prefix_space = node.required<bool>("add_prefix_space")});
 }
 
 // Reads a part such as {"SpecialToken": {"id": "[CLS]", "type_id": 0}}, or a "Sequence" with the id "A" or "B".
@@ -52,12 +52,12 @@ TemplatePart read_part(const JsonNode& node, const JsonNode& special) {
   node.file().allow_only(node.json(), kKinds, node.where());
   const bool is_special = node.has("SpecialToken");
   const JsonNode entry = node.member(is_special ? "SpecialToken" : "Sequence");
-  TemplatePart part{.segment = static_cast<int>(entry.need_count("type_id"))};
+  TemplatePart part{.segment = static_cast<int>(entry.required_count("type_id"))};
   if (!is_special) {
-    part.text = need_choice<int>(entry, "id", {{"A", 0}, {"B", 1}});
+    part.text = required_choice<int>(entry, "id", {{"A", 0}, {"B", 1}});
     return part;
   }
-  const JsonNode token = special.member(entry.need<std::string>("id"));
+  const JsonNode token = special.member(entry.required<std::string>("id"));
   const Json::Array &ids = token.array("ids"), &pieces = token.array("tokens");
   if (ids.size() != pieces.size()) token.fail_at("ids", cat("has ", ids.size(), " ids for ", pieces.size(), " tokens"));
   for (std::size_t i = 0; i < ids.size(); ++i) {

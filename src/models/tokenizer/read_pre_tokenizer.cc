@@ -6,7 +6,7 @@ namespace {
 using Steps = std::vector<PreTokenizerStep>;
 
 Delimiters read_behavior(const JsonNode& node) {
-  return need_choice<Delimiters>(node, "behavior",
+  return required_choice<Delimiters>(node, "behavior",
                                  {{"Removed", Delimiters::removed},
                                   {"Isolated", Delimiters::isolated},
                                   {"MergedWithPrevious", Delimiters::merged_with_previous},
@@ -19,13 +19,13 @@ void read_bert(const JsonNode&, Steps& steps) {
 }
 
 void read_byte_level(const JsonNode& node, Steps& steps) {
-  ByteLevelWords step{.add_prefix_space = node.need<bool>("add_prefix_space"), .pattern = {}};
+  ByteLevelWords step{.add_prefix_space = node.required<bool>("add_prefix_space"), .pattern = {}};
   if (node.get<bool>("use_regex").value_or(true)) step.pattern.push_back(gpt2_pattern());
   steps.emplace_back(std::move(step));
 }
 
 void read_length(const JsonNode& node, Steps& steps) {
-  const std::size_t length = node.has("length") ? node.need_count("length") : 5;
+  const std::size_t length = node.has("length") ? node.required_count("length") : 5;
   if (length == 0) node.fail_at("length", "is 0; words have at least one character");
   steps.emplace_back(SplitByLength{length});
 }
@@ -39,7 +39,7 @@ const std::vector<StepKind<Steps>>& kinds() {
       {"Metaspace", {"replacement", "add_prefix_space", "prepend_scheme", "split", "str_rep"}, [](const JsonNode& node, Steps& steps) { steps.emplace_back(read_metaspace(node)); }},
       {"Split", {"pattern", "behavior", "invert"},
        [](const JsonNode& node, Steps& steps) {
-         steps.emplace_back(SplitAtPattern{.pattern = read_pattern(node, "pattern"), .delimiters = read_behavior(node), .invert = node.need<bool>("invert")});
+         steps.emplace_back(SplitAtPattern{.pattern = read_pattern(node, "pattern"), .delimiters = read_behavior(node), .invert = node.required<bool>("invert")});
        }},
       {"Punctuation", {"behavior"},
        [](const JsonNode& node, Steps& steps) {
@@ -47,7 +47,7 @@ const std::vector<StepKind<Steps>>& kinds() {
        }},
       {"Digits", {"individual_digits"},
        [](const JsonNode& node, Steps& steps) {
-         steps.emplace_back(SplitAtClass{CharClass::numeric, node.need<bool>("individual_digits") ? Delimiters::isolated : Delimiters::contiguous});
+         steps.emplace_back(SplitAtClass{CharClass::numeric, node.required<bool>("individual_digits") ? Delimiters::isolated : Delimiters::contiguous});
        }},
       {"CharDelimiterSplit", {"delimiter"}, [](const JsonNode& node, Steps& steps) { steps.emplace_back(SplitAtCharacter{node.need_character("delimiter")}); }},
       {"FixedLength", {"length"}, read_length},
@@ -65,7 +65,7 @@ void read_pre_tokenizer(const JsonNode& node, Steps& steps) { read_step(node, ki
 Metaspace read_metaspace(const JsonNode& node) {
   Metaspace step{.replacement = node.need_character("replacement"), .split = node.get<bool>("split").value_or(true)};
   if (node.has("prepend_scheme"))
-    step.prepend = need_choice<PrependScheme>(node, "prepend_scheme", {{"always", PrependScheme::always}, {"first", PrependScheme::first}, {"never", PrependScheme::never}});
+    step.prepend = required_choice<PrependScheme>(node, "prepend_scheme", {{"always", PrependScheme::always}, {"first", PrependScheme::first}, {"never", PrependScheme::never}});
   if (node.get<bool>("add_prefix_space") == false && step.prepend != PrependScheme::never)
     node.fail_at("add_prefix_space", "is false, but prepend_scheme is not 'never'; `tokenizers` refuses this too");
   return step;

@@ -9,8 +9,8 @@ namespace {
 AddedToken read_added_token(const JsonNode& node) {
   static constexpr std::string_view kKeys[] = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"};
   node.file().allow_only(node.json(), kKeys, node.where());
-  return {.content = node.need<std::string>("content"),
-          .id = static_cast<std::int64_t>(node.need_count("id")),
+  return {.content = node.required<std::string>("content"),
+          .id = static_cast<std::int64_t>(node.required_count("id")),
           .single_word = node.get<bool>("single_word").value_or(false),
           .strip_left = node.get<bool>("lstrip").value_or(false),
           .strip_right = node.get<bool>("rstrip").value_or(false),
@@ -40,7 +40,7 @@ PipelineParts read_tokenizer_json(const JsonFile& file) {
   static constexpr std::string_view kKeys[] = {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"};
   file.allow_only(file.root(), kKeys, "");
   const JsonNode root(file, file.root(), "");
-  if (const auto version = root.get<std::string>("version"); version && *version != "1.0") fail(ErrorCode::unsupported, root.place("version"), " is '", *version, "'; only '1.0' can be read");
+  if (const auto version = root.get<std::string>("version"); version && *version != "1.0") fail(ErrorCode::unsupported, root.location("version"), " is '", *version, "'; only '1.0' can be read");
   ModelParts model = read_model(root.member("model"));
   PipelineParts parts{.normalizer = {}, .pre_tokenizer = {}, .model = std::move(model.model), .vocabulary = std::move(model.vocabulary), .post_processor = {}, .decoder = {}, .added_tokens = {}};
   if (root.has("normalizer")) read_normalizer(root.member("normalizer"), parts.normalizer);
