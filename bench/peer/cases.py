@@ -34,6 +34,7 @@ class Case:
     dropout: float = 0.0
     maps: bool = False  # also returns all attention weights [B,N,T,S]
     backward: bool = False
+    rule: str = ""  # a score rule of rules.py
     second: bool = False  # also computes the gradient of a loss that depends on the gradients of q, k, v and the bias
     layer: str = ""  # "mha": q = k = v [B,T,E]; "gated": AlphaFold's layer, rows [R,T,C] with a pair bias, a key mask and a gate
     width: int = 0  # E of "mha", C of "gated"
@@ -153,6 +154,11 @@ def _sdpa() -> list[Case]:
     return cases
 
 
+def _rules() -> list[Case]:
+    rules = ("softcap", "ALiBi", "relative table", "documents", "tanh of distance")
+    return [Case(f"{rule} S1024{' f+b' * backward}", "score rules", T=1024, N=4, rule=rule, backward=backward) for backward in (False, True) for rule in rules]
+
+
 def _layers() -> list[Case]:
     cases = []
     for backward in (False, True):
@@ -176,7 +182,7 @@ def _models() -> list[Case]:
     ]
 
 
-CASES: list[Case] = _sdpa() + _layers() + _models()
+CASES: list[Case] = _sdpa() + _rules() + _layers() + _models()
 
 
 def inputs(case: Case) -> dict[str, np.ndarray]:
@@ -217,6 +223,10 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
             arrays["d_d_bias"] = normal(1, N, T, S)
     if case.sink:
         arrays["sink"] = normal(N)
+    if case.rule:
+        from .rules import RULES
+
+        arrays |= RULES[case.rule].arrays(case, rng)
     if case.bias == "relative":
         arrays["bias_table"] = normal(N, T + S - 1)
     if case.bias == "alibi":

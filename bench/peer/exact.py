@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import erf
 
-from . import encoder
+from . import encoder, rules
 from .cases import Case, Encoder, alibi_bias, relative_view
 
 
@@ -49,6 +49,19 @@ class _Encoder(encoder.ArrayOperations):
         return mean / np.linalg.norm(mean, axis=-1, keepdims=True)
 
 
+def _with_rule(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    a = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in arrays.items()}
+    rule = rules.RULES[case.rule].make(np, a)
+    queries, keys = np.arange(case.T)[:, None], np.arange(case.keys)[None, :]
+    out = np.empty((case.B, case.N, case.T, case.value_width))
+    for b in range(case.B):
+        for n in range(case.N):
+            score = rule(case.scale * (a["q"][b, n] @ a["k"][b, n].T), b, n, queries, keys)
+            p = np.exp(score - score.max(-1, keepdims=True))
+            out[b, n] = p @ a["v"][b, n] / p.sum(-1, keepdims=True)
+    return out.reshape(case.output_shape)
+
+
 def forward(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray | None:
     """The output in float64; None for a case with dropout, whose result is random."""
     if case.dropout:
@@ -69,6 +82,8 @@ def forward(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray | None:
     out = np.empty((case.B, case.N, case.T, case.value_width))
     ends = np.cumsum(case.lengths)
     document = np.searchsorted(ends, np.arange(case.T), side="right") if case.lengths else None
+    if case.rule:
+        return _with_rule(case, arrays)
     triangle = np.tri(case.T, case.keys, dtype=bool) if case.causal else None
     group = case.N // case.kv_heads
     for b in range(case.B):

@@ -24,6 +24,8 @@ def start(threads: int) -> None:
 
 @pads
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
+    if case.rule:
+        raise Unsupported("jax.nn.dot_product_attention has no score rules")
     if case.dropout:
         raise Unsupported("jax.nn.dot_product_attention has no dropout")
     if case.sink:

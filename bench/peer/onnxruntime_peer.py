@@ -26,6 +26,8 @@ def start(threads: int) -> None:
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     if case.backward:
         raise Unsupported("it computes no gradients")
+    if case.rule:
+        raise Unsupported("ONNX Runtime has no score rules")
     if case.sink:
         raise Unsupported("the Attention operator has no sink logits")
     if case.dropout:

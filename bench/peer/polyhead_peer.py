@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import pathlib
+from typing import Any
 
 import numpy as np
 import polyhead
 
-from . import encoder
+from . import encoder, rules
 from .cases import Case, relative_view
 from .runner import Unsupported, Work
 
@@ -21,18 +22,42 @@ def start(threads: int) -> None:
     polyhead.set_num_threads(threads)
 
 
-def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
-    return {"attention": _attention, "layer": _layer, "encoder": _encoder}[case.kind](case, arrays)
+def prepare(case: Case, arrays: dict[str, np.ndarray], **more: Any) -> Work:
+    """more: further options of a case of attention."""
+    if case.rule:
+        return _score_rule(case, arrays)
+    return {"attention": _attention, "layer": _layer, "encoder": _encoder}[case.kind](case, arrays, **more)
 
 
-def _attention(case: Case, a: dict[str, np.ndarray]) -> Work:
+def _score_rule(case: Case, arrays: dict[str, np.ndarray]) -> Work:
+    """polyhead.torch with a score_mod, which is traced in each call and interpreted."""
+    import torch
+    from polyhead.torch import attention
+
+    torch.set_num_threads(polyhead.num_threads())
+    t = {key: torch.from_numpy(array) for key, array in arrays.items()}
+    leaves = [t[name].requires_grad_() for name in ("q", "k", "v", *rules.RULES[case.rule].gradients)] if case.backward else []
+    score_mod = rules.RULES[case.rule].make(torch, t)
+
+    def both() -> object:
+        out = attention(t["q"], t["k"], t["v"], score_mod=score_mod)
+        return out, torch.autograd.grad(out, leaves, t["d_out"])
+
+    def forward() -> object:
+        with torch.no_grad():
+            return (attention(t["q"], t["k"], t["v"], score_mod=score_mod),)
+
+    return Work(both if case.backward else forward, lambda result: result[0].detach().numpy())
+
+
+def _attention(case: Case, a: dict[str, np.ndarray], **more: Any) -> Work:
     q, k, v, d_out = a["q"], a["k"], a["v"], a.get("d_out")
     bias, d_bias = a.get("bias"), None
     if case.bias == "relative":
         bias, d_bias = (relative_view(table, case.T) for table in (a["bias_table"], np.empty_like(a["bias_table"])))
     relative = polyhead.RelativeBias(slopes=a["slopes"]) if case.bias == "alibi" else None
     offsets = np.cumsum([0, *case.lengths]) if case.lengths else None
-    options = {"query_offsets": offsets, "relative_bias": relative, "attend": a.get("attend"), "bias": bias, "sink": a.get("sink"), "causal": "top_left" if case.causal else None, "dropout": case.dropout, "seed": 1}
+    options = {"query_offsets": offsets, "relative_bias": relative, "attend": a.get("attend"), "bias": bias, "sink": a.get("sink"), "causal": "top_left" if case.causal else None, "dropout": case.dropout, "seed": 1} | more
     out = np.empty(case.output_shape, case.dtype)
     weights = np.empty((*case.output_shape[:-1], k.shape[-2]), case.dtype) if case.maps else None
 

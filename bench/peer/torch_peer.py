@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from . import encoder
+from . import encoder, rules
 from .cases import Case, Encoder, relative_index
 from .runner import Work, pads
 
@@ -59,6 +59,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     t = {key: _tensor(array) for key, array in arrays.items()}
     leaves = [tensor.requires_grad_() for key, tensor in t.items() if case.backward and tensor.is_floating_point() and not key.startswith("d_")]
 
+    score_mod = rules.RULES[case.rule].make(torch, t) if case.rule else None
     if case.bias == "relative":
         index = torch.from_numpy(relative_index(case.T, case.keys)).flatten().expand(case.N, -1)
     if case.bias == "alibi":
@@ -74,6 +75,11 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         return t.get("bias")
 
     def attention() -> torch.Tensor:
+        if case.rule:  # the formula
+            positions = torch.arange(case.T)
+            score = t["q"] @ t["k"].transpose(-1, -2) * case.scale
+            score = score_mod(score, torch.arange(case.B)[:, None, None, None], torch.arange(case.N)[:, None, None], positions[:, None], positions)
+            return torch.softmax(score, -1) @ t["v"]
         if case.sink:  # append a column of scores, as gpt-oss does, because torch's fused operation has no sink
             scores = t["q"] @ t["k"].transpose(-1, -2) * case.scale
             column = t["sink"].view(-1, 1, 1).expand(*scores.shape[:-1], 1)

@@ -172,7 +172,8 @@ def _tangent_transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, give
 def _weights_tangent_transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, given: tuple[str, ...]) -> list[Any]:
     known = len(call.operands) + 2
     targets = _targets(given, arrays[known:])
-    found = _of_weights(call, dict(zip(call.operands, arrays)), *arrays[known - 2 : known], cotangents[0], targets)
+    lse, p = arrays[known - 2 : known]
+    found = _of_weights(call, dict(zip(call.operands, arrays)), lse, p, cotangents[0], targets)
     return _cotangents(known, given, targets, found)
 
 

@@ -1,0 +1,57 @@
+"""The score rules of the table: each as a score_mod of FlexAttention's signature, which torch and NumPy compute alike, and as the options of polyhead that say the same."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .cases import Case
+
+CAP = 20.0
+DOCUMENTS = 4
+Function = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    make: Callable[[Any, dict[str, Any]], Function]  # (numpy or torch, arrays) -> score_mod(score, b, h, q, k)
+    arrays: Callable[[Case, np.random.Generator], dict[str, np.ndarray]] = lambda case, rng: {}  # that it captures
+    gradients: tuple[str, ...] = ()  # of them
+
+
+def _normal(*shape: int) -> Callable[[np.random.Generator], np.ndarray]:
+    return lambda rng: rng.standard_normal(shape, dtype=np.float32)
+
+
+def _document(case: Case) -> np.ndarray:
+    return (np.arange(case.T) * DOCUMENTS // case.T).astype(np.int64)
+
+
+RULES: dict[str, Rule] = {
+    "softcap": Rule(lambda xp, a: lambda score, b, h, q, k: CAP * xp.tanh(score / CAP)),
+    "ALiBi": Rule(
+        lambda xp, a: lambda score, b, h, q, k: score - a["slopes"][h] * abs(q - k),
+        lambda case, rng: {"slopes": (2.0 ** (-8 * np.arange(1, case.N + 1) / case.N)).astype(np.float32)},
+        ("slopes",),
+    ),
+    "relative table": Rule(
+        lambda xp, a: lambda score, b, h, q, k: score + a["bias_table"][h, k - q + (a["bias_table"].shape[1] + 1) // 2 - 1],
+        lambda case, rng: {"bias_table": _normal(case.N, 2 * case.T - 1)(rng)},
+        ("bias_table",),
+    ),
+    "documents": Rule(lambda xp, a: lambda score, b, h, q, k: xp.where(a["document"][q] == a["document"][k], score, -float("inf")), lambda case, rng: {"document": _document(case)}),
+    "tanh of distance": Rule(
+        lambda xp, a: lambda score, b, h, q, k: score + a["factors"][h] * xp.tanh((q - k) * 0.02),
+        lambda case, rng: {"factors": _normal(case.N)(rng)},
+        ("factors",),
+    ),
+}
+
+
+def bias(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The bias ``[N,T,T]`` of the rule tanh of distance, which has no option of its own."""
+    distance = np.arange(case.T)[:, None] - np.arange(case.T)
+    return arrays["factors"][:, None, None] * np.tanh(distance * 0.02).astype(np.float32)
