@@ -702,8 +702,7 @@ MUTANTS = [
     Mutant("JSON key twice", "src/io/json.cc", "if (!level.keys.insert(text).second)", "if (level.keys.insert(text).second && false)",
            "a key that occurs twice is an error", ("io",)),
     Mutant("leading zero of an extent", "src/io/npy.cc", "text_[first] == '0' && at_ - first > 1", "false", "an extent such as 02 is an error", ("io",)),
-    Mutant("shortened file not noticed", "src/io/element_bytes.cc", "  file.require_complete();
-", "", "a mapped file that became shorter is an error, not a SIGBUS", ("io",)),
+    Mutant("shortened file not noticed", "src/io/element_bytes.cc", "  file.require_complete();\n", "", "a mapped file that became shorter is an error, not a SIGBUS", ("io",)),
     Mutant("piece that is not the longest", "src/models/tokenizer/word_model.cc", "        end = last;\n", "        end = last;\n        break;\n", "WordPiece takes the longest match from the left",
            ("tokenizer",)),
     Mutant("merges from the right", "src/models/tokenizer/byte_pairs.cc", "std::tie(rank, left) > std::tie(other.rank, other.left)", "std::tie(rank, other.left) > std::tie(other.rank, left)",
