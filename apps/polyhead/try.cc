@@ -50,7 +50,7 @@ void require_input(const TryOptions& o, const char* what) {
 // The folder given by --model, or the model that is part of the program.
 std::filesystem::path model_folder(const TryOptions& o, const char* name) {
   if (!o.model.empty()) return o.model;
-  print_note(cat("the model is '", name, "', which is part of polyhead (MODELS.md); --model FOLDER takes another"));
+  print_note(cat("the model is '", name, "', which is part of polyhead (MODELS.md); --model FOLDER uses another model"));
   return models::default_model(name);
 }
 
@@ -127,7 +127,7 @@ void try_summary(const TryOptions& o) {
   print(text);
 }
 
-// Refuses at once what would take long to split into tokens: the models read at most some hundred of them.
+// Refuses a text that would take long to split into tokens. The models read at most a few hundred tokens, so such a text would be refused later anyway.
 std::string require_short(std::string text) {
   constexpr std::size_t kMostBytes = 64'000;
   if (text.size() > kMostBytes) throw UsageError(cat("the text has ", byte_size(text.size()), "; a text of at most ", byte_size(kMostBytes), " is read"));
@@ -234,7 +234,7 @@ Subcommand declare_try(Parser& parser) {
                    {"polyhead try digits --score test-digits.npz --model digits", "accuracy on images that training has not seen"},
                    {"polyhead try translate \"The small red car is parked outside.\"", "the translation, and where each of its words comes from"},
                    {"polyhead try translate --score grammar", "how many sentences of new combinations are right, and how well the heads align"},
-                   {"polyhead try summarise abstract.txt --model summary", "the sentence that sums it up, and which sentences each head reads"}},
+                   {"polyhead try summarise abstract.txt --model summary", "the sentence that sums up the abstract, and which sentences each head reads"}},
       .notes = "JSON: sentiment {rating, words_and_pairs, heads: [{name, part, words}], constant} or {label, probabilities, heads}; translate {translation, "
                "complete, unknown, words: [{word, read}], source_tokens, target_tokens, attentions [layers][heads][target][source]}; summarise {chosen, sentence, "
                "sentences, scores, attentions}; digits {class, label, probabilities}; with --score the scores.\n",

@@ -159,7 +159,7 @@ struct PackedModel {
   viewer::LiveModel::Rounding rounding;
 };
 
-// Opens the model. Error if a live page cannot hold it. Called before the engine is read, so that the error names the model first.
+// Opens the model. Error if a live page cannot hold it. Called before the engine is read, so that an unsuitable model is reported even if the engine is missing.
 models::SentenceModel open_for_page(const std::string& folder) {
   require_encoder(folder);
   models::SentenceModel model = open_model(folder);

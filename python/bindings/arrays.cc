@@ -128,7 +128,7 @@ bool hides_its_memory(nb::handle object) {
 std::string dlpack_reason(nb::handle object) {
   try {
     static_cast<void>(nb::object(object.attr("__dlpack__")()));
-    return "what it exports is malformed";
+    return "the DLPack export is malformed";
   } catch (nb::python_error& error) {
     return as_string(error.value());
   }
@@ -226,7 +226,7 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
     throw nb::type_error(text(name, " requires grad, which this function does not record; use polyhead.torch, or pass ", name, ".detach()").c_str());
   }
   if (nb::hasattr(object, "is_neg") && nb::object(object.attr("is_neg")()).is(nb::bool_(true))) {
-    throw nb::type_error(text(name, " is negated lazily by torch, which DLPack does not tell; pass ", name, ".resolve_neg()").c_str());
+    throw nb::type_error(text(name, " is negated lazily by torch, which DLPack does not report; pass ", name, ".resolve_neg()").c_str());
   }
   if (hides_its_memory(object)) {
     throw nb::type_error(text(name, " is of type ", kind_of(object), ", a subclass of torch.Tensor that polyhead does not know; if its memory holds the numbers, pass ",

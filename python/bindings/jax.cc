@@ -296,8 +296,8 @@ class Run {
     return view.expand(shape);
   }
 
-  // sdpa_backward and sdpa_jvp require that a gradient or tangent has the shape of its input. Under vmap, examples may share one of the three arrays, so all
-  // three are broadcast to one shape.
+  // sdpa_backward and sdpa_jvp require that a gradient or tangent has the shape of its input. Under vmap, examples may share the input, the gradient or the
+  // tangent, so the three are broadcast to one shape.
   static void alike(ConstTensorView& input, TensorView& gradient, ConstTensorView& tangent) {
     if (!gradient && !tangent) return;
     Shape shape = input.shape();
@@ -319,7 +319,7 @@ class Run {
     bool is_backward = false, has_tangents = false;
   };
 
-  // Sets the member that prefix + an argument's name means: a gradient "d_" or a tangent "t_", if the name has that prefix.
+  // Sets the member of `gradients` that `name` means: prefix ("d_" for gradients, "t_" for tangents) and an argument's name. Does nothing for a name without the prefix.
   template <class Gradients>
   static void set_gradient(std::string_view prefix, std::string_view name, Gradients& gradients, const TensorView& view) {
     if (!name.starts_with(prefix)) return;

@@ -217,7 +217,7 @@ class MultiHeadAttention:
     @needs_rotary.setter
     def needs_rotary(self, needed: bool) -> None:
         if needed and not self._layer.rotary_of:
-            raise ValueError("needs_rotary is True for layers that `load` made of a rotary layout; this layer is none")
+            raise ValueError("needs_rotary cannot be set to True; it is True only for layers that `load` made of a layout whose models rotate q and k")
         if not needed:
             self._layer.rotary_of = ""
 

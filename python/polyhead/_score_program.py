@@ -188,7 +188,7 @@ _DERIVATIVES: dict[str, Callable[[Number, Number], Number]] = {
 def _log1p(x: Number) -> Number:
     u = 1 + x
     rounded, log = u - 1, u.of("log")
-    exact = rounded.of("equal", x).where(log, log * (x / rounded))  # Kahan's
+    exact = rounded.of("equal", x).where(log, log * (x / rounded))  # Kahan's formula: log(u) and u - 1 both have the rounding error of u, which cancels in their quotient
     return u.of("equal", 1).where(x, exact).with_derivatives((x, 1 / u))
 
 
@@ -244,7 +244,7 @@ GELUS: dict[str, Callable[[Number], Number]] = {"none": _gelu, "tanh": _gelu_tan
 
 
 def arctangent_of_two(y: Number, x: Number) -> Number:
-    """The angle of the point (x, y). The sign of a zero is not seen."""
+    """The angle of the point (x, y). -0 is treated as 0."""
     pi = (y < 0).where(-math.pi, math.pi)
     beside = (y / x).of("arctangent") + (x < 0).where(pi, 0)
     above = y.of("equal", 0).where((x < 0).where(math.pi, 0), pi * 0.5)

@@ -418,7 +418,7 @@ def _special_before(patches: tuple[int, int], T: int, batch: int | None) -> Any:
 
 
 def _sizes(tabs: list[_Maps]) -> dict[str, int]:
-    """The number of tokens of each side, in which all sets of maps must agree."""
+    """The number of tokens of each side ("query", "key"). ValueError if sets of maps disagree about a number."""
     sizes: dict[str, int] = {}
     for tab in tabs:
         for side, size in zip(tab.sides, (tab.T, tab.S)):

@@ -40,8 +40,8 @@ def _of_module(
         return None
     projections = (self.q_proj, self.k_proj, self.v_proj)
     if not self.rot_emb and self.enable_torch_version and not need_head_weights:
-        # esm gives key, value and the parameters of the projections to torch's function, and does not call the projection layers. So nothing may watch these
-        # layers.
+        # esm gives key, value and the parameters of the projections to torch's function, and does not call the projection layers. So polyhead computes the call only
+        # if these layers are plain linear layers without hooks.
         if passes.is_watched(*projections, self.out_proj) or any(layer.bias is None for layer in projections):
             return None
         sources = (query, key, value)

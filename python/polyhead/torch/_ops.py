@@ -469,7 +469,7 @@ def map_gradients(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, tangents: Sequence[Tensor | None], options: Options) -> Tensor:
-    """The derivative of attention weights, after dropout if options have it, along tangents of `GRADIENTS`. lse: if it is known."""
+    """The derivative of attention weights, after dropout if options have it, along tangents of `GRADIENTS`. lse: None if the caller does not have lse."""
     # p' = p (score' - lse'): equations (8a) to (8c) of docs/maths.md. The attention weights are a T x S tensor too, so this may use torch's operators.
     if options.empty_rows == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
@@ -535,7 +535,7 @@ _MASKS += ["causal", "offset", "window_left", "window_right"]
 def _softmax_gradients(
     p: Tensor, p_d_p: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, options: Options, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    # Equation (7) of docs/maths.md, from p and p times its gradient, and (7a). lse: if it is known.
+    # Equation (7) of docs/maths.md, from p and p times its gradient, and (7a). lse: None if the caller does not have lse.
     delta, d_sink = p_d_p.sum(-1, keepdim=True), None
     if options.sink is not None and wanted[4]:
         share = _sink_share(options.sink, _lse_of_map(q, k, options) if lse is None else lse)

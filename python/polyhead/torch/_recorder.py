@@ -55,7 +55,7 @@ class _Weights:
         self.why = why
 
     def is_same(self, tensor: Tensor) -> bool:
-        """True if the other tensor has the same numbers, in any shape and order."""
+        """True if the other tensor is a view of the same elements in memory, in any shape and order."""
         one, other = self.tensor, tensor
         return _memory(one) == _memory(other) and one.storage_offset() == other.storage_offset() and one.numel() == other.numel() and one.dtype == other.dtype
 
