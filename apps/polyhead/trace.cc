@@ -73,7 +73,7 @@ void set_identity(nn::MultiHeadAttention* layer, const ProjectionNames& names) {
     if (!linear->weight) return;
     const Shape& shape = linear->weight.shape();
     if (shape[0] != shape[1]) {
-      throw UsageError(cat("--parameters identity: ", names.at(letter), " has ", counted(shape[1], "input"), " and ", counted(shape[0], "output"), "; an identity has as many of both"));
+      throw UsageError(cat("--parameters identity: ", names.at(letter), " has ", counted(shape[1], "input"), " and ", counted(shape[0], "output"), "; a projection can be the identity only if it has as many inputs as outputs"));
     }
     fill(linear->weight, 0);
     for (std::int64_t i = 0; i < shape[0]; ++i) fill(linear->weight.view().select(0, i).slice(0, i, i + 1), 1);

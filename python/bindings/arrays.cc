@@ -204,7 +204,7 @@ void Array::take_buffer(nb::handle object, const char* name, bool writable) {
   const Py_buffer& b = *buffer_;
   const DTypeInfo* dtype = bfloat16 ? &info(DType::bf16) : dtype_of_format(b.format, static_cast<std::size_t>(b.itemsize));
   if (dtype == nullptr) refuse_dtype(object, name);
-  if (writable && b.readonly != 0) throw nb::value_error(text(name, " is read-only; it is written to").c_str());
+  if (writable && b.readonly != 0) throw nb::value_error(text(name, " is read-only, and this function writes to it").c_str());
   Py_ssize_t row_major[PyBUF_MAX_NDIM];  // ctypes gives no strides even if they are requested
   const Py_ssize_t* strides = b.strides;
   if (strides == nullptr) {
@@ -245,7 +245,7 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
   }
   if (array.device_type() != kCpu) refuse_device(array.device_type());
   if (nb::ndarray<> written; writable && !nb::try_cast(object, written, false)) {
-    throw nb::value_error(text(name, " is read-only; it is written to").c_str());
+    throw nb::value_error(text(name, " is read-only, and this function writes to it").c_str());
   }
   dlpack_ = std::move(array);
   const DTypeInfo* dtype = dtype_of_dlpack(dlpack_.dtype());

@@ -312,7 +312,7 @@ class Run {
   struct Tensors {
     ConstTensorView q, k, v, k_scale, v_scale, out, lse, d_out;
     TensorView new_out, new_lse, attention_weights, out_tangent, lse_tangent, d_d_out;
-    SdpaBackward gradients{.q = {}, .k = {}, .v = {}, .out = {}, .lse = {}, .d_out = {}, .d_q = {}, .d_k = {}, .d_v = {}};  // its gradients alone
+    SdpaBackward gradients{.q = {}, .k = {}, .v = {}, .out = {}, .lse = {}, .d_out = {}, .d_q = {}, .d_k = {}, .d_v = {}};  // only the members for results (d_q, ...) are used
     std::vector<ConstTensorView> captured;
     std::vector<TensorView> d_captured;  // one for each captured array; absent where no gradient is wanted
     SdpaTangents tangents{};

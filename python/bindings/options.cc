@@ -255,7 +255,7 @@ void read_keywords(const char* function, nb::handle given, Call& call, Executor*
     });
     if (!known) nb::module_::import_("polyhead._options").attr("refuse")(function, key);
   }
-  if (block_size && !blocks) throw nb::value_error("block_size is given without blocks, whose size it is");
+  if (block_size && !blocks) throw nb::value_error("block_size is given without blocks; it is the size of the blocks that the argument blocks lists");
   executor = call.threads ? &*call.threads : nullptr;
 }
 

@@ -68,7 +68,7 @@ class Trace:
         return self._known[key]
 
     def gradients(self, result: int) -> dict[int, int]:
-        """For each register that ``result`` depends on, the register of the derivative of ``result`` by it."""
+        """For each register that ``result`` depends on, the register of the derivative of ``result`` by that register."""
         found: dict[int, int] = {result: self.constant(1)}
         for register in range(result, -1, -1):
             if register not in found:
@@ -232,7 +232,7 @@ def _hyperbolic(x: Number, *, is_sine: bool) -> Number:
 
 
 def _gelu(x: Number) -> Number:
-    cumulative = (x * -math.sqrt(0.5)).of("complementary_error") * 0.5  # 1 + erf would cancel for negative x
+    cumulative = (x * -math.sqrt(0.5)).of("complementary_error") * 0.5  # erfc, because 1 + erf would lose digits by cancellation for negative x
     return (x * cumulative).with_derivatives((x, cumulative + x * (x * x * -0.5).of("exp") * (0.5 * math.sqrt(2 / math.pi))))
 
 

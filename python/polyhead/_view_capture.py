@@ -276,7 +276,7 @@ def _require_joined(captured: Capture, tabs: list[_Tab]) -> None:
     if steps:
         raise ValueError(
             f"the capture has only pooled maps of the decoder steps of {names_of(steps)}; steps are shown as one map, which needs whole maps: {why_no_maps(captured, steps)}; "
-            "captured.select(prefix) takes other modules"
+            "captured.select(prefix) selects other modules"
         )
 
 
@@ -370,7 +370,7 @@ def tabs_of(captured: Capture, pooling: str | None) -> list[_Tab]:
         if large is None:
             raise ValueError(
                 f"the capture has {sum(tab.cells for tab in tabs)} attention weights of {sum(tab.batch for tab in tabs)} sequences, and a page holds {_core.most_attention_weights}; "
-                "captured.select(prefix) takes some modules, and a smaller batch has fewer sequences"
+                "captured.select(prefix) selects some modules, and a smaller batch has fewer sequences"
             )
         tabs[tabs.index(large)] = pooled(large, "largest")
     return tabs
@@ -481,7 +481,7 @@ class _Words:
     def _refuse_count(self, name: str, entries: object) -> None:
         raise ValueError(
             f"{name} has {entries} entries, and no set of the capture has so many tokens: {self._listed(lambda tab: f'{tab.T} queries, {tab.S} keys')}; "
-            "captured.select(prefix) takes some of the calls"
+            "captured.select(prefix) selects some of the calls"
         )
 
 
@@ -491,7 +491,7 @@ def captured_sets(tabs: list[_Tab], arguments: MapArguments) -> list[dict[str, A
     annotations, text = arguments.annotations, arguments.text
     refused = {**given(annotations, "axes"), **given(arguments.computation, "gate", "pair_bias"), **given(arguments, "image", "patches", "without"), **arguments.vectors()}
     if wrong := list(refused):
-        sets = f"the capture has {len(tabs)}: {', '.join(names)}; captured.select(prefix) takes some of its calls" if len(tabs) > 1 else "the capture has pooled maps or steps with a cache"
+        sets = f"the capture has {len(tabs)}: {', '.join(names)}; captured.select(prefix) selects some of its calls" if len(tabs) > 1 else "the capture has pooled maps or steps with a cache"
         raise ValueError(f"{' and '.join(wrong)}: for one set of maps of single tokens; {sets}")
     if annotations.possible_links is not None and annotations.links is None:
         raise ValueError("possible_links are given without links, the sure ones")

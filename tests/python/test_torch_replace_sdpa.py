@@ -277,7 +277,7 @@ def test_another_replacement_is_not_covered() -> None:
 
     F.scaled_dot_product_attention = somebody
     try:
-        with pytest.raises(RuntimeError, match=r"is replaced already, by .*somebody; undo that first"):
+        with pytest.raises(RuntimeError, match=r"is replaced already, by .*somebody; undo that replacement first"):
             ours.replace_sdpa()
         with pytest.raises(RuntimeError, match="is replaced already"):
             with ours.replace_sdpa():

@@ -341,7 +341,7 @@ def test_messages_name_the_remedy() -> None:
         polyhead.view(polyhead.Capture())
     with pytest.raises(ValueError, match=r"no call of attention: no name starts with 'decoder'; there are model.encoder.layers.0.self_attn"):
         polyhead.view(captured.select("decoder"))
-    with pytest.raises(ValueError, match=r"neither maps nor pooled maps of .*: keep did not name 'maps'; capture\(model, keep=\['maps'\]\) does"):
+    with pytest.raises(ValueError, match=r"neither maps nor pooled maps of .*: keep did not name 'maps'; use capture\(model, keep=\['maps'\]\)"):
         polyhead.view(capture(model, lambda model: model(**inputs), keep=["statistics"]))
     small = capture(model, lambda model: model(**inputs), budget=300)
     with pytest.raises(ValueError, match=r"no maps of .*they exceed the budget; capture\(model, budget=(\d+)\) has room for the maps of all 8 calls; view\(captured\) shows") as error:

@@ -298,7 +298,7 @@ function addTexts(opened, name) {
   const first = texts.length, page = {};
   for (const text of opened) {
     Object.assign(text, { file: name, page });
-    text.group += first;  // make the number of the group different from those of this page
+    text.group += first;  // no text of this page has a group with this number
     texts.push(text);
     mergedTexts.push(new MergedText(text));
   }

@@ -199,7 +199,7 @@ def _second_transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, given
 
 
 def _second_tangent_transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, moved: tuple[str, ...], given: tuple[str, ...]) -> list[Any]:
-    # Second derivatives are symmetric: <d, derivative of J t along x'> = <x', derivative of J^T d along t>.
+    # Second derivatives are symmetric: <d, derivative of J t along x'> = <x', derivative of J^T d along t>. So second_p gives the transpose.
     count, known = len(call.operands), len(arrays) - len(given)
     of, (out, lse, lse_moved), moves = dict(zip(call.operands, arrays)), arrays[count : count + 3], dict(zip(moved, arrays[count + 3 :]))
     targets = _targets(given, arrays[known:])

@@ -355,7 +355,7 @@ def _needed(ctx: Any) -> list[int]:
     def is_run(node: Any) -> bool:
         try:
             return bool(_C._will_engine_execute_node(node))
-        except RuntimeError:  # torch's error for a leaf whose gradient torch.autograd.grad returns; it is needed
+        except RuntimeError:  # torch raises this for a leaf whose gradient torch.autograd.grad returns; such a gradient is needed
             return True
 
     return [i for i in needed if nodes[i] is None or is_run(nodes[i])]
@@ -385,7 +385,7 @@ class HalvedProblem(NamedTuple):
 
 
 def _sink_share(sink: Tensor, lse: Tensor) -> Tensor:
-    """The attention weight of the sink, ``[*,N,T]``. 1 minus the sum of p would cancel."""
+    """The attention weight of the sink, ``[*,N,T]``. Not computed as 1 minus the sum of p, which would lose digits by cancellation."""
     rows = sink.unsqueeze(-1) if sink.dim() == 1 else sink
     empty = lse == -torch.inf
     return torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # without infinity minus infinity, whose gradient is NaN
