@@ -268,7 +268,7 @@ void run_trace(const TraceOptions& o) {
   }
   const TracedLayer traced = o.layer.empty() ? loaded(o) : constructed(o, dtype);
   const LoadedLayer& layer = traced.loaded;
-  std::mt19937_64 seeds(o.seed);  // only the inputs draw from it; the layer's parameters use o.seed directly
+  std::mt19937_64 seeds(o.seed);  // used for the inputs only; the layer's parameters are drawn with o.seed itself
   LayerCall call;
   std::string description = printable(o.input);
   if (in) {
@@ -299,7 +299,7 @@ void add_constructor_arguments(Parser& parser, const std::shared_ptr<TraceOption
   std::vector<Entry> entries;
   for (const LayerConstructor& row : layer_constructors()) {
     for (const LayerArgument& argument : row.arguments) {
-      if (argument.setting == Setting::dropout || argument.setting == Setting::add_zero_attn) continue;  // these are added as options of every layer
+      if (argument.setting == Setting::dropout || argument.setting == Setting::add_zero_attn) continue;  // every layer has these options, so they are added elsewhere
       const std::string option = option_of(argument.name);
       auto entry = std::ranges::find(entries, option, &Entry::option);
       if (entry == entries.end()) entry = entries.insert(entries.end(), {option, argument.is_flag(), {}});

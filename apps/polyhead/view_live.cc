@@ -127,7 +127,7 @@ void require_tokenizer(const std::string& folder) {
     if (json.contains(part)) require_patterns(folder, json[part], part);
 }
 
-// Compares attention weights and embeddings of both models over `text` and four other sentences.
+// Compares the attention weights and embeddings of the exact model and of its int8 copy over `text` and four other sentences.
 viewer::LiveModel::Rounding measure(const models::SentenceModel& exact, const models::SentenceModel& rounded, const std::string& text) {
   viewer::LiveModel::Rounding found;
   double sum = 0, count = 0;

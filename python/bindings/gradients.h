@@ -1,4 +1,4 @@
-// The gradients and tangents of attention, for each argument that has them by the table (polyhead/attention_arguments.h).
+// The gradients and tangents of attention: one for each argument that has a gradient according to the table in polyhead/attention_arguments.h.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -109,7 +109,7 @@ class _Parameters(dict[str, Any]):
     """A layer's arrays by name. Assigning another array to a name is an error, because the layer would not use it."""
 
     def __setitem__(self, name: str, array: NumPyArray) -> None:
-        if array is not self.get(name):  # `parameters[name] -= step` assigns the array itself
+        if array is not self.get(name):  # the same array is allowed, because `parameters[name] -= step` assigns it again
             raise TypeError(f"parameters[{name!r}] = ... does not change the layer; write into its memory: parameters[{name!r}][...] = ...")
 
     def update(self, *others: Any, **named: Any) -> None:

@@ -289,7 +289,7 @@ def _of_lse(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, targets: dict[
     if rule == "uniform":
         raise NotImplementedError("polyhead has no gradient of lse with empty_rows='uniform'")
     call = call.without("dropout", "seed", "dropout_keep")
-    if rule == "unmasked":  # a sink cannot be used, because this rule refuses sinks
+    if rule == "unmasked":  # a sink cannot be used, because empty_rows "unmasked" refuses sinks
         p = forward_p.bind(*(of[name] for name in call.operands), call=call._replace(attention_weights=True))[2]
         return _of_scores(call, of, {"p": p, "d_lse": d_lse}, targets)
     sink, share = of.get("sink"), jnp.zeros_like(lse)  # share: exp(sink) divided by the sum of the softmax

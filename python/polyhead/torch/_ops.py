@@ -408,7 +408,7 @@ def lse_gradients(d_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, o
     """The part of `gradients` that comes from d_lse."""
     # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward computes this as the gradient of another problem, in which a sink halves p and v is 1 for every
     # key. With d, the gradient of that problem's output, its d_score is (p / 2) (d - d sum(p) / 2). d is chosen so that this equals p d_lse.
-    if options.empty_rows == "unmasked":  # a sink cannot be used, because this rule refuses sinks
+    if options.empty_rows == "unmasked":  # a sink cannot be used, because empty_rows "unmasked" refuses sinks
         p = operators().attention_map(q, k, *options._replace(dropout=0.0, seed=None))
         return _score_gradients(torch.where(p == 0, 0, p * d_lse.unsqueeze(-1)).to(q.dtype), None, q, k, options, wanted)
     share, arguments, other = halved(q, k, v, lse, options)
