@@ -94,7 +94,7 @@ Subcommand declare_maps(Parser& parser) {
       .notes =
           "Input tensors: q [*,N,T,H], k [*,K,S,H]. Optional: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S]), key_lengths, "
           "diagonal_offsets, query_offsets and key_offsets (integers, as the options), blocks (lists of blocks of keys, see --block-size), bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), "
-          "relative_bias.slopes (ALiBi, [N]) or relative_bias.table (T5's buckets, [N,buckets]), key_sets (boolean [M,S], with --key-mass). With --rollout they are the same for all layers.\n"
+          "relative_bias.slopes (ALiBi, [N]) or relative_bias.table (T5's buckets, [N,buckets]), key_sets (boolean [M,S], with --key-mass). With --rollout the optional tensors are the same for all layers.\n"
           "Every result except attention_weights and the rollout of all rows is computed in O(T + S) memory besides the result itself. A terminal shows a progress bar.\n",
       .run = [o] { run_maps(*o); },
   };

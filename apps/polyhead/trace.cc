@@ -324,9 +324,9 @@ Subcommand declare_trace(Parser& parser) {
                           ->needs(text);
   parser.add_option("--layer", o->layer, "construct the layer of this name; --list lists names and arguments. With --text: the number of a layer of the model, from 0 (default: 0)")->type_name("NAME");
   parser.add_flag("--list", o->list, "list the layers that have a name, with their arguments and defaults");
-  Option* parameters = parser.add_option("--parameters", o->file.path, "load a layer from this file of parameters. The word identity, with --layer: each projection gives its input back")->type_name("FILE");
+  Option* parameters = parser.add_option("--parameters", o->file.path, "load a layer from this file of parameters. Or, with --layer, the word identity: each projection returns its input")->type_name("FILE");
   for (Option* option : add_layer_file(parser, &o->file)) option->needs(parameters);
-  add_value(parser, "--heads", &o->file.heads, read_positive, "N", "number of heads; for every --layer, whatever its own argument is called");
+  add_value(parser, "--heads", &o->file.heads, read_positive, "N", "number of heads; this option works for every --layer, even if the layer's own argument has another name");
   add_constructor_arguments(parser, o);
   Option* input = parser.add_option("--input", o->input, "read the tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths, diagonal_offsets, query_offsets, key_offsets, blocks] from this file")->type_name("FILE");
   Option* shape = add_value(parser, "--shape", &o->shape, read_shape, "SHAPE", "shape of the query input, width included, instead of --batch and --length");
@@ -374,7 +374,7 @@ Subcommand declare_trace(Parser& parser) {
                    {"polyhead trace MODEL_DIR --text \"The quick brown fox\" --layer 2", "a layer of a model on a sentence"},
                    {"polyhead trace MODEL_DIR --text \"The quick brown fox\" --cell 2,8,brown,fox", "how one attention weight of a model is computed, in numbers"},
                    {"polyhead trace --list", "all layers that have a name"}},
-      .notes = "Heads are a separate dimension, [B,N,T,H]. Sources that fold heads into the batch have the same data as (B*N,T,H).\n"
+      .notes = "Heads are a separate dimension, [B,N,T,H]. Source code that folds heads into the batch has the same data as (B*N,T,H).\n"
                "JSON: {layer, input, config, steps: [{step, where, shape, letters, meaning, dtype, values, parameters: [{name, shape, values}], source: [{code, shape, values}]}]}, or with --cell {text, layer, head, query, key, q, k, products, dot, scale, score, "
                "largest, exp, sum, weight, keys: [{token, score, exp, weight, v}], output}; non-finite numbers are \"nan\", \"inf\" and \"-inf\".\n",
       .run = [o] { run_trace(*o); },

@@ -41,7 +41,7 @@ void require_input(const TryOptions& o, const char* what) {
   if (o.input.empty() && o.score.empty()) throw UsageError(cat("there is no input; give ", what, ", or --score FILE"));
   if (!o.input.empty() && !o.score.empty()) throw UsageError("an input and --score cannot be combined");
   if (o.page.empty()) return;
-  if (o.page == "-") throw UsageError("-o: standard output has the answer; give the page a file");
+  if (o.page == "-") throw UsageError("-o: the answer goes to standard output; give a file for the page");
   if (o.input.empty()) throw UsageError("a page shows the answer to an input; -o and --score cannot be combined");
   check_not_input(o.page, std::array{o.model, o.input});
   check_writable(o.page);
@@ -233,7 +233,7 @@ Subcommand declare_try(Parser& parser) {
                    {"polyhead try digits digits.npz --number 3 --model digits -o digit.html", "the image beside its patches, and where each head looks"},
                    {"polyhead try digits --score test-digits.npz --model digits", "accuracy on images that training has not seen"},
                    {"polyhead try translate \"The small red car is parked outside.\"", "the translation, and where each of its words comes from"},
-                   {"polyhead try translate --score grammar", "how many sentences of new combinations are right, and how well the heads align"},
+                   {"polyhead try translate --score grammar", "how many held-out sentences are translated exactly, and how well the heads align words"},
                    {"polyhead try summarise abstract.txt --model summary", "the sentence that sums up the abstract, and which sentences each head reads"}},
       .notes = "JSON: sentiment {rating, words_and_pairs, heads: [{name, part, words}], constant} or {label, probabilities, heads}; translate {translation, "
                "complete, unknown, words: [{word, read}], source_tokens, target_tokens, attentions [layers][heads][target][source]}; summarise {chosen, sentence, "

@@ -393,7 +393,7 @@ Subcommand declare_view(Parser& parser) {
             "N", "let a decoder continue the text, or the decoder of an encoder-decoder write a target for the text, by at most N tokens, each time the likeliest; the map shows what the decoder read for each token");
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
   parser.add_flag("--live", o->live, "write a page in which readers type their own sentence: it carries the library, compiled to WebAssembly, the two models that are part of polyhead and, with MODEL_DIR, an encoder of BERT's kind as int8, of at most 72 MB");
-  parser.add_option("--engine", o->engine, "with --live: the module that `scripts/live-engine` builds, where the program was built without it")->type_name("FILE");
+  parser.add_option("--engine", o->engine, "with --live: the module that `scripts/live-engine` builds, if the program was built without it")->type_name("FILE");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
       .examples = {{"polyhead view --text \"Nice screen, but far too heavy.\" -o heavy.html", "a model that is part of polyhead: which words each head reads"},

@@ -126,7 +126,7 @@ bool is_encoder(const fs::path& directory) {
 models::VisionEncoder open_vision_encoder(const fs::path& directory) { return loaded(directory, models::load_vision_encoder); }
 models::TextModelKind kind_of_text_model(const fs::path& directory) {
   return loaded(directory, [](const fs::path& folder) {
-    if (models::image_model_kind(folder)) fail(ErrorCode::unsupported, "it is a model of images, whose layers are not taken apart; `polyhead view` shows its maps");
+    if (models::image_model_kind(folder)) fail(ErrorCode::unsupported, "it is a model of images, and `polyhead trace` does not show layers of such models; `polyhead view` shows the model's maps");
     return models::text_model_kind(folder);
   });
 }

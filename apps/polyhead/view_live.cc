@@ -50,7 +50,7 @@ std::vector<std::uint8_t> read_engine(const std::string& path) {
 #ifdef POLYHEAD_LIVE_ENGINE
     return {polyhead_live_engine, polyhead_live_engine_end};
 #else
-    throw UsageError("--live: this polyhead was built without the engine of live pages, which is a module of WebAssembly. In a folder of its source `scripts/live-engine` builds it; then give "
+    throw UsageError("--live: this polyhead was built without the engine of live pages, which is a module of WebAssembly. In a clone of polyhead's repository `scripts/live-engine` builds the engine; then give "
                      "--engine build/wasm/apps/live/polyhead_live.wasm.gz");
 #endif
   }

@@ -419,7 +419,7 @@ def load(
         heads = _heads_of_folder(path)
     if not path.endswith(".npz") or "\0" in path:  # NumPy's error for a path with a NUL would not name the argument
         if os.path.splitext(path)[1] in (".pt", ".pth", ".bin") and os.path.isfile(source):
-            raise ValueError(f"'{path}' is a pickle, by its name, which may run code; pass load the result of torch.load(path, weights_only=True, map_location='cpu')")
+            raise ValueError(f"by its name '{path}' is a pickle, and reading a pickle may run code; pass load the result of torch.load(path, weights_only=True, map_location='cpu')")
         return MultiHeadAttention._of(_core.load(source, layout, prefix, heads, settings))
     arrays = read_npz(path)
     try:

@@ -122,7 +122,7 @@ def view(
     if source is None:
         arguments = _computed(arguments, size)
     elif wrong := [*given(computation, "causal"), *given(size, "pooled_blocks"), *given(computation, "progress")]:
-        raise ValueError(f"{' and '.join(wrong)}: for attention weights that view computes from q and k, without source")
+        raise ValueError(f"{' and '.join(wrong)}: only for attention weights that view computes from q and k, if source is not given")
     if not is_model:
         _refuse_call(call)
         page = Page(_core.page(_texts(arguments), "polyhead" if title is None else title, lang, size.vector_megabytes, annotations.without_measure))

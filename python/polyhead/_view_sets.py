@@ -160,7 +160,7 @@ def _maps(source: Any, count: int | None) -> list[_Maps]:
         tabs.append(_Maps(title if found is not None and len(found) > 1 else "", (query, key), layered, batch, shape[-2], shape[-1]))
     batches = {tab.batch for tab in tabs}
     if len(batches) > 1:
-        raise ValueError(f"source has sets of maps with batches of {' and '.join(str(tab.batch or 1) for tab in tabs)} texts; they must have the same")
+        raise ValueError(f"source has sets of maps with batches of {' and '.join(str(tab.batch or 1) for tab in tabs)} texts; these numbers must be equal")
     return tabs
 
 

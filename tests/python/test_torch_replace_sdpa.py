@@ -306,7 +306,7 @@ def test_precisions_of_replacements_must_agree() -> None:
         ours.replace_sdpa(precision="double")  # type: ignore[arg-type]
     q = torch.randn(1, 2, 3, 4)
     with ours.replace_sdpa(precision="exact"):
-        with pytest.raises(ValueError, match="a replacement with precision 'exact' is in force; give the same, or undo that one first"):
+        with pytest.raises(ValueError, match="a replacement with precision 'exact' is applied; give that precision, or undo the other replacement first"):
             ours.replace_sdpa()
         F.scaled_dot_product_attention(q, q, q)
 

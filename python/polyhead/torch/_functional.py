@@ -36,7 +36,7 @@ def _refuse_forward_mode() -> None:
     be 0."""
     if forward_ad._current_level >= 0:
         raise NotImplementedError(
-            "polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, hessian, dual tensors) under torch.compile; call it without"
+            "polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, hessian, dual tensors) under torch.compile; call it outside of compiled code"
         )
 
 

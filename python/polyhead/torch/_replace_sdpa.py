@@ -63,7 +63,7 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
         if not tensor.is_cpu:
             return f"a tensor on the device {tensor.device.type}"
     if has_torch_function(tensors):
-        return "a subclass of Tensor, or a mode, that looks at functions of torch"
+        return "a subclass of Tensor, or a mode, that intercepts functions of torch"
     if not torch._C._get_flash_sdp_enabled():  # "flash" names torch's fused kernel, on the CPU too
         return "a kernel of torch is chosen (torch.nn.attention.sdpa_kernel)"
     return None
@@ -140,7 +140,7 @@ class SdpaReplacement:
                 return
             if _applied and self._precision != _precision:
                 raise ValueError(
-                    f"polyhead.torch.replace_sdpa: precision is {self._precision!r}; a replacement with precision {_precision!r} is in force; give the same, or undo that one first"
+                    f"polyhead.torch.replace_sdpa: precision is {self._precision!r}; a replacement with precision {_precision!r} is applied; give that precision, or undo the other replacement first"
                 )
             _replacements.apply(_found)
             _precision = self._precision
