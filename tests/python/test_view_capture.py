@@ -329,7 +329,7 @@ def test_maps_that_do_not_fit_into_a_page_are_pooled(monkeypatch: pytest.MonkeyP
     assert [(entry["name"], entry.get("pooled")) for entry in entries] == [("Encoder", "largest"), ("Decoder", None), ("Cross-attention", None)]
     assert np.abs(pooled_weights(entries[0]) - of_blocks(encoder, 6, 6, largest)).max() <= BOUND + 1e-6
     monkeypatch.setattr(polyhead._core, "most_attention_weights", 100)
-    with pytest.raises(ValueError, match=r"attention weights of 3 sequences, and a page holds 100; captured.select\(prefix\) takes some modules, and a smaller batch"):
+    with pytest.raises(ValueError, match=r"attention weights of 3 sequences, and a page holds 100; captured.select\(prefix\) selects some modules, and a smaller batch"):
         polyhead.view(captured)
 
 
