@@ -31,7 +31,7 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;  // a trace keeps up to seven tensors of this size, of 4 or 8 bytes an element
+constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;  // a trace keeps up to seven tensors with this many elements, of 4 or 8 bytes each
 
 constexpr std::string_view kIdentity = "identity";  // value of --parameters that makes every projection the identity
 

@@ -79,7 +79,7 @@ void try_digits(const TryOptions& o) {
 
 // The sentences of a text, or of each line of a file.
 std::vector<std::string> sentences_of(const std::string& input) {
-  std::error_code ignored;  // the check for a file fails for a long text, which is no file name
+  std::error_code ignored;  // a long text is no file name, and the check for a file then fails
   std::vector<InputText> texts{{input, std::nullopt}};
   if (input == "-" || std::filesystem::is_regular_file(input, ignored)) texts = read_texts(input);
   std::vector<std::string> sentences;
@@ -136,7 +136,7 @@ std::string require_short(std::string text) {
 
 // The text of an argument: the argument itself, or for "-" the only line of standard input.
 std::string text_of(const std::string& input) {
-  std::error_code ignored;  // the check for a file fails for a long text, which is no file name
+  std::error_code ignored;  // a long text is no file name, and the check for a file then fails
   if (input != "-") {
     require_short(input);
     if (training::split_at_white_space(input).empty()) throw UsageError("the text is empty");

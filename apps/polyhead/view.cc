@@ -427,7 +427,7 @@ Subcommand declare_view(Parser& parser) {
           "further arrays are text_ids, text_attentions and text_embedding, and similarity is CLIP's logits_per_image.\n\n"
           "A decoder has no embedding; row t of its map is what a head read to choose the token after t. `generated` and segment 1 are the tokens that the decoder wrote with --generate.\n\n"
           "Of an encoder-decoder the encoder's map is shown; with --generate, the map is what the decoder read of the text: the map's rows are target_tokens, the start token first, and row t is what a head "
-          "read to choose the token after t. Further arrays: target_ids [T], cross_attentions [layers,heads,T,S], target_attentions [layers,heads,T,T]; `targets` of the metadata. JSON has "
+          "read to choose the token after t. Further arrays: target_ids [T], cross_attentions [layers,heads,T,S], target_attentions [layers,heads,T,T]; the metadata of .safetensors has `targets`. JSON has "
           "target_tokens and target_ids.\n\n"
           "For a model that `polyhead train` made: one --text, -o with a file name, and the JSON of `polyhead try`.\n\n"
           "Bytes that are not valid UTF-8 are read as U+FFFD, with a note on stderr.\n",

@@ -324,7 +324,7 @@ def images_of_model(image: Any) -> list[Any]:
         if not _has_shape(one):
             raise TypeError(f"{name} is of type {type(one).__name__}; for a model it must be an array, uint8 [height, width, 3]: numpy.asarray(PIL.Image.open(path).convert('RGB'))")
         if len(one.shape) != 3 or one.shape[2] != 3 or str(one.dtype).rpartition(".")[2] != "uint8":
-            raise ValueError(f"{name} is {one.dtype} {_shape(one)}; for a model it must be uint8 [height, width, 3], as its file has it: the model's own size and normalisation follow from its folder")
+            raise ValueError(f"{name} is {one.dtype} {_shape(one)}; for a model it must be uint8 [height, width, 3], as its file has it: view resizes and normalises the image as the model's folder says")
     return images
 
 

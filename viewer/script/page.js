@@ -298,7 +298,7 @@ function addTexts(opened, name) {
   const first = texts.length, page = {};
   for (const text of opened) {
     Object.assign(text, { file: name, page });
-    text.group += first;  // no text of this page has a group with this number
+    text.group += first;  // an offset, so that no text of this page has the same group number
     texts.push(text);
     mergedTexts.push(new MergedText(text));
   }
