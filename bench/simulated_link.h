@@ -15,7 +15,7 @@ namespace polyhead::bench {
 
 // Each rank has one link, over which the messages to this rank arrive one after the other. A message of up to 64 KiB begins to arrive `delay` after it was sent.
 // A larger message begins to arrive 2 `delay` after it was announced and its receive was posted, because the receiver must request it (rendezvous, as in MPI).
-// The processor time of messages is that of the other communicator.
+// The processor time of a message is not simulated: it is what the wrapped communicator needs.
 class SimulatedLink final : public distributed::Communicator {
  public:
   SimulatedLink(distributed::Communicator& ranks, double bytes_per_second, std::chrono::nanoseconds delay)

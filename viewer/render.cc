@@ -166,7 +166,7 @@ json data_of(const Page& page, std::optional<Encoding> chosen) {
   return data;
 }
 
-// What a live page has beside others: the engine and a model's files, in base64, and an addition to the policy.
+// What a live page has and other pages do not: the engine and a model's files, in base64, and an addition to the content security policy.
 struct LiveParts {
   std::string engine = {}, files = {};
   std::string_view policy = {};

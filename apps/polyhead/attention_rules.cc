@@ -94,7 +94,7 @@ Option* add_attention_rules(Parser& parser, AttentionRules* rules) {
   add_value(parser, "--query-offsets", &rules->query_offsets, read_counts, "0,L,...,T",
             "the queries are several documents, one after the other: the first position of each, and T; queries attend to keys of their document only");
   add_value(parser, "--key-offsets", &rules->key_offsets, read_counts, "0,L,...,S", "the first key of each document, and S (default: the query offsets)");
-  add_value(parser, "--block-size", &rules->block_size, read_block_size, "QUERIES[,KEYS]", "sizes of the blocks that the tensor blocks lists (default: 128,128)");
+  add_value(parser, "--block-size", &rules->block_size, read_block_size, "QUERIES[,KEYS]", "numbers of queries and of keys of a block, for the tensor named blocks (default: 128,128)");
   add_value(parser, "--scale", &rules->scale, read_number, "X",
             "factor of the scores (default: that of the layer's layout, else 1/sqrt(H))");
   add_value(parser, "--softcap", &rules->softcap, read_number, "C", "replace each score by C tanh(score/C)");

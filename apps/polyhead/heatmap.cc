@@ -15,8 +15,8 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::size_t kWidestWord = 14;     // most terminal columns of the word before a row
-constexpr std::size_t kTallestWord = 8;     // most letters of the word above a column
+constexpr std::size_t kWidestWord = 14;     // largest width, in terminal columns, of the word in front of a row
+constexpr std::size_t kTallestWord = 8;     // largest number of letters of the word above a column
 constexpr std::size_t kCellWithNumber = 5;  // "░ 12 ": a shade, a percentage and a gap
 constexpr std::size_t kWidestCell = 8;
 

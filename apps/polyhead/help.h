@@ -9,7 +9,7 @@
 
 namespace polyhead::app {
 
-// Help of one subcommand in lines of at most `width` columns. Longer words are not broken.
+// Help of one subcommand in lines of at most `width` columns. A word longer than `width` is not broken.
 std::string help_text(const Parser& parser, const Subcommand& subcommand, std::size_t width);
 
 // Help of the program. `brief`: the short form, for a call without arguments.

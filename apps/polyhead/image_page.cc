@@ -30,7 +30,7 @@ SeenImage see_image(const models::VisionEncoder& encoder, const models::ImagePro
 
 void require_page_of_images(const models::VisionConfig& config, std::int64_t images) {
   const std::int64_t weights = numel({images, config.layers, config.layer.heads, config.tokens(), config.tokens()});
-  require(weights <= viewer::kMaxAttentionWeights, "a page holds at most ", viewer::kMaxAttentionWeights, " attention weights and these ", images, images == 1 ? " image has " : " images have ", weights, "; give fewer images, or ask for the arrays");
+  require(weights <= viewer::kMaxAttentionWeights, "a page holds at most ", viewer::kMaxAttentionWeights, " attention weights and these ", images, images == 1 ? " image has " : " images have ", weights, "; give fewer images (arrays without a page have no such limit)");
 }
 
 std::string label_of_class(const models::VisionConfig& config, std::int64_t index) {
@@ -68,7 +68,7 @@ std::string start_of_images(const models::VisionConfig& config) { return cat("#l
 
 void require_both_sides(const std::string& model) {
   if (models::image_model_kind(model) != models::ImageModelKind::both)
-    fail(ErrorCode::unsupported, "'", model, "' has no image side and text side; an image and a text together need a model with both, such as CLIP or SigLIP");
+    fail(ErrorCode::unsupported, "'", model, "' is not a model with an image encoder and a text encoder, such as CLIP or SigLIP; only such a model takes an image and a text together");
 }
 
 TextBeside see_text_beside(const std::string& model, const models::AnyTextModel& side, const std::string& text, models::TokenizedText tokens, viewer::VectorBudget* budget) {
@@ -76,7 +76,7 @@ TextBeside see_text_beside(const std::string& model, const models::AnyTextModel&
   const bool fits = budget != nullptr && budget->take(numbers);
   TextBeside beside{.text = text, .run = side.run(std::move(tokens), {.head_vectors = fits}), .left_out = fits || budget == nullptr ? 0 : numbers};
   const models::ImageTextModel both = models::load_image_text_model(model);
-  // A text side that reads the last token was trained on texts padded to one length; this text is not padded, so its similarity would be wrong.
+  // A text encoder whose embedding is that of the last token was trained on texts padded to one length; this text is not padded, so its similarity would be wrong.
   if (both.text.config.pooling != models::TextPooling::last && both.vision.embedding_width() > 0 && beside.run.embedding) beside.scale = both.scale;
   return beside;
 }

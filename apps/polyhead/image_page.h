@@ -41,7 +41,7 @@ viewer::Text image_text(const models::VisionConfig& config, const SeenImage& see
 // The part of the address with which a page of images opens: the last layer, and the row of the class token.
 std::string start_of_images(const models::VisionConfig& config);
 
-// A text that a page shows beside its images, and the outputs of the model's text side for it.
+// A text that a page shows beside its images, and the outputs of the model's text encoder for this text.
 struct TextBeside {
   std::string text;
   models::TextRun run;
@@ -49,13 +49,13 @@ struct TextBeside {
   std::optional<models::SimilarityScale> scale{};  // absent: similarities are not shown
 };
 
-// Error unless the folder holds a model with an image side and a text side.
+// Error unless the folder holds a model with an image encoder and a text encoder, such as CLIP.
 void require_both_sides(const std::string& model);
-// `side` is the text side of the model in the folder `model`. `budget` has the meaning that it has in see_image().
+// `side` is the text encoder of the model in the folder `model`. `budget` has the meaning that it has in see_image().
 TextBeside see_text_beside(const std::string& model, const models::AnyTextModel& side, const std::string& text, models::TokenizedText tokens, viewer::VectorBudget* budget);
 // transformers' logits_per_image.
 std::optional<double> similarity_to(const TextBeside& beside, const SeenImage& seen);
-// Adds a tab with the text to the set of an image, and their similarity to its name. The views are those of `beside`.
+// Adds a tab with the text to the page's entry for an image, and appends the similarity of image and text to the image's name. The tab has views of `beside`.
 void show_text_beside(const TextBeside& beside, const SeenImage& seen, viewer::Text& image);
 
 }  // namespace polyhead::app

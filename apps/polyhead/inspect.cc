@@ -154,7 +154,7 @@ bool is_scale(const io::TensorFile& file, std::string_view name) {
 
 // The families of models, in columns or as JSON.
 void show_families(const InspectOptions& o) {
-  if (!o.path.empty()) throw UsageError("--families lists what opens; it reads no file, but PATH is given");
+  if (!o.path.empty()) throw UsageError("--families lists the families of models that polyhead opens, and reads no file; leave out PATH");
   const std::vector<models::ModelFamily> families = models::model_families();
   if (o.json) {
     Json rows = Json::array();
@@ -203,7 +203,7 @@ Subcommand declare_inspect(Parser& parser) {
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
       .examples = {{"polyhead inspect model.safetensors", "format, attention layers, metadata and all tensors"},
-                   {"polyhead inspect MODEL_DIR", "the same for a model's folder, with its configuration and, of one trained here, its number of parameters"},
+                   {"polyhead inspect MODEL_DIR", "the same for a model's folder, and its configuration; for a model that `polyhead train` made, also the number of parameters"},
                    {"polyhead inspect --families", "which models open"},
                    {"polyhead inspect arrays.npz --json | jq .tensors", "JSON for other programs"}},
       .notes =

@@ -22,7 +22,7 @@ std::vector<std::string> words_without_score(const models::TextModel& model, con
   return unknown_among(words, [&](const std::string& word) {
     const bool is_sign = std::ranges::all_of(word, [](char c) { return static_cast<unsigned char>(c) < 0x80 && !(c >= '0' && c <= '9') && !((c | 32) >= 'a' && (c | 32) <= 'z'); });
     if (is_sign) return true;
-    const std::vector<std::string> terms = models::terms_of(word).terms;  // the word, and "abcd*" of its beginning
+    const std::vector<std::string> terms = models::terms_of(word).terms;  // the word itself, and terms such as "abcd*" for its beginning
     return std::ranges::any_of(terms, [&](const std::string& term) { return !term.ends_with('*') && std::ranges::binary_search(model.terms, term); });
   });
 }

@@ -29,8 +29,8 @@ void check(const MapsOptions& o) {
   if (!o.rollout && !o.maps.any())
     throw UsageError("no result is chosen; give one or more of --attention-weights, --map-window, --top-keys, --pooled-map, --key-mass, --key-sums, --statistics and "
                      "--divergence, or --rollout");
-  if (o.rollout && o.maps.any()) throw UsageError("--rollout cannot be combined with other results: its q and k are those of several layers");
-  if (o.rollout && o.maps.keys) throw UsageError("--keys: rollout has all keys");
+  if (o.rollout && o.maps.any()) throw UsageError("--rollout cannot be combined with other results, because --rollout reads q and k of several layers");
+  if (o.rollout && o.maps.keys) throw UsageError("--keys: rows of the rollout have all keys");
   check_tensor_format("--output", o.output);
   check_not_input(o.output, std::array{o.tensors});
   check_writable(o.output);
@@ -38,7 +38,7 @@ void check(const MapsOptions& o) {
 
 void append_rollout(const MapsOptions& o, const ScoreInputs& scores, Results* results) {
   const std::int64_t count = scores.q.extent(0), positions = scores.q.extent(-2);
-  require(count > 0 && scores.k.extent(0) == count, "maps: q is ", scores.q.shape(), ", k ", scores.k.shape(), "; with --rollout the first dimension is the layer, the same of both");
+  require(count > 0 && scores.k.extent(0) == count, "maps: q is ", scores.q.shape(), ", k ", scores.k.shape(), "; with --rollout the first dimension is the layer, and must be the same for q and k");
   std::vector<MapsInput> layers;
   for (std::int64_t l = 0; l < count; ++l) layers.push_back({.q = scores.q.view().select(0, l), .k = scores.k.view().select(0, l)});
   layers.front().progress = progress_bar("layers");
@@ -85,16 +85,16 @@ Subcommand declare_maps(Parser& parser) {
   add_relative_bias(parser, &o->rules);
   parser.add_flag("--json", o->json, "machine-readable: {\"operation\", \"output\", \"tensors\": [{\"name\", \"dtype\", \"shape\"}, ...]}");
   return {
-      .examples = {{"polyhead maps --tensors qk.safetensors -o maps.safetensors --causal --statistics --top-keys 16", "numbers of each head, and the strongest keys of each query"},
+      .examples = {{"polyhead maps --tensors qk.safetensors -o maps.safetensors --causal --statistics --top-keys 16", "statistics of each head, and the strongest keys of each query"},
                    {"polyhead maps --tensors qk.safetensors -o maps.safetensors --attention-weights --rows 0:64 --keys 128:192", "a rectangle of every map"},
                    {"polyhead maps --tensors qk.safetensors -o maps.safetensors --map-window -2,0 --key-mass \"0;5:8\"",
-                    "the band of the two previous keys and the same; the sums over key 0, and over keys 5 to 7"},
+                    "the attention weights of the two previous keys and of the key at the query's own position; the sums over key 0, and over keys 5 to 7"},
                    {"polyhead maps --tensors long.safetensors -o maps.npz --pooled-map 512,512 --pooling largest", "a long map as 512 x 512 blocks"},
                    {"polyhead maps --tensors layers.safetensors -o maps.safetensors --rollout --rows 0", "what position 0 is made of after all layers"}},
       .notes =
           "Input tensors: q [*,N,T,H], k [*,K,S,H]. Optional: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S]), key_lengths, "
           "diagonal_offsets, query_offsets and key_offsets (integers, as the options), blocks (lists of blocks of keys, see --block-size), bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), "
-          "relative_bias.slopes (ALiBi, [N]) or relative_bias.table (T5's buckets, [N,buckets]), key_sets (boolean [M,S], with --key-mass). With --rollout they are the same for all layers.\n"
+          "relative_bias.slopes (ALiBi, [N]) or relative_bias.table (T5's buckets, [N,buckets]), key_sets (boolean [M,S], with --key-mass). With --rollout the optional tensors are the same for all layers.\n"
           "Every result except attention_weights and the rollout of all rows is computed in O(T + S) memory besides the result itself. A terminal shows a progress bar.\n",
       .run = [o] { run_maps(*o); },
   };

@@ -37,7 +37,7 @@ void write_trained(const fs::path& from, const fs::path& to) {
     if (tensor.dtype() == DType::i8) fail(ErrorCode::unsupported, "'", from.string(), "' is quantised already");
   fs::create_directories(to);
   io::quantize_parameters(from / kParameters, to / kParameters);
-  for (const char* const name : {"merges.txt", "terms.txt", kConfig})  // config.json last: a folder counts as a model once it has one
+  for (const char* const name : {"merges.txt", "terms.txt", kConfig})  // copy config.json last, because a folder with a config.json counts as a model
     if (fs::exists(from / name)) fs::copy_file(from / name, to / name);
 }
 

@@ -20,7 +20,7 @@ std::vector<std::int64_t> pooled_sides(const models::AnyTextModel::Sizes& sizes,
   std::int64_t weights = 0;
   for (const std::int64_t count : tokens) {
     if (__builtin_add_overflow(weights, sizes.attention_weights(count, generate), &weights) || weights > viewer::kMaxAttentionWeights)
-      fail(ErrorCode::invalid_argument, "a page holds at most ", viewer::kMaxAttentionWeights, " attention weights, and maps of a model with two sides are not pooled; these texts have more: give fewer or shorter texts");
+      fail(ErrorCode::invalid_argument, "a page holds at most ", viewer::kMaxAttentionWeights, " attention weights, and maps of an encoder-decoder are not pooled; these texts have more attention weights: give fewer or shorter texts");
   }
   return std::vector<std::int64_t>(tokens.size());
 }

@@ -9,7 +9,7 @@
 
 namespace polyhead::app {
 
-// Sink logits and relative bias, which in models are learned. Each has the dtype of q or of lse.
+// Sink logits and relative bias, which models learn. Tensors in the dtype of q are used as they are; other tensors are converted to the dtype of lse.
 struct Learned {
   Tensor sink, slopes, table;
   RelativeBias relative_bias;

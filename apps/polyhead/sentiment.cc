@@ -54,7 +54,7 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
   if (labels.empty()) {
     json["rating"] = answer.rating, json["words_and_pairs"] = answer.score_part;
     const bool known = answer.known_terms > 0;
-    if (!known) print_note("the model has scores for no word of this text; its rating means nothing");
+    if (!known) print_note("the model has scores for no word of this text, so the rating means nothing");
     text = cat("rating ", fixed(answer.rating, 2), !known || answer.rating == 0 ? "\n" : answer.rating > 0 ? " (positive)\n" : " (negative)\n");
   } else {
     const auto best = static_cast<std::size_t>(std::ranges::max_element(answer.probabilities) - answer.probabilities.begin());
@@ -92,7 +92,7 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
   std::size_t start = 0;
   for (const std::string& line : heads_and_parts) start = std::max(start, columns(trimmed(line)) + 2);
   const std::size_t width = terminal_width(Stream::out);
-  if (start > width / 2) start = 4;  // the list begins below its head
+  if (start > width / 2) start = 4;  // then the list of words begins on the line below the name of the head
   for (std::size_t i = 0; i < lists.size(); ++i) {
     const std::string head = trimmed(printable(heads_and_parts[i]));
     text += lists[i].empty() ? head + "\n" : hang(head, lists[i], start, width);
@@ -127,7 +127,7 @@ void score_sentiment(const models::TextModel& model, const SentimentScoring& o) 
   if (const auto sides = training::two_sided_texts(model, texts.data, kTwoSided, 1); two_heads && !sides.empty()) {
     const training::Halves halves = training::score_halves(model, sides);
     json["halves"] = {{"texts", halves.texts}, {"both", halves.both}, {"positive_mass", halves.positive}, {"negative_mass", halves.negative}};
-    text += cat("of ", halves.texts, " texts 'A, but B' made of them, ", halves.both, " have both halves read: 0.45 or more of the positive head's attention is on the positive half, and as much of the negative head's on the other (mean ",
+    text += cat("of ", halves.texts, " texts 'A, but B' made of these texts, ", halves.both, " have each half read by its own head: at least 0.45 of the positive head's attention is on the positive half, and at least 0.45 of the negative head's on the negative half (mean ",
                 fixed(halves.positive, 2), " and ", fixed(halves.negative, 2), ")\n");
   }
   if (o.ablate) {

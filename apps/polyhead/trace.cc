@@ -31,7 +31,7 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;  // a trace keeps up to seven tensors of this size, of 4 or 8 bytes an element
+constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;  // a trace keeps up to seven tensors with this many elements, of 4 or 8 bytes each
 
 constexpr std::string_view kIdentity = "identity";  // value of --parameters that makes every projection the identity
 
@@ -73,7 +73,7 @@ void set_identity(nn::MultiHeadAttention* layer, const ProjectionNames& names) {
     if (!linear->weight) return;
     const Shape& shape = linear->weight.shape();
     if (shape[0] != shape[1]) {
-      throw UsageError(cat("--parameters identity: ", names.at(letter), " has ", counted(shape[1], "input"), " and ", counted(shape[0], "output"), "; an identity has as many of both"));
+      throw UsageError(cat("--parameters identity: ", names.at(letter), " has ", counted(shape[1], "input"), " and ", counted(shape[0], "output"), "; a projection can be the identity only if it has as many inputs as outputs"));
     }
     fill(linear->weight, 0);
     for (std::int64_t i = 0; i < shape[0]; ++i) fill(linear->weight.view().select(0, i).slice(0, i, i + 1), 1);
@@ -268,7 +268,7 @@ void run_trace(const TraceOptions& o) {
   }
   const TracedLayer traced = o.layer.empty() ? loaded(o) : constructed(o, dtype);
   const LoadedLayer& layer = traced.loaded;
-  std::mt19937_64 seeds(o.seed);  // only the inputs draw from it; the layer's parameters use o.seed directly
+  std::mt19937_64 seeds(o.seed);  // used for the inputs only; the layer's parameters are drawn with o.seed itself
   LayerCall call;
   std::string description = printable(o.input);
   if (in) {
@@ -299,7 +299,7 @@ void add_constructor_arguments(Parser& parser, const std::shared_ptr<TraceOption
   std::vector<Entry> entries;
   for (const LayerConstructor& row : layer_constructors()) {
     for (const LayerArgument& argument : row.arguments) {
-      if (argument.setting == Setting::dropout || argument.setting == Setting::add_zero_attn) continue;  // these are added as options of every layer
+      if (argument.setting == Setting::dropout || argument.setting == Setting::add_zero_attn) continue;  // every layer has these options, so they are added elsewhere
       const std::string option = option_of(argument.name);
       auto entry = std::ranges::find(entries, option, &Entry::option);
       if (entry == entries.end()) entry = entries.insert(entries.end(), {option, argument.is_flag(), {}});
@@ -324,9 +324,9 @@ Subcommand declare_trace(Parser& parser) {
                           ->needs(text);
   parser.add_option("--layer", o->layer, "construct the layer of this name; --list lists names and arguments. With --text: the number of a layer of the model, from 0 (default: 0)")->type_name("NAME");
   parser.add_flag("--list", o->list, "list the layers that have a name, with their arguments and defaults");
-  Option* parameters = parser.add_option("--parameters", o->file.path, "load a layer from this file of parameters. The word identity, with --layer: each projection gives its input back")->type_name("FILE");
+  Option* parameters = parser.add_option("--parameters", o->file.path, "load a layer from this file of parameters. Or, with --layer, the word identity: each projection returns its input")->type_name("FILE");
   for (Option* option : add_layer_file(parser, &o->file)) option->needs(parameters);
-  add_value(parser, "--heads", &o->file.heads, read_positive, "N", "number of heads; for every --layer, whatever its own argument is called");
+  add_value(parser, "--heads", &o->file.heads, read_positive, "N", "number of heads; this option works for every --layer, even if the layer's own argument has another name");
   add_constructor_arguments(parser, o);
   Option* input = parser.add_option("--input", o->input, "read the tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths, diagonal_offsets, query_offsets, key_offsets, blocks] from this file")->type_name("FILE");
   Option* shape = add_value(parser, "--shape", &o->shape, read_shape, "SHAPE", "shape of the query input, width included, instead of --batch and --length");
@@ -374,7 +374,7 @@ Subcommand declare_trace(Parser& parser) {
                    {"polyhead trace MODEL_DIR --text \"The quick brown fox\" --layer 2", "a layer of a model on a sentence"},
                    {"polyhead trace MODEL_DIR --text \"The quick brown fox\" --cell 2,8,brown,fox", "how one attention weight of a model is computed, in numbers"},
                    {"polyhead trace --list", "all layers that have a name"}},
-      .notes = "Heads are a separate dimension, [B,N,T,H]. Sources that fold heads into the batch have the same data as (B*N,T,H).\n"
+      .notes = "Heads are a separate dimension, [B,N,T,H]. Source code that folds heads into the batch has the same data as (B*N,T,H).\n"
                "JSON: {layer, input, config, steps: [{step, where, shape, letters, meaning, dtype, values, parameters: [{name, shape, values}], source: [{code, shape, values}]}]}, or with --cell {text, layer, head, query, key, q, k, products, dot, scale, score, "
                "largest, exp, sum, weight, keys: [{token, score, exp, weight, v}], output}; non-finite numbers are \"nan\", \"inf\" and \"-inf\".\n",
       .run = [o] { run_trace(*o); },

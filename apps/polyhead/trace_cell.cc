@@ -173,7 +173,7 @@ Json json_of(const Worked& worked, const Cell& cell, const std::vector<std::stri
 void trace_cell(const CellOptions& o) {
   const std::unique_ptr<models::AnyTextModel> model = open_any_model(o.model);
   const models::TextModelKind kind = model->sizes().kind;
-  if (kind == models::TextModelKind::two_sides) fail(ErrorCode::unsupported, "--cell: '", o.model, "' is a model with two sides, of which no q and k are kept; `view` shows its maps");
+  if (kind == models::TextModelKind::two_sides) fail(ErrorCode::unsupported, "--cell: '", o.model, "' is an encoder-decoder model, and polyhead keeps no q and k of such models; `view` shows its maps");
   const auto tokenizer = [&](const InputText& text) { return model->tokenize(text.text, text.pair, models::WhenTooLong::longest_first); };
   models::TokenizedText tokens = std::move(tokenize(tokenizer, model->sizes().longest, {{o.text, {}}}, false)[0]);
   const Cell cell = read_cell(o.cell, model->sizes(), tokens.pieces, words_of(o.text, tokens));

@@ -84,7 +84,7 @@ ModelLayer model_layer(const std::string& model, const std::string& text, const 
   switch (kind_of_text_model(model)) {
     case models::TextModelKind::decoder: return decoder_layer(model, text, layer, most_scores);
     case models::TextModelKind::two_sides:
-      fail(ErrorCode::unsupported, "'", model, "' is a model with two sides, whose layers `trace` does not take apart; `view` shows its maps, and `trace --parameters FILE --prefix ...` one layer of its file");
+      fail(ErrorCode::unsupported, "'", model, "' is an encoder-decoder model, and `trace` does not show layers of such models; `view` shows the model's maps, and `trace --parameters FILE --prefix ...` traces one attention layer of the model's file");
     case models::TextModelKind::encoder: break;
   }
   return encoder_layer(model, text, layer, most_scores);

@@ -122,7 +122,7 @@ Subcommand declare_train(Parser& parser) {
   parser.add_flag("--resume", o->resume, "go on from the folder's checkpoint, with the same bits as an uninterrupted run; the task heads always does");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line for each validation");
   return {
-      .examples = {{"polyhead train classify --data reviews.tsv -o sentiment", "a text's rating or class, with heads that read its good and its bad side"},
+      .examples = {{"polyhead train classify --data reviews.tsv -o sentiment", "a text's rating or class; one head reads what is positive, another what is negative"},
                    {"polyhead train digits --data digits.npz -o digits", "a Vision Transformer, in about a minute"},
                    {"polyhead train heads --data reviews.tsv -o heads", "what the number of heads changes: 50 models of the grammar and of the ratings, in an hour or two on 2 processors"},
                    {"polyhead train summarise --data abstracts.jsonl -o summary", "the sentence that sums up an abstract, in seconds"},

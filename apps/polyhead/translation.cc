@@ -139,7 +139,7 @@ void explain_translation(const Translator& model, const std::string& input, cons
     json["words"].back()["grammar"] = gold;
   }
   if (as_json) {
-    std::vector<std::string> source = answer.source.pieces, target = answer.target.pieces;  // one for each column and row of the maps
+    std::vector<std::string> source = answer.source.pieces, target = answer.target.pieces;  // the tokens that the columns and rows of the maps stand for
     source.push_back("<end>"), target.insert(target.begin(), "<start>");
     json["source_tokens"] = source, json["target_tokens"] = target;
     json["attentions"] = number_json(answer.attentions);

@@ -41,7 +41,7 @@ void require_input(const TryOptions& o, const char* what) {
   if (o.input.empty() && o.score.empty()) throw UsageError(cat("there is no input; give ", what, ", or --score FILE"));
   if (!o.input.empty() && !o.score.empty()) throw UsageError("an input and --score cannot be combined");
   if (o.page.empty()) return;
-  if (o.page == "-") throw UsageError("-o: standard output has the answer; give the page a file");
+  if (o.page == "-") throw UsageError("-o: the answer goes to standard output; give a file for the page");
   if (o.input.empty()) throw UsageError("a page shows the answer to an input; -o and --score cannot be combined");
   check_not_input(o.page, std::array{o.model, o.input});
   check_writable(o.page);
@@ -50,7 +50,7 @@ void require_input(const TryOptions& o, const char* what) {
 // The folder given by --model, or the model that is part of the program.
 std::filesystem::path model_folder(const TryOptions& o, const char* name) {
   if (!o.model.empty()) return o.model;
-  print_note(cat("the model is '", name, "', which is part of polyhead (MODELS.md); --model FOLDER takes another"));
+  print_note(cat("the model is '", name, "', which is part of polyhead (MODELS.md); --model FOLDER uses another model"));
   return models::default_model(name);
 }
 
@@ -79,7 +79,7 @@ void try_digits(const TryOptions& o) {
 
 // The sentences of a text, or of each line of a file.
 std::vector<std::string> sentences_of(const std::string& input) {
-  std::error_code ignored;  // the check for a file fails for a long text, which is no file name
+  std::error_code ignored;  // a long text is no file name, and the check for a file then fails
   std::vector<InputText> texts{{input, std::nullopt}};
   if (input == "-" || std::filesystem::is_regular_file(input, ignored)) texts = read_texts(input);
   std::vector<std::string> sentences;
@@ -127,7 +127,7 @@ void try_summary(const TryOptions& o) {
   print(text);
 }
 
-// Refuses at once what would take long to split into tokens: the models read at most some hundred of them.
+// Refuses a text that would take long to split into tokens. The models read at most a few hundred tokens, so such a text would be refused later anyway.
 std::string require_short(std::string text) {
   constexpr std::size_t kMostBytes = 64'000;
   if (text.size() > kMostBytes) throw UsageError(cat("the text has ", byte_size(text.size()), "; a text of at most ", byte_size(kMostBytes), " is read"));
@@ -136,7 +136,7 @@ std::string require_short(std::string text) {
 
 // The text of an argument: the argument itself, or for "-" the only line of standard input.
 std::string text_of(const std::string& input) {
-  std::error_code ignored;  // the check for a file fails for a long text, which is no file name
+  std::error_code ignored;  // a long text is no file name, and the check for a file then fails
   if (input != "-") {
     require_short(input);
     if (training::split_at_white_space(input).empty()) throw UsageError("the text is empty");
@@ -233,8 +233,8 @@ Subcommand declare_try(Parser& parser) {
                    {"polyhead try digits digits.npz --number 3 --model digits -o digit.html", "the image beside its patches, and where each head looks"},
                    {"polyhead try digits --score test-digits.npz --model digits", "accuracy on images that training has not seen"},
                    {"polyhead try translate \"The small red car is parked outside.\"", "the translation, and where each of its words comes from"},
-                   {"polyhead try translate --score grammar", "how many sentences of new combinations are right, and how well the heads align"},
-                   {"polyhead try summarise abstract.txt --model summary", "the sentence that sums it up, and which sentences each head reads"}},
+                   {"polyhead try translate --score grammar", "how many held-out sentences are translated exactly, and how well the heads align words"},
+                   {"polyhead try summarise abstract.txt --model summary", "the sentence that sums up the abstract, and which sentences each head reads"}},
       .notes = "JSON: sentiment {rating, words_and_pairs, heads: [{name, part, words}], constant} or {label, probabilities, heads}; translate {translation, "
                "complete, unknown, words: [{word, read}], source_tokens, target_tokens, attentions [layers][heads][target][source]}; summarise {chosen, sentence, "
                "sentences, scores, attentions}; digits {class, label, probabilities}; with --score the scores.\n",

@@ -53,7 +53,7 @@ void check(ViewOptions& o) {
     throw UsageError(cat("texts are given twice, in '", o.source, "' and with --file '", o.file, "'; give them once"));
   if (o.file.empty()) o.file = o.source;
   if (!o.images.empty()) {
-    if (!o.file.empty() || o.pair || o.texts.size() > 1) throw UsageError("--image goes with one --text at most, which a model with both sides (CLIP, SigLIP) reads beside each image; for more texts leave out --image, or call it for each");
+    if (!o.file.empty() || o.pair || o.texts.size() > 1) throw UsageError("--image goes with one --text at most, which a model with an image encoder and a text encoder (CLIP, SigLIP) compares with each image; for more texts leave out --image, or run the command once for each text");
     if (o.model.empty()) throw UsageError("--image needs MODEL_DIR, a folder of a model of images such as ViT or CLIP");
     if (!o.without.empty() || o.generate > 0 || o.truncate) throw UsageError("--without, --generate and --truncate are for texts");
   }
@@ -198,7 +198,7 @@ class View {
     if (o_.generate > 0 && sizes.kind == Kind::encoder) throw UsageError("--generate is for models that predict the next token; this one is an encoder");
     if (o_.pair && sizes.kind != Kind::encoder) throw UsageError("--text-pair is for encoders; this model reads one text");
     if (o_.generate > 0 && !sizes.rules_not_followed.empty())
-      print_note(cat("each token is the likeliest one; not followed of the model's generation_config.json: ", join(sizes.rules_not_followed)));
+      print_note(cat("each generated token is the likeliest one; polyhead ignores these rules of generation_config.json (or of config.json, if there is no generation_config.json): ", join(sizes.rules_not_followed)));
     const auto tokenizer = [&](const InputText& text) { return model_->tokenize(text.text, text.pair, models::WhenTooLong::longest_first, o_.generate); };
     tokens_ = tokenize(tokenizer, sizes.longest ? std::optional(*sizes.longest - (sizes.kind == Kind::decoder ? o_.generate : 0)) : std::nullopt, texts_, o_.truncate);
     check_sizes();
@@ -214,7 +214,7 @@ class View {
     return list;
   }
 
-  // Ranks the heads of the maps that the terminal shows: cross-attention if a model with two sides has written something, else self-attention.
+  // Ranks the heads of the maps that the terminal shows: cross-attention if an encoder-decoder has generated tokens, else self-attention.
   void link_words(const models::TextRun& result) {
     const models::TokenizedText& keys = result.tokens;
     const std::vector<std::string> words = model_->sizes().kind == Kind::encoder ? keys.pieces : words_of(texts_[0].text, keys);
@@ -248,14 +248,14 @@ class View {
       if (!needs_every_pair(i)) continue;
       if (weights[i] > most_in_memory)
         fail(ErrorCode::invalid_argument, "the attention weights of all heads of one text are ", weights[i], " numbers of 4 bytes; there is ", byte_size(memory),
-             " of memory, so give a shorter text, or -o alone: its page then has pooled maps");
+             " of memory, so give a shorter text, or only -o, which then writes a page with pooled maps");
       if (__builtin_add_overflow(every_pair, weights[i], &every_pair)) every_pair = std::numeric_limits<std::int64_t>::max() / 16;
     }
     // The arrays of all texts stay in memory until the last text is done, so their sum must fit.
     const std::uint64_t bytes = static_cast<std::uint64_t>(every_pair + hidden) * sizeof(float);
     if (!o_.arrays.empty() && bytes > memory)
       fail(ErrorCode::invalid_argument, "the arrays of ", counted(texts_.size(), "text"), " are ", byte_size(bytes),
-           " and stay until all are done; there is ", byte_size(memory), " of memory, so give fewer or shorter texts");
+           " and stay in memory until all texts are done; there is ", byte_size(memory), " of memory, so give fewer or shorter texts");
   }
 
   void draw_map(std::size_t i, const std::vector<std::string>& rows, const std::vector<std::string>& columns, const Tensor& map) const {
@@ -361,7 +361,7 @@ void view_given_images(ViewOptions& o) {
 
 Subcommand declare_view(Parser& parser) {
   const auto o = std::make_shared<ViewOptions>();
-  parser.add_option("MODEL_DIR", o->model, "folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder of BERT's kind, a decoder such as GPT-2 or Llama, or a model with two sides such as T5), or one that `polyhead train` made; without, the model of ratings that is part of polyhead");
+  parser.add_option("MODEL_DIR", o->model, "folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder of BERT's kind, a decoder such as GPT-2 or Llama, or an encoder-decoder such as T5), or a folder that `polyhead train` made; default: the model of ratings that is part of polyhead");
   parser.add_option("TEXTS", o->source, "a file with one text per line, the same as --file; - is standard input");
   parser.add_option("--text", o->texts, "the text; may be given several times")->type_name("TEXT");
   parser.add_option("--text-pair", [o](const std::string& text) { o->pair = text; }, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
@@ -382,7 +382,7 @@ Subcommand declare_view(Parser& parser) {
               if (megabytes < 0) throw UsageError(cat("'", word, "' is below 0; it is a size in MB"));
               return megabytes;
             },
-            "MB", "with -o, keep q, k and v of the heads in the page up to this size, so that it shows how a weight is computed (default: 4; 0: not)");
+            "MB", "with -o, keep q, k and v of the heads in the page up to this size, so that the page shows how a weight is computed (default: 4; 0: keep none)");
   add_value(parser, "--generate", &o->generate,
             [](const std::string& word) {
               constexpr std::int64_t kMost = std::int64_t{1} << 20;
@@ -390,10 +390,10 @@ Subcommand declare_view(Parser& parser) {
               if (tokens > kMost) throw UsageError(cat(tokens, " tokens are more than the most, ", kMost));
               return tokens;
             },
-            "N", "let a decoder continue the text, or a model with two sides write about it, by at most N tokens, each time the likeliest; the map shows what it read for each");
+            "N", "let a decoder continue the text, or the decoder of an encoder-decoder write a target for the text, by at most N tokens, each time the likeliest; the map shows what the decoder read for each token");
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
   parser.add_flag("--live", o->live, "write a page in which readers type their own sentence: it carries the library, compiled to WebAssembly, the two models that are part of polyhead and, with MODEL_DIR, an encoder of BERT's kind as int8, of at most 72 MB");
-  parser.add_option("--engine", o->engine, "with --live: the module that `scripts/live-engine` builds, where the program was built without it")->type_name("FILE");
+  parser.add_option("--engine", o->engine, "with --live: the module that `scripts/live-engine` builds, if the program was built without it")->type_name("FILE");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
       .examples = {{"polyhead view --text \"Nice screen, but far too heavy.\" -o heavy.html", "a model that is part of polyhead: which words each head reads"},
@@ -422,12 +422,12 @@ Subcommand declare_view(Parser& parser) {
           "attention weights row by row; non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
           "them.\n\n"
           "Images: resized and normalised as the model's preprocessor_config.json says. Without -o and --json the terminal shows what the class token reads in each "
-          "patch. Arrays: pixels [3,height,width], attentions, hidden, and of what the model has pooled, logits and embedding. JSON: images: [{path, map, pooled, "
-          "embedding, similarity, logits, label}] in place of texts, and text. One --text beside them is for a model with both sides: the page has a tab for each, the "
-          "arrays text_ids, text_attentions and text_embedding, and similarity is CLIP's logits_per_image.\n\n"
-          "A decoder has no embedding; row t of its map is what a head read to choose the token after t. `generated` and segment 1 are what it wrote with --generate.\n\n"
-          "A model with two sides shows its encoder; with --generate, the map is what its decoder read of the text: its rows are target_tokens, the start token first, and row t is what a head "
-          "read to choose the token after t. Further arrays: target_ids [T], cross_attentions [layers,heads,T,S], target_attentions [layers,heads,T,T]; `targets` of the metadata. JSON has "
+          "patch. Arrays: pixels [3,height,width], attentions, hidden, and those of pooled, logits and embedding that the model has. JSON: images: [{path, map, pooled, "
+          "embedding, similarity, logits, label}] in place of texts, and text. A model with an image encoder and a text encoder also takes one --text: the page then has a tab for the text and one for the image, "
+          "further arrays are text_ids, text_attentions and text_embedding, and similarity is CLIP's logits_per_image.\n\n"
+          "A decoder has no embedding; row t of its map is what a head read to choose the token after t. `generated` and segment 1 are the tokens that the decoder wrote with --generate.\n\n"
+          "Of an encoder-decoder the encoder's map is shown; with --generate, the map is what the decoder read of the text: the map's rows are target_tokens, the start token first, and row t is what a head "
+          "read to choose the token after t. Further arrays: target_ids [T], cross_attentions [layers,heads,T,S], target_attentions [layers,heads,T,T]; the metadata of .safetensors has `targets`. JSON has "
           "target_tokens and target_ids.\n\n"
           "For a model that `polyhead train` made: one --text, -o with a file name, and the JSON of `polyhead try`.\n\n"
           "Bytes that are not valid UTF-8 are read as U+FFFD, with a note on stderr.\n",

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
-constexpr std::size_t kMaxBytesOfToken = 1000;  // on average, for a text that a model may take
+constexpr std::size_t kMaxBytesOfToken = 1000;  // a text with more bytes for each token that the model may read is refused before it is split into tokens
 constexpr std::array<std::string_view, 2> kModelFiles{"config.json", "model.safetensors"};
 constexpr std::string_view kWanted = "a model is a folder with config.json, model.safetensors and tokenizer.json or vocab.txt";
 
@@ -126,7 +126,7 @@ bool is_encoder(const fs::path& directory) {
 models::VisionEncoder open_vision_encoder(const fs::path& directory) { return loaded(directory, models::load_vision_encoder); }
 models::TextModelKind kind_of_text_model(const fs::path& directory) {
   return loaded(directory, [](const fs::path& folder) {
-    if (models::image_model_kind(folder)) fail(ErrorCode::unsupported, "it is a model of images, whose layers are not taken apart; `polyhead view` shows its maps");
+    if (models::image_model_kind(folder)) fail(ErrorCode::unsupported, "it is a model of images, and `polyhead trace` does not show layers of such models; `polyhead view` shows the model's maps");
     return models::text_model_kind(folder);
   });
 }
@@ -182,7 +182,7 @@ std::vector<models::TokenizedText> tokenize(const std::function<models::Tokenize
                                             const std::vector<InputText>& texts, bool truncate) {
   std::vector<models::TokenizedText> result;
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    // Splitting megabytes into tokens takes long, only to say that there are too many.
+    // Refuse a text that is far too long before it is split into tokens, because splitting megabytes takes long.
     const std::size_t bytes = texts[i].both().size(), allowed = static_cast<std::size_t>(longest.value_or(0)) * kMaxBytesOfToken;
     if (longest && !truncate && bytes > allowed)
       fail(ErrorCode::invalid_argument, which(texts, i), " has ", byte_size(bytes), "; the model takes at most ", *longest, " tokens, and ", byte_size(allowed), " of text; --truncate leaves out the end");

@@ -32,7 +32,7 @@ std::vector<InputText> read_texts(const std::string& path);
 // subfolder if there is one.
 models::SentenceModel open_model(const std::filesystem::path& directory);
 std::unique_ptr<models::AnyTextModel> open_any_model(const std::filesystem::path& directory);
-// Whether the folder is an encoder of texts alone. Error for an incomplete folder, as open_any_model().
+// Whether the folder holds a text encoder, and neither a decoder nor a model of images. Error for an incomplete folder, as open_any_model().
 bool is_encoder(const std::filesystem::path& directory);
 models::VisionEncoder open_vision_encoder(const std::filesystem::path& directory);
 // The kind of the text model in a folder. Error for a folder of a model of images.

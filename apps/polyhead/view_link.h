@@ -21,7 +21,7 @@ struct WordLink {
   bool same_text = true;            // queries and keys are the same tokens
   std::vector<LinkedHead> heads{};  // largest weight first
 
-  std::string address() const;  // of the page's view that shows this pair
+  std::string address() const;  // the part of the page's address that selects the view of this pair
 };
 
 // Reads "QUERY,KEY", each a place in the text or a word of it. UsageError if a word is not in the text, or more than once.

@@ -50,7 +50,7 @@ std::vector<std::uint8_t> read_engine(const std::string& path) {
 #ifdef POLYHEAD_LIVE_ENGINE
     return {polyhead_live_engine, polyhead_live_engine_end};
 #else
-    throw UsageError("--live: this polyhead was built without the engine of live pages, which is a module of WebAssembly. In a folder of its source `scripts/live-engine` builds it; then give "
+    throw UsageError("--live: this polyhead was built without the engine of live pages, which is a module of WebAssembly. In a clone of polyhead's repository `scripts/live-engine` builds the engine; then give "
                      "--engine build/wasm/apps/live/polyhead_live.wasm.gz");
 #endif
   }
@@ -127,7 +127,7 @@ void require_tokenizer(const std::string& folder) {
     if (json.contains(part)) require_patterns(folder, json[part], part);
 }
 
-// Compares attention weights and embeddings of both models over `text` and four other sentences.
+// Compares the attention weights and embeddings of the exact model and of its int8 copy over `text` and four other sentences.
 viewer::LiveModel::Rounding measure(const models::SentenceModel& exact, const models::SentenceModel& rounded, const std::string& text) {
   viewer::LiveModel::Rounding found;
   double sum = 0, count = 0;
@@ -159,7 +159,7 @@ struct PackedModel {
   viewer::LiveModel::Rounding rounding;
 };
 
-// Opens the model. Error if a live page cannot hold it. Called before the engine is read, so that the error names the model first.
+// Opens the model. Error if a live page cannot hold it. Called before the engine is read, so that an unsuitable model is reported even if the engine is missing.
 models::SentenceModel open_for_page(const std::string& folder) {
   require_encoder(folder);
   models::SentenceModel model = open_model(folder);

@@ -47,7 +47,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         raise Unsupported("its attention has no grouped heads")
     native = case.dtype == "bfloat16"
     if case.dtype not in ("float32", "bfloat16") or (native and not _multiplies_bfloat16()):
-        raise Unsupported(f"its {case.dtype} attention is a plain loop on processors without instructions for it")
+        raise Unsupported(f"its {case.dtype} attention is a slow plain loop on processors without instructions for this dtype")
     parameters: dict[str, Node] = {}
 
     def parameter(key: str) -> Node:

@@ -128,7 +128,7 @@ bool hides_its_memory(nb::handle object) {
 std::string dlpack_reason(nb::handle object) {
   try {
     static_cast<void>(nb::object(object.attr("__dlpack__")()));
-    return "what it exports is malformed";
+    return "the DLPack export is malformed";
   } catch (nb::python_error& error) {
     return as_string(error.value());
   }
@@ -204,7 +204,7 @@ void Array::take_buffer(nb::handle object, const char* name, bool writable) {
   const Py_buffer& b = *buffer_;
   const DTypeInfo* dtype = bfloat16 ? &info(DType::bf16) : dtype_of_format(b.format, static_cast<std::size_t>(b.itemsize));
   if (dtype == nullptr) refuse_dtype(object, name);
-  if (writable && b.readonly != 0) throw nb::value_error(text(name, " is read-only; it is written to").c_str());
+  if (writable && b.readonly != 0) throw nb::value_error(text(name, " is read-only, and this function writes to it").c_str());
   Py_ssize_t row_major[PyBUF_MAX_NDIM];  // ctypes gives no strides even if they are requested
   const Py_ssize_t* strides = b.strides;
   if (strides == nullptr) {
@@ -226,7 +226,7 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
     throw nb::type_error(text(name, " requires grad, which this function does not record; use polyhead.torch, or pass ", name, ".detach()").c_str());
   }
   if (nb::hasattr(object, "is_neg") && nb::object(object.attr("is_neg")()).is(nb::bool_(true))) {
-    throw nb::type_error(text(name, " is negated lazily by torch, which DLPack does not tell; pass ", name, ".resolve_neg()").c_str());
+    throw nb::type_error(text(name, " is negated lazily by torch, which DLPack does not report; pass ", name, ".resolve_neg()").c_str());
   }
   if (hides_its_memory(object)) {
     throw nb::type_error(text(name, " is of type ", kind_of(object), ", a subclass of torch.Tensor that polyhead does not know; if its memory holds the numbers, pass ",
@@ -245,7 +245,7 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
   }
   if (array.device_type() != kCpu) refuse_device(array.device_type());
   if (nb::ndarray<> written; writable && !nb::try_cast(object, written, false)) {
-    throw nb::value_error(text(name, " is read-only; it is written to").c_str());
+    throw nb::value_error(text(name, " is read-only, and this function writes to it").c_str());
   }
   dlpack_ = std::move(array);
   const DTypeInfo* dtype = dtype_of_dlpack(dlpack_.dtype());

@@ -164,7 +164,7 @@ std::chrono::milliseconds read_timeout(nb::handle timeout) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
 }
 
-// Converts the five values to the library's DistributedOptions.
+// Converts the arguments of Python that say how ranks share a call to the library's DistributedOptions.
 DistributedOptions read_distributed(nb::handle order, nb::handle plan, nb::handle timeout, nb::handle one_row, nb::handle ranks_per_machine) {
   DistributedOptions options;
   options.order = choice("order", read_word(order, "order"), kOrders);

@@ -1,4 +1,4 @@
-// The gradients and tangents of attention, for each argument that has them by the table (polyhead/attention_arguments.h).
+// The gradients and tangents of attention: one for each argument that has a gradient according to the table in polyhead/attention_arguments.h.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -24,10 +24,10 @@ struct GradientResult {
   Result result;
 };
 
-// The results of a backward pass, None where a gradient is not wanted.
+// The gradients that a backward pass returns; None for a gradient that is not wanted.
 class GradientResults {
  public:
-  // is_wanted(argument, number) -> bool. d_bias: memory of the caller, or None.
+  // is_wanted(argument's name, index among the gradients) -> bool. d_bias: memory of the caller, or None.
   template <class IsWanted>
   GradientResults(const SdpaForward& inputs, const SdpaOptions& options, nb::handle like, const IsWanted& is_wanted, nb::handle d_bias = nb::none()) {
     all_.reserve(8);
@@ -50,7 +50,7 @@ class GradientResults {
 
   std::span<const GradientResult> all() const { return all_; }
 
-  // The gradients, then `more`.
+  // A tuple of the gradients, followed by the objects of `more`.
   Gradients objects(std::initializer_list<nb::handle> more = {}) const {
     nb::list objects;
     for (const GradientResult& one : all_) objects.append(one.result.object);
@@ -62,7 +62,7 @@ class GradientResults {
   std::vector<GradientResult> all_;
 };
 
-// The tensors of a tuple in the order of polyhead.Tangents, None for those that are zeros. name: of the argument, for messages.
+// The tensors of a tuple in the order of polyhead.Tangents, None for a tangent of zeros. name: the argument's name in error messages.
 inline SdpaTangents read_tangents(SdpaCall& call, nb::handle given, std::string_view name) {
   SdpaTangents tangents;
   std::size_t count = 0;

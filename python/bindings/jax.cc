@@ -296,8 +296,8 @@ class Run {
     return view.expand(shape);
   }
 
-  // sdpa_backward and sdpa_jvp require that a gradient or tangent has the shape of its input. Under vmap, examples may share one of the three arrays, so all
-  // three are broadcast to one shape.
+  // sdpa_backward and sdpa_jvp require that a gradient or tangent has the shape of its input. Under vmap, examples may share the input, the gradient or the
+  // tangent, so the three are broadcast to one shape.
   static void alike(ConstTensorView& input, TensorView& gradient, ConstTensorView& tangent) {
     if (!gradient && !tangent) return;
     Shape shape = input.shape();
@@ -312,14 +312,14 @@ class Run {
   struct Tensors {
     ConstTensorView q, k, v, k_scale, v_scale, out, lse, d_out;
     TensorView new_out, new_lse, attention_weights, out_tangent, lse_tangent, d_d_out;
-    SdpaBackward gradients{.q = {}, .k = {}, .v = {}, .out = {}, .lse = {}, .d_out = {}, .d_q = {}, .d_k = {}, .d_v = {}};  // its gradients alone
+    SdpaBackward gradients{.q = {}, .k = {}, .v = {}, .out = {}, .lse = {}, .d_out = {}, .d_q = {}, .d_k = {}, .d_v = {}};  // only the members for results (d_q, ...) are used
     std::vector<ConstTensorView> captured;
     std::vector<TensorView> d_captured;  // one for each captured array; absent where no gradient is wanted
     SdpaTangents tangents{};
     bool is_backward = false, has_tangents = false;
   };
 
-  // Sets the member that prefix + an argument's name means: a gradient "d_" or a tangent "t_", if the name has that prefix.
+  // Sets the member of `gradients` that `name` means: prefix ("d_" for gradients, "t_" for tangents) and an argument's name. Does nothing for a name without the prefix.
   template <class Gradients>
   static void set_gradient(std::string_view prefix, std::string_view name, Gradients& gradients, const TensorView& view) {
     if (!name.starts_with(prefix)) return;

@@ -303,7 +303,7 @@ Tuple<nb::str, ByName, nb::any> load_model(nb::handle source, bool built_in, nb:
   }
   if (std::optional<LoadedImageModel> images = load_image_model(folder)) return nb::make_tuple(images->kind, images->config, images->model);
   const auto kind = std::ranges::find(kKinds, type, &Kind::type);
-  if (kind == kKinds.end() && !type.empty() && !type.starts_with("polyhead-")) models::read_bert_config(folder / "config.json");  // Error that says what is known
+  if (kind == kKinds.end() && !type.empty() && !type.starts_with("polyhead-")) models::read_bert_config(folder / "config.json");  // throws an Error that lists the model types that polyhead reads
   if (kind == kKinds.end()) throw nb::value_error(text("source: '", name, "' is no folder that `polyhead train` made").c_str());
   return nb::make_tuple(type, config, kind->load(folder));
 }

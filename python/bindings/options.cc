@@ -255,7 +255,7 @@ void read_keywords(const char* function, nb::handle given, Call& call, Executor*
     });
     if (!known) nb::module_::import_("polyhead._options").attr("refuse")(function, key);
   }
-  if (block_size && !blocks) throw nb::value_error("block_size is given without blocks, whose size it is");
+  if (block_size && !blocks) throw nb::value_error("block_size is given without blocks; it is the size of the blocks that the argument blocks lists");
   executor = call.threads ? &*call.threads : nullptr;
 }
 
@@ -264,7 +264,7 @@ void read_keywords(const char* function, nb::handle given, Call& call, Executor*
 SdpaCall::SdpaCall(const char* function, nb::handle given) {
   read_keywords(function, given, *this, sdpa.executor);
   Dropout& dropout = sdpa.dropout;
-  if (dropout.p > 0 && !dropout.seed && !dropout.keep) throw nb::value_error("dropout needs a seed, which the backward pass and maps are given too");
+  if (dropout.p > 0 && !dropout.seed && !dropout.keep) throw nb::value_error("dropout needs a seed; pass the same seed to the backward pass and to maps");
   if (!(dropout.p > 0) && dropout.keep) throw nb::value_error("dropout_keep is given, and dropout is 0: nothing is dropped");
   dropout.seed = dropout.seed.value_or(0);
 }

@@ -111,7 +111,7 @@ std::int64_t bucket(nb::handle distance, nb::handle buckets, nb::handle bidirect
                          read_flag(bidirectional, "bidirectional"), read_integer(max_distance, "max_distance", 1, kMost));
 }
 
-// Returns (lists, block of queries, block of keys).
+// Returns (block lists, queries of a block, keys of a block).
 Tuple<nb::any, nb::int_, nb::int_> windows(nb::handle length, nb::handle queries, nb::handle keys) {
   constexpr std::int64_t kMostPositions = std::int64_t{1} << 31;
   const LocalBlocks made = local_blocks(read_integer(length, "length", 0, kMostPositions), read_integer(queries, "queries", 1, kMostPositions), read_integer(keys, "keys", 1, kMostPositions));

@@ -313,7 +313,7 @@ nb::object save(const nb::args& given) {
 // The gradients d_q, d_k, d_v and those of the named tensors; nullopt if the torch operator must compute them. wanted: which gradients to compute.
 std::optional<std::vector<nb::object>> run_backward(nb::handle call_of, const nb::tuple& saved, nb::handle lse_saved, nb::handle d_out_given, const nb::tuple& wanted) {
   const nb::tuple parts = nb::borrow<nb::tuple>(call_of), names = nb::borrow<nb::tuple>(parts[1]);
-  const auto named = [&](std::string_view name) {  // whether its gradient is wanted
+  const auto named = [&](std::string_view name) {  // whether the gradient of the option `name` is wanted
     for (std::size_t i = 0; i < names.size(); ++i) {
       if (name == nb::borrow<nb::str>(names[i]).c_str()) return nb::cast<bool>(wanted[i + 3]);
     }
@@ -336,7 +336,7 @@ std::optional<std::vector<nb::object>> run_backward(nb::handle call_of, const nb
     tensors.d_out = pass.keep(Array::tensor_memory(d_out_given, "d_out"));
     if (!pass.is_readable() || !tensors.out || !tensors.lse || !tensors.d_out) return std::nullopt;
     tensors.q = pass.q, tensors.k = pass.k, tensors.v = pass.v;
-    for (const ConstTensorView& view : {tensors.k, tensors.v, tensors.out, tensors.d_out}) {  // the operator converts them
+    for (const ConstTensorView& view : {tensors.k, tensors.v, tensors.out, tensors.d_out}) {  // tensors of other dtypes are left to the torch operator, which converts them
       if (view.dtype() != pass.q.dtype()) return std::nullopt;
     }
     gradients.emplace(SdpaForward{.q = pass.q, .k = pass.k, .v = pass.v, .out = {}}, pass.sdpa, q,

@@ -128,7 +128,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   if (!heads.is_none() && !all_heads) off = read_pairs(heads, "without");
   const std::unique_ptr<models::AnyTextModel> model = without_gil([&] { return models::load_any_text_model(model_path); });
   if (const std::vector<std::string>& rules = model->sizes().rules_not_followed; generate > 0 && !rules.empty()) {
-    const std::string warning = cat("view: each generated token is the likeliest one; not followed of the model's generation_config.json: ", join(rules));
+    const std::string warning = cat("view: each generated token is the likeliest one; polyhead ignores these rules of generation_config.json (or of config.json, if there is no generation_config.json): ", join(rules));
     if (PyErr_WarnEx(PyExc_UserWarning, warning.c_str(), 1) != 0) throw nb::python_error();
   }
   return without_gil([&] {
@@ -159,7 +159,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   });
 }
 
-// Every head of an encoder of images on each image, uint8 [height,width,3], and beside each image a text, which a model with both sides reads.
+// A page with every head of an encoder of images, for each image, uint8 [height,width,3]. text: None, or a text for the model's text encoder, shown beside each image.
 std::string image_page(nb::handle source, nb::handle image_list, nb::handle names, nb::handle text_object, nb::handle title, nb::handle language_name, nb::handle megabytes) {
   const std::string path = read_path(source, "source");
   std::vector<Array> images;

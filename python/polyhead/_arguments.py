@@ -27,14 +27,14 @@ GRADIENTS = tuple(argument.name for argument in TENSORS if argument.has_gradient
 
 _FIELDS = {argument.name: "relative_bias" if argument.group == "relative_bias" else argument.name for argument in TENSORS if argument.has_gradient}
 GRADIENT_FIELDS = tuple(dict.fromkeys(_FIELDS.values()))
-"""The fields of `polyhead.Gradients` and `polyhead.Tangents`: slopes and table are one, because only one of them is given."""
+"""The fields of `polyhead.Gradients` and `polyhead.Tangents`: slopes and table share the field relative_bias, because only one of them is given."""
 
 DEFAULTS = {argument.name: argument.default for argument in ARGUMENTS if argument.default is not None and argument.group != "relative_bias"}
 """The defaults of keywords. A keyword that is missing here has the default None."""
 
 
 def wanted_fields(wanted: Iterable[tuple[str, object]]) -> tuple[bool, ...]:
-    """For each of `GRADIENT_FIELDS` whether it is wanted, from pairs of a name of `GRADIENTS` and whether it is wanted."""
+    """Whether each field of `GRADIENT_FIELDS` is wanted. wanted: pairs (a name of `GRADIENTS`, whether its gradient is wanted)."""
     names = {_FIELDS[name] for name, want in wanted if want}
     return tuple(name in names for name in GRADIENT_FIELDS)
 

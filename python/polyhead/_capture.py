@@ -69,7 +69,7 @@ class Capture:
 
     def __enter__(self) -> Capture:
         if self._recorder is None:
-            raise RuntimeError("this capture has no model; `with polyhead.capture(model) as captured:` makes one that has")
+            raise RuntimeError("this capture has no model; `with polyhead.capture(model) as captured:` makes a capture with a model")
         self._recorder.__enter__()
         return self
 
@@ -117,7 +117,7 @@ class Capture:
             shapes.setdefault(call.shape, []).append(call)
         if len(shapes) > 1:
             listed = "; ".join(f"{list(shape)}: {names_of(calls)}" for shape, calls in shapes.items())
-            raise ValueError(f"the calls have different shapes, {listed}; select(prefix) takes some of them, and view(captured) shows a tab for each shape")
+            raise ValueError(f"the calls have different shapes, {listed}; select(prefix) returns a capture of some calls, and view(captured) shows a tab for each shape")
         return [call.maps for call in self.calls if call.maps is not None]
 
     def __len__(self) -> int:
@@ -159,7 +159,7 @@ def require_calls(captured: Capture) -> None:
 def why_no_maps(captured: Capture, without: list[CapturedCall]) -> str:
     """Says why calls have no maps, and how to get some."""
     if not without[0].is_over_budget:
-        return "keep did not name 'maps'; capture(model, keep=['maps']) does"
+        return "keep did not name 'maps'; use capture(model, keep=['maps'])"
     needed = sum(math.prod(call.shape) * _bytes(call) for call in captured.calls)
     return f"they exceed the budget; capture(model, budget={needed}) has room for the maps of all {len(captured.calls)} calls"
 

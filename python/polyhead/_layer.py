@@ -109,7 +109,7 @@ class _Parameters(dict[str, Any]):
     """A layer's arrays by name. Assigning another array to a name is an error, because the layer would not use it."""
 
     def __setitem__(self, name: str, array: NumPyArray) -> None:
-        if array is not self.get(name):  # `parameters[name] -= step` assigns the array itself
+        if array is not self.get(name):  # the same array is allowed, because `parameters[name] -= step` assigns it again
             raise TypeError(f"parameters[{name!r}] = ... does not change the layer; write into its memory: parameters[{name!r}][...] = ...")
 
     def update(self, *others: Any, **named: Any) -> None:
@@ -217,7 +217,7 @@ class MultiHeadAttention:
     @needs_rotary.setter
     def needs_rotary(self, needed: bool) -> None:
         if needed and not self._layer.rotary_of:
-            raise ValueError("needs_rotary is True for layers that `load` made of a rotary layout; this layer is none")
+            raise ValueError("needs_rotary cannot be set to True; it is True only for layers that `load` made of a layout whose models rotate q and k")
         if not needed:
             self._layer.rotary_of = ""
 
@@ -419,7 +419,7 @@ def load(
         heads = _heads_of_folder(path)
     if not path.endswith(".npz") or "\0" in path:  # NumPy's error for a path with a NUL would not name the argument
         if os.path.splitext(path)[1] in (".pt", ".pth", ".bin") and os.path.isfile(source):
-            raise ValueError(f"'{path}' is a pickle, by its name, which may run code; pass load the result of torch.load(path, weights_only=True, map_location='cpu')")
+            raise ValueError(f"by its name '{path}' is a pickle, and reading a pickle may run code; pass load the result of torch.load(path, weights_only=True, map_location='cpu')")
         return MultiHeadAttention._of(_core.load(source, layout, prefix, heads, settings))
     arrays = read_npz(path)
     try:

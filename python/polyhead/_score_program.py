@@ -68,7 +68,7 @@ class Trace:
         return self._known[key]
 
     def gradients(self, result: int) -> dict[int, int]:
-        """For each register that ``result`` depends on, the register of the derivative of ``result`` by it."""
+        """For each register that ``result`` depends on, the register of the derivative of ``result`` by that register."""
         found: dict[int, int] = {result: self.constant(1)}
         for register in range(result, -1, -1):
             if register not in found:
@@ -188,7 +188,7 @@ _DERIVATIVES: dict[str, Callable[[Number, Number], Number]] = {
 def _log1p(x: Number) -> Number:
     u = 1 + x
     rounded, log = u - 1, u.of("log")
-    exact = rounded.of("equal", x).where(log, log * (x / rounded))  # Kahan's
+    exact = rounded.of("equal", x).where(log, log * (x / rounded))  # Kahan's formula: log(u) and u - 1 both have the rounding error of u, which cancels in their quotient
     return u.of("equal", 1).where(x, exact).with_derivatives((x, 1 / u))
 
 
@@ -232,7 +232,7 @@ def _hyperbolic(x: Number, *, is_sine: bool) -> Number:
 
 
 def _gelu(x: Number) -> Number:
-    cumulative = (x * -math.sqrt(0.5)).of("complementary_error") * 0.5  # 1 + erf would cancel for negative x
+    cumulative = (x * -math.sqrt(0.5)).of("complementary_error") * 0.5  # erfc, because 1 + erf would lose digits by cancellation for negative x
     return (x * cumulative).with_derivatives((x, cumulative + x * (x * x * -0.5).of("exp") * (0.5 * math.sqrt(2 / math.pi))))
 
 
@@ -244,7 +244,7 @@ GELUS: dict[str, Callable[[Number], Number]] = {"none": _gelu, "tanh": _gelu_tan
 
 
 def arctangent_of_two(y: Number, x: Number) -> Number:
-    """The angle of the point (x, y). The sign of a zero is not seen."""
+    """The angle of the point (x, y). -0 is treated as 0."""
     pi = (y < 0).where(-math.pi, math.pi)
     beside = (y / x).of("arctangent") + (x < 0).where(pi, 0)
     above = y.of("equal", 0).where((x < 0).where(math.pi, 0), pi * 0.5)

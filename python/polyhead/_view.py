@@ -71,15 +71,15 @@ def view(
     """A page with the attention maps of every head.
 
     Args:
-        source: a folder with an encoder of BERT's kind, a decoder such as GPT-2 or Llama, a model with two sides such as T5 (config.json, model.safetensors, tokenizer.json or
-            vocab.txt), or a model of images such as ViT or CLIP; or attention weights
-            (probabilities, floating; rows need not sum to 1, as after dropout): ``[T, S]``, ``[heads, T, S]``, ``[layers, heads, T, S]`` or a list with
-            one ``[heads, T, S]`` or ``[B, heads, T, S]`` per layer; or what `capture` took, which becomes
-            a tab for each kind and shape of attention, steps with a cache joined to one map, and pooled maps of what exceeded the budget; or an output of transformers, whose ``attentions``, ``encoder_attentions``,
-            ``decoder_attentions`` and ``cross_attentions`` become tabs. A batch of B > 1 becomes B texts of the page; an array of a batch,
-            ``[B, heads, T, S]`` or ``[layers, B, heads, T, S]``, is known by B texts or lists of tokens. All arguments below that are for tokens
-            then have one entry for each text. None: the attention weights are computed from q and k of computation; of a text with more than 2^26 of them the page
-            shows pooled maps, also with a folder.
+        source: one of the following. The folder of an encoder of BERT's kind, of a decoder such as GPT-2 or Llama, of an encoder-decoder such as T5 (config.json,
+            model.safetensors, tokenizer.json or vocab.txt), or of a model of images such as ViT or CLIP. Attention weights (probabilities, floating; rows need not
+            sum to 1, as after dropout): ``[T, S]``, ``[heads, T, S]``, ``[layers, heads, T, S]``, or a list with one ``[heads, T, S]`` or ``[B, heads, T, S]`` per
+            layer. A `Capture`: each kind and shape of attention becomes a tab, the steps of a decoder with a cache become one map, and calls that exceeded the budget
+            have pooled maps. An output of transformers: its ``attentions``, ``encoder_attentions``, ``decoder_attentions`` and ``cross_attentions`` become tabs.
+            None: the attention weights are computed from q and k of `computation`.
+            A batch of B > 1 becomes B texts of the page; an array ``[B, heads, T, S]`` or ``[layers, B, heads, T, S]`` is taken for a batch if a list of texts or of
+            lists of tokens is given. All arguments below that are for tokens then have one entry for each text. If a text has more than
+            2^26 attention weights and `view` computes them (the folder of an encoder or a decoder, or None), the page shows pooled maps of this text.
         text: with a model: one text or several. With attention weights: a text to show above the maps.
         tokens: with attention weights: T words of the queries; default: their positions. For an encoder-decoder these are the decoder's words.
         keys: with attention weights: S words of the keys; default: the words of the queries if S = T, else the positions of the keys. For an encoder-decoder
@@ -87,8 +87,8 @@ def view(
         image: with self attention: the image that the tokens are made from, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
             [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows it beside its patches, tinted by where a chosen patch looks. With the
             folder of a model of images (ViT, CLIP and others): the image or a list of them, uint8 ``[height, width, 3]``, in place of text; they are
-            resized and normalised as the folder's preprocessor_config.json says. Together with one text, a model with both sides (CLIP, SigLIP) shows the
-            text in a tab beside each image, with their similarity.
+            resized and normalised as the folder's preprocessor_config.json says. With one text and a model that also has a text encoder (CLIP, SigLIP), the page shows
+            the text in a tab beside each image, and the similarity of the two.
         patches: rows and columns of the image's patches, which are the tokens that are not special, row by row from the top left. If ``annotations.special``
             is not given, the tokens before them are special.
         without: with a model: heads to switch off, one at a time: ``"all"`` or pairs (layer, head). The page shows as a badge how much the text's
@@ -122,7 +122,7 @@ def view(
     if source is None:
         arguments = _computed(arguments, size)
     elif wrong := [*given(computation, "causal"), *given(size, "pooled_blocks"), *given(computation, "progress")]:
-        raise ValueError(f"{' and '.join(wrong)}: for attention weights that view computes from q and k, without source")
+        raise ValueError(f"{' and '.join(wrong)}: only for attention weights that view computes from q and k, if source is not given")
     if not is_model:
         _refuse_call(call)
         page = Page(_core.page(_texts(arguments), "polyhead" if title is None else title, lang, size.vector_megabytes, annotations.without_measure))
@@ -168,7 +168,7 @@ def _refuse_call(call: ModelCall) -> None:
 def _refuse_weights(arguments: MapArguments) -> None:
     """Raises ValueError for arguments that describe attention weights, which a model computes itself."""
     if arguments.text is None and arguments.image is None:
-        raise ValueError("text is missing; source is the folder of a model, which needs one, or image of a model of images")
+        raise ValueError("text is missing; source is the folder of a model, which needs a text, or, if it is a model of images, an image")
     wrong = {
         **given(arguments, "tokens", "keys"), **arguments.annotations._asdict(), **given(arguments.computation, "gate", "pair_bias"), **given(arguments, "patches", "pooling"), **arguments.vectors(),
     }  # fmt: skip
@@ -178,9 +178,9 @@ def _refuse_weights(arguments: MapArguments) -> None:
 
 def _image_page(arguments: MapArguments, call: ModelCall, title: str | None, lang: str | None, size: PageSize) -> str:
     if wrong := [*given(arguments, "without"), *_named(call)]:
-        raise ValueError(f"{' and '.join(wrong)}: for texts, and image is given; view(folder, text) without image shows the model's text side alone")
+        raise ValueError(f"{' and '.join(wrong)}: for texts, and image is given; view(folder, text) without image shows only the maps of the model's text encoder")
     if arguments.text is not None and not isinstance(arguments.text, str):
-        raise ValueError("text is a list, and image is given; beside images a model with both sides (CLIP, SigLIP) reads one text")
+        raise ValueError("text is a list, and image is given; together with images, give one text, to a model with an image encoder and a text encoder (CLIP, SigLIP)")
     images = images_of_model(arguments.image)
     names = ["image"] if len(images) == 1 else [f"image {place + 1}" for place in range(len(images))]
     return _core.image_page(arguments.source, images, names, arguments.text, names[0] if title is None else title, lang, size.vector_megabytes)

@@ -11,7 +11,7 @@ __all__ = ["Annotations", "Computation", "ModelCall", "PageSize"]
 
 
 class Annotations(NamedTuple):
-    """What `view` is told about tokens and heads. For a batch each field that is for tokens has one entry for each text.
+    """What the caller knows about tokens and heads, for `view`. For a batch each field that is for tokens has one entry for each text.
 
     Args:
         special: which tokens are special, so that the page can leave them out: their words, such as ``tokenizer.all_special_tokens``, or T flags;
@@ -27,7 +27,7 @@ class Annotations(NamedTuple):
         without_measure: name and unit of the numbers in `view`'s ``without``, if they are not 1 - cosine of an embedding: ``("loss added without it", "nats")``.
 
     Raises:
-        ValueError, TypeError: in the call that takes it.
+        ValueError, TypeError: raised by the call of `view`, for fields that do not fit.
     """
 
     special: Any = None
@@ -44,7 +44,7 @@ class Computation(NamedTuple):
     also the head's output.
 
     Args:
-        q: the queries ``[layers, heads, T, H]``, or a list of layers as of source; of a batch with the dimensions of source.
+        q: the queries ``[layers, heads, T, H]``, or a list of layers as for source; for a batch, with the batch dimension where source has it.
         k: the keys ``[layers, K, S, H]``; K is heads, or a divisor of it where heads share keys.
         v: the values ``[layers, K, S, V]``.
         bias: what was added to the scores; broadcasts to ``[layers, heads, T, S]``, for a batch to ``[layers, B, heads, T, S]``.
@@ -56,7 +56,7 @@ class Computation(NamedTuple):
         progress: without source: as in `maps`.
 
     Raises:
-        ValueError, TypeError: in the call that takes it.
+        ValueError, TypeError: raised by the call of `view`, for fields that do not fit.
     """
 
     q: Any = None
@@ -85,7 +85,7 @@ class PageSize(NamedTuple):
             and says so. 0 leaves them out.
 
     Raises:
-        ValueError, TypeError: in the call that takes it.
+        ValueError, TypeError: raised by the call of `view`, for fields that do not fit.
     """
 
     pooling: Literal["largest", "mean", "sum"] | None = None
@@ -98,12 +98,12 @@ class ModelCall(NamedTuple):
 
     Args:
         pair: the second part of the text, with one text.
-        generate: number of tokens. A decoder continues each text by at most so many tokens, each time the likeliest. A model with two sides writes at most so many
-            tokens of the target, and the page shows what the decoder read of the text for each.
+        generate: number of tokens. A decoder continues each text by at most so many tokens, each time the likeliest. An encoder-decoder writes at most so many
+            tokens of the target, and the page shows what the decoder read of the text for each token.
         truncate: shorten texts that exceed the model's positions; otherwise they are an error.
 
     Raises:
-        ValueError, TypeError: in the call that takes it.
+        ValueError, TypeError: raised by the call of `view`, for fields that do not fit.
     """
 
     pair: str | None = None
@@ -126,7 +126,7 @@ class MapArguments(NamedTuple):
     pooling: str | None
 
     def vectors(self) -> dict[str, Any]:
-        """What shows the computation of a single weight: those of q, k, v, bias, attend and scale that are given."""
+        """The arguments from which the page shows how a single weight is computed: those of q, k, v, bias, attend and scale that are given."""
         return given(self.computation, "q", "k", "v", "bias", "attend", "scale")
 
 
@@ -159,12 +159,12 @@ def check_vector_megabytes(megabytes: object) -> None:
 
 
 def check_measure(measure: object, without: object, is_model: bool) -> None:
-    """Raises for a measure of numbers that are not given, or that the model measures itself."""
+    """Raises ValueError if without_measure names numbers that are not given or that a model measures itself, and TypeError if it is not two str."""
     if measure is None:
         return
     if without is None:
         raise ValueError("without_measure names the numbers in without, which are not given")
     if is_model:
-        raise ValueError("without_measure: for attention weights; of a model, without measures 1 - cosine")
+        raise ValueError("without_measure: for attention weights; for a model, the numbers of without are always 1 - cosine")
     if not isinstance(measure, (tuple, list)) or len(measure) != 2:
         raise TypeError("without_measure must be two str, a name and a unit")

@@ -172,7 +172,7 @@ def _joined(calls: list[CapturedCall]) -> list[_Calls]:
 
 
 def _joined_of(captured: Capture) -> list[_Calls]:
-    """The calls of a capture, with decoding steps joined. Which calls are steps is seen from the self-attention of the whole capture, because a selection may hold only
+    """The calls of a capture, with decoding steps joined. The self-attention of the whole capture tells which calls are steps, because a selection may hold only
     cross-attention."""
     chosen = {id(call) for call in captured.calls}
     whole = [one for one in _joined(captured._whole) if any(id(call) in chosen for call in one.calls)]
@@ -276,7 +276,7 @@ def _require_joined(captured: Capture, tabs: list[_Tab]) -> None:
     if steps:
         raise ValueError(
             f"the capture has only pooled maps of the decoder steps of {names_of(steps)}; steps are shown as one map, which needs whole maps: {why_no_maps(captured, steps)}; "
-            "captured.select(prefix) takes other modules"
+            "captured.select(prefix) selects other modules"
         )
 
 
@@ -333,7 +333,7 @@ def _kind_words(kind: _Kind, kinds: list[_Kind]) -> list[str]:
 
 
 def _sides(kind: _Kind, kinds: list[_Kind]) -> tuple[str, str] | None:
-    """For queries and keys, whose words they are: "query" (those given as tokens) or "key" (those given as keys). None if the tab shows positions without words."""
+    """Whose words label the queries and the keys of a tab: "query" for the words given as tokens, "key" for those given as keys. None if the tab shows positions without words."""
     if kind.modality not in ("", "Text", "Multimodal") and any(other.modality in ("", "Text", "Multimodal") for other in kinds):
         return None
     if kind.is_window and not all(other.is_window for other in kinds):
@@ -370,7 +370,7 @@ def tabs_of(captured: Capture, pooling: str | None) -> list[_Tab]:
         if large is None:
             raise ValueError(
                 f"the capture has {sum(tab.cells for tab in tabs)} attention weights of {sum(tab.batch for tab in tabs)} sequences, and a page holds {_core.most_attention_weights}; "
-                "captured.select(prefix) takes some modules, and a smaller batch has fewer sequences"
+                "captured.select(prefix) selects some modules, and a smaller batch has fewer sequences"
             )
         tabs[tabs.index(large)] = pooled(large, "largest")
     return tabs
@@ -421,7 +421,7 @@ class _Words:
         return value
 
     def side(self, at: int, axis: int, place: int) -> Side:
-        """The words and flags of the queries (axis 0) or of the keys (axis 1) of a tab."""
+        """The words of the queries (axis 0) or of the keys (axis 1) of tab `at`, for the text `place`, with their entries of `special` and `segments`."""
         tab, sides = self.tabs[at], self.sides[at]
         size = (tab.T, tab.S)[axis]
         first = tab.first if axis == 0 else 0
@@ -481,17 +481,17 @@ class _Words:
     def _refuse_count(self, name: str, entries: object) -> None:
         raise ValueError(
             f"{name} has {entries} entries, and no set of the capture has so many tokens: {self._listed(lambda tab: f'{tab.T} queries, {tab.S} keys')}; "
-            "captured.select(prefix) takes some of the calls"
+            "captured.select(prefix) selects some of the calls"
         )
 
 
 def captured_sets(tabs: list[_Tab], arguments: MapArguments) -> list[dict[str, Any]]:
-    """The texts of a page, each with its further sets as tabs. Sequence i of each set is in text i: sets may have different numbers of them."""
+    """The texts of a page, each with its further sets as tabs. Sequence i of each set is in text i. The sets may have different numbers of sequences."""
     names = _names(tabs) if len(tabs) > 1 else [""]
     annotations, text = arguments.annotations, arguments.text
     refused = {**given(annotations, "axes"), **given(arguments.computation, "gate", "pair_bias"), **given(arguments, "image", "patches", "without"), **arguments.vectors()}
     if wrong := list(refused):
-        sets = f"the capture has {len(tabs)}: {', '.join(names)}; captured.select(prefix) takes some of its calls" if len(tabs) > 1 else "the capture has pooled maps or steps with a cache"
+        sets = f"the capture has {len(tabs)}: {', '.join(names)}; captured.select(prefix) selects some of its calls" if len(tabs) > 1 else "the capture has pooled maps or steps with a cache"
         raise ValueError(f"{' and '.join(wrong)}: for one set of maps of single tokens; {sets}")
     if annotations.possible_links is not None and annotations.links is None:
         raise ValueError("possible_links are given without links, the sure ones")

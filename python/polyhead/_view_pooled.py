@@ -63,7 +63,7 @@ def computed(computation: Computation, page: PageSize) -> tuple[list[Any], Any, 
     queries, keys = layered(computation.q, "q"), layered(computation.k, "k")
     layers = len(queries)
     if len(keys) != layers or layers == 0:
-        raise ValueError(f"q has {layers} layers and k {len(keys)}; they must have the same, at least one")
+        raise ValueError(f"q has {layers} layers and k {len(keys)}; they must have the same number of layers, at least one")
     heads, T, S = layers * queries[0].shape[0], queries[0].shape[1], keys[0].shape[1]
     size = _blocks(page.pooled_blocks, heads)
     if pooling is None and (page.pooled_blocks is not None or heads * T * S > _core.most_attention_weights):

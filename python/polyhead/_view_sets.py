@@ -65,7 +65,7 @@ def _layered(values: Any, name: str, count: int | None, kinds: str, batched: boo
             _refuse_missing_layers(values, name)
             nested = values and isinstance(values[0], (list, tuple)) and any(map(_has_shape, values[0]))
             other = next((layer for layer in values if not _has_shape(layer)), None)
-            raise TypeError(f"{name} is a {type(values).__name__} of {type(other).__name__ if values else 'nothing'}; it must be {kinds}" + ("; generate() returns a list per step: call the model once on what it generated" if nested else ""))
+            raise TypeError(f"{name} is a {type(values).__name__} of {type(other).__name__ if values else 'nothing'}; it must be {kinds}" + ("; generate() returns a list per step: call the model once on all generated tokens" if nested else ""))
         shapes = {tuple(layer.shape) for layer in values}
         first = _shape(values[0])
         if len(shapes) > 1 or len(first) not in (3, 4):
@@ -160,12 +160,12 @@ def _maps(source: Any, count: int | None) -> list[_Maps]:
         tabs.append(_Maps(title if found is not None and len(found) > 1 else "", (query, key), layered, batch, shape[-2], shape[-1]))
     batches = {tab.batch for tab in tabs}
     if len(batches) > 1:
-        raise ValueError(f"source has sets of maps with batches of {' and '.join(str(tab.batch or 1) for tab in tabs)} texts; they must have the same")
+        raise ValueError(f"source has sets of maps with batches of {' and '.join(str(tab.batch or 1) for tab in tabs)} texts; these numbers must be equal")
     return tabs
 
 
 def _pooled(tabs: list[_Maps], arguments: MapArguments) -> _Maps:
-    """The only set of maps, as a pooled one with its numbers of tokens."""
+    """The only set of maps, marked as pooled, with its numbers of queries and keys."""
     if len(tabs) > 1 or tabs[0].batch is not None:
         raise ValueError("pooling is for one set of maps of one text; source has several")
     tokens, keys = arguments.tokens, arguments.keys
@@ -324,7 +324,7 @@ def images_of_model(image: Any) -> list[Any]:
         if not _has_shape(one):
             raise TypeError(f"{name} is of type {type(one).__name__}; for a model it must be an array, uint8 [height, width, 3]: numpy.asarray(PIL.Image.open(path).convert('RGB'))")
         if len(one.shape) != 3 or one.shape[2] != 3 or str(one.dtype).rpartition(".")[2] != "uint8":
-            raise ValueError(f"{name} is {one.dtype} {_shape(one)}; for a model it must be uint8 [height, width, 3], as its file has it: the model's own size and normalisation follow from its folder")
+            raise ValueError(f"{name} is {one.dtype} {_shape(one)}; for a model it must be uint8 [height, width, 3], as its file has it: view resizes and normalises the image as the model's folder says")
     return images
 
 
@@ -367,7 +367,7 @@ def sets(arguments: MapArguments) -> list[dict[str, Any]]:
 
 
 def _require_texts(arguments: MapArguments, count: int | None, batch: int | None) -> None:
-    """Raises ValueError unless there are as many texts as the attention weights are of."""
+    """Raises an error unless the words, `text` and `axes` fit the number of texts of the attention weights."""
     text, axes = arguments.text, arguments.annotations.axes
     if batch is not None and count is not None and batch != count:
         raise ValueError(f"source has a batch of {batch}; there are words for {count} texts")
@@ -380,7 +380,7 @@ def _require_texts(arguments: MapArguments, count: int | None, batch: int | None
 
 
 def _require_one_set(arguments: MapArguments, tabs: list[_Maps]) -> None:
-    """Raises ValueError for arguments of one set of maps if there are several."""
+    """Raises ValueError for arguments that belong to a single set of maps, if there are several sets."""
     if len(tabs) == 1:
         return
     listed = f"for one set of maps; source has {len(tabs)}: {', '.join(tab.name for tab in tabs)}"
@@ -391,7 +391,7 @@ def _require_one_set(arguments: MapArguments, tabs: list[_Maps]) -> None:
 
 
 def _gates(gate: Any, count: int | None, batch: int | None) -> Any:
-    """The gates as layers, of all texts; None if they are not given."""
+    """The gates of all texts, as an array or list of layers; None if they are not given."""
     if gate is None:
         return None
     gates, texts = _layered(gate, "gate", count, "[T, V], [heads, T, V] or [layers, heads, T, V]; for several texts [layers, B, heads, T, V]", batch is not None)
@@ -411,14 +411,14 @@ def _require_pair_bias(pair_bias: Any, values: Any) -> None:
 
 
 def _special_before(patches: tuple[int, int], T: int, batch: int | None) -> Any:
-    """Flags of special tokens: those before the patches."""
+    """Flags of special tokens, for tokens of an image: the tokens before the patches are special."""
     count = patches[0] * patches[1]
     special = [1] * max(0, T - count) + [0] * min(T, count)
     return special if batch is None else [special] * batch
 
 
 def _sizes(tabs: list[_Maps]) -> dict[str, int]:
-    """The number of tokens of each side, in which all sets of maps must agree."""
+    """The number of tokens of each side ("query", "key"). ValueError if sets of maps disagree about a number."""
     sizes: dict[str, int] = {}
     for tab in tabs:
         for side, size in zip(tab.sides, (tab.T, tab.S)):

@@ -261,8 +261,8 @@ def _warn_of_joined_texts(position_ids: Tensor, mask: Tensor | None, keys: int) 
         if not is_joined:
             return
     warnings.warn(
-        f"attn_implementation='{NAME}': position_ids begin again within a row, and the mask lets each text attend to those before it: transformers takes packed "
-        "texts apart only without attention_mask and without a cache (use_cache=False)", RuntimeWarning, stacklevel=3,
+        f"attn_implementation='{NAME}': position_ids begin again within a row, and the mask lets each text attend to the texts before it: transformers separates packed "
+        "texts only without attention_mask and without a cache (use_cache=False)", RuntimeWarning, stacklevel=3,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ class Inspect(ProgramTest):
         for family in told:
             refused = f" +refused: {family['refused'][:12]}" if family["refused"] else "$"
             self.assertRegex(text, rf"(?m)^  {family['model_type']}{refused}")
-        self.fails(2, "inspect", self.folder, "--families", mentions=["PATH is given"])
+        self.fails(2, "inspect", self.folder, "--families", mentions=["leave out PATH"])
 
     def test_a_model_folder_shows_configuration_attention_metadata_and_tensors(self):
         model = tiny_model.write(self.folder / "model")

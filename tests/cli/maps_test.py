@@ -166,7 +166,7 @@ class Maps(ProgramTest):
         refused("--pooled-map", "7,1", mentions=["--pooled-map", "6 queries"])
         refused("--pooled-map", "2,2", "--pooling", "most", mentions=["--pooling", "'most'"])
         refused("--rollout", "--statistics", mentions=["--rollout cannot be combined"])
-        refused("--rollout", "--keys", "0", mentions=["--keys", "rollout has all keys"])
+        refused("--rollout", "--keys", "0", mentions=["--keys", "rows of the rollout have all keys"])
         refused("--residual", "0.5", "--statistics", mentions=["--residual"])
         refused("--statistics", "--dropout", "0.5", mentions=["--dropout"])
         one = self.folder / "one.safetensors"

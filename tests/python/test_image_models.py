@@ -483,7 +483,7 @@ def test_both_sides_of_clip_are_shown_on_one_page(tmp_path: Path) -> None:
     assert sets_of(tmp_path / "own.html")[0]["text"].endswith(f": {told['images'][0]['similarity']:.2f} to the text")
     saved_model("vit", tmp_path / "vit")
     processor("ViT", size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
-    with pytest.raises(ValueError, match="has no image side and text side"):
+    with pytest.raises(ValueError, match="is not a model with an image encoder and a text encoder"):
         polyhead.view(tmp_path / "vit", "a red bike", image=noisy(30, 40))
 
 

@@ -561,7 +561,7 @@ def test_errors(rng: np.random.Generator) -> None:
 
 def test_another_device_is_refused_by_name(rng: np.random.Generator) -> None:
     q = numbers(rng, 1, 2, 3, 4)
-    with pytest.raises(NotImplementedError, match="polyhead.jax computes on the CPU, and this is compiled for cuda"):
+    with pytest.raises(NotImplementedError, match="polyhead.jax computes on the CPU, and the function is compiled for cuda"):
         jax.jit(lambda q: attention(q, q, q)).trace(q).lower(lowering_platforms=("cuda",))
 
 

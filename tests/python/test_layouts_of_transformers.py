@@ -142,5 +142,5 @@ def test_a_layer_of_llama_without_rotary_positions_is_refused():
     assert copy.deepcopy(layer).needs_rotary
     layer.needs_rotary = False
     assert layer(x).shape == x.shape
-    with pytest.raises(ValueError, match="this layer is none"):
+    with pytest.raises(ValueError, match="cannot be set to True"):
         layer.needs_rotary = True

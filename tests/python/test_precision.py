@@ -202,7 +202,7 @@ def test_another_word_is_refused_by_name(door: str, precision: Any) -> None:
 
 def test_patches_that_overlap_have_one_precision(openfold: Any) -> None:  # noqa: F811
     with polyhead.patch.openfold(precision="exact"):
-        with pytest.raises(ValueError, match="polyhead.patch.openfold: precision is 'native', and a patch with 'exact' is applied; it must be the same"):
+        with pytest.raises(ValueError, match="polyhead.patch.openfold: precision is 'native', and a patch with 'exact' is applied; give that precision"):
             polyhead.patch.openfold()
         with polyhead.patch.openfold(precision="exact"):
             pass

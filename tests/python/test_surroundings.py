@@ -86,7 +86,7 @@ def test_one_causal_query_of_several_keys_is_warned_of() -> None:
     from polyhead.jax import attention_fn
 
     q, k = np.ones((2, 1, 4, 8), np.float32), np.ones((2, 6, 4, 8), np.float32)
-    with pytest.warns(RuntimeWarning, match="attends to the first key alone, as Flax has it"):
+    with pytest.warns(RuntimeWarning, match="attends to the first key alone, as in Flax"):
         attention_fn(q, k, k, is_causal=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -277,7 +277,7 @@ def test_another_replacement_is_not_covered() -> None:
 
     F.scaled_dot_product_attention = somebody
     try:
-        with pytest.raises(RuntimeError, match=r"is replaced already, by .*somebody; undo that first"):
+        with pytest.raises(RuntimeError, match=r"is replaced already, by .*somebody; undo that replacement first"):
             ours.replace_sdpa()
         with pytest.raises(RuntimeError, match="is replaced already"):
             with ours.replace_sdpa():
@@ -306,7 +306,7 @@ def test_precisions_of_replacements_must_agree() -> None:
         ours.replace_sdpa(precision="double")  # type: ignore[arg-type]
     q = torch.randn(1, 2, 3, 4)
     with ours.replace_sdpa(precision="exact"):
-        with pytest.raises(ValueError, match="a replacement with precision 'exact' is in force; give the same, or undo that one first"):
+        with pytest.raises(ValueError, match="a replacement with precision 'exact' is applied; give that precision, or undo the other replacement first"):
             ours.replace_sdpa()
         F.scaled_dot_product_attention(q, q, q)
 

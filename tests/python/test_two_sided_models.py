@@ -134,7 +134,7 @@ def test_answers_follow_the_rules_of_generation_config(case: str, tmp_path: Path
         greedy = polyhead.models.load(tmp_path).generate(source[0], 12)
     path.write_text(json.dumps({"decoder_start_token_id": 2, "num_beams": 4, "min_length": 0, "repetition_penalty": 1.3, "no_repeat_ngram_size": None}))
     searched = polyhead.models.load(tmp_path)
-    with pytest.warns(UserWarning, match=r"SequenceToSequenceModel.generate: each token .* not followed of the model's generation_config.json: num_beams = 4, repetition_penalty = 1.3$"):
+    with pytest.warns(UserWarning, match=r"SequenceToSequenceModel.generate: each token .* ignores these rules of generation_config.json .*: num_beams = 4, repetition_penalty = 1.3$"):
         assert searched.generate(source[0], 12) == greedy
     with warnings.catch_warnings():
         warnings.simplefilter("error")

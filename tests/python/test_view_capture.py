@@ -329,7 +329,7 @@ def test_maps_that_do_not_fit_into_a_page_are_pooled(monkeypatch: pytest.MonkeyP
     assert [(entry["name"], entry.get("pooled")) for entry in entries] == [("Encoder", "largest"), ("Decoder", None), ("Cross-attention", None)]
     assert np.abs(pooled_weights(entries[0]) - of_blocks(encoder, 6, 6, largest)).max() <= BOUND + 1e-6
     monkeypatch.setattr(polyhead._core, "most_attention_weights", 100)
-    with pytest.raises(ValueError, match=r"attention weights of 3 sequences, and a page holds 100; captured.select\(prefix\) takes some modules, and a smaller batch"):
+    with pytest.raises(ValueError, match=r"attention weights of 3 sequences, and a page holds 100; captured.select\(prefix\) selects some modules, and a smaller batch"):
         polyhead.view(captured)
 
 
@@ -341,7 +341,7 @@ def test_messages_name_the_remedy() -> None:
         polyhead.view(polyhead.Capture())
     with pytest.raises(ValueError, match=r"no call of attention: no name starts with 'decoder'; there are model.encoder.layers.0.self_attn"):
         polyhead.view(captured.select("decoder"))
-    with pytest.raises(ValueError, match=r"neither maps nor pooled maps of .*: keep did not name 'maps'; capture\(model, keep=\['maps'\]\) does"):
+    with pytest.raises(ValueError, match=r"neither maps nor pooled maps of .*: keep did not name 'maps'; use capture\(model, keep=\['maps'\]\)"):
         polyhead.view(capture(model, lambda model: model(**inputs), keep=["statistics"]))
     small = capture(model, lambda model: model(**inputs), budget=300)
     with pytest.raises(ValueError, match=r"no maps of .*they exceed the budget; capture\(model, budget=(\d+)\) has room for the maps of all 8 calls; view\(captured\) shows") as error:

@@ -56,7 +56,7 @@ class Compare {
   // The element that receives keyboard events.
   get body() { return this.panes[0].matrix.cells; }
 
-  // b: { text, map, shown, title } of head B; draw() gets the same of head A. names: the names of the two texts, if A and B belong to different texts.
+  // b: { text, map, shown, title } of head B; draw() receives the same four values for head A. names: the names of the two texts, if A and B belong to different texts.
   choose(b, names) { Object.assign(this, { b, names }); }
 
   draw(text, map, shown, look, title) {

@@ -26,7 +26,7 @@ function bytesOf(base64) {
 }
 
 class Engine {
-  // `files`: those of the page's own model, in base64; empty: it has none.
+  // `files`: the files of the page's own model, in base64; empty if the page has no model of its own.
   static async unpack(base64, files = "") {
     const packed = bytesOf(base64);
     const bytes = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
@@ -88,7 +88,7 @@ class Live {
   async start(base64, files, version) {
     try {
       this.engine = await Engine.unpack(base64, files);
-      if (this.engine.version() !== version) throw new Error(say("it is of polyhead {0}, the page of {1}", this.engine.version(), version));
+      if (this.engine.version() !== version) throw new Error(say("the engine belongs to polyhead {0}, the page to polyhead {1}", this.engine.version(), version));
     } catch (error) {
       this.engine = null;
       this.#refuse(say("The engine of this page does not run here: {0}.", error.message));
@@ -135,13 +135,13 @@ class Live {
     const { task, unknown } = this.last, rates = task === "sentiment";
     const words = unknown.map((one) => `“${one}”`).join(", ");
     $("live-unknown").hidden = unknown.length === 0;
-    $("live-unknown").textContent = unknown.length === 0 ? "" : rates && this.last.known_terms === 0 ? say("The model knows no word of this text; its rating means nothing. Unknown: {0}.", words)
+    $("live-unknown").textContent = unknown.length === 0 ? "" : rates && this.last.known_terms === 0 ? say("The model knows no word of this text, so the rating means nothing. Unknown: {0}.", words)
       : rates ? say("Unknown to the model, which has no score for {1|this word|these words}: {0}.", words, unknown.length)
       : say("Unknown to the model, which invents something for {1|this word|these words}: {0}.", words, unknown.length);
     const parts = (list) => list.map((part) => part.toFixed(2)).join(", ");
     const side = this.last.rating > 0 ? say("positive") : this.last.rating < 0 ? say("negative") : say("neither");
     $("live-answer").replaceChildren(...(rates
-      ? [make("b", { textContent: say("Rating {0}, {1}", this.last.rating.toFixed(2), side) }), " ", say("Pooling heads add {0}, words and word pairs {1}.", parts(this.last.parts), this.last.score_part.toFixed(2))]
+      ? [make("b", { textContent: say("Rating {0}, {1}", this.last.rating.toFixed(2), side) }), " ", say("To the rating, the pooling heads add {0}; the scores of words, starts of words and word pairs add {1}.", parts(this.last.parts), this.last.score_part.toFixed(2))]
       : [make("b", { textContent: this.last.translation, lang: "fr", translate: false }), ...(this.last.complete ? [] : [" ", say("(cut off)")])]));
   }
 

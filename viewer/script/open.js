@@ -25,7 +25,7 @@ function textsOfPage(html) {
     const fits = typeof text.text === "string" && text.weights.length === text.layers && text.weights.every((heads) => heads.length === text.heads && heads.every((codes) => typeof codes === "string" && codes.length === length));
     if (!fits) throw new Error(say("its attention weights are damaged"));
     if (!annotationsAreValid(text, rows, columns, lengthOf)) throw new Error(say("its data are damaged"));
-    if (JSON.stringify(json.without_measure) !== JSON.stringify(data.without_measure)) delete text.without;  // the numbers of the other page belong to another measure
+    if (JSON.stringify(json.without_measure) !== JSON.stringify(data.without_measure)) delete text.without;  // drop numbers of another measure: they cannot be compared with those of this page
     return new Text(text, opened);
   });
 }

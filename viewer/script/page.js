@@ -6,7 +6,7 @@ const texts = data.texts.map((json) => new Text(json, decoder));
 const mergedTexts = texts.map((text) => new MergedText(text));
 
 if (data.live) Object.assign(initial, { task: data.live.task, say: data.live.say });
-if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // a page that has this measure was made to show it
+if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // a page with numbers of switched-off heads was made to show them, so show this measure first
 const state = { ...initial };
 let printing = matchMedia("print").matches;
 let zoom = 0;
@@ -36,7 +36,7 @@ function update(changes, focus) {
   const opened = "layer" in changes && (state.layer === null) !== (changes.layer === null);
   const before = { ...state };
   Object.assign(state, changes);
-  if (state.text !== before.text || state.pieces !== before.pieces) pin(null);  // the pinned pair is a pair of other words
+  if (state.text !== before.text || state.pieces !== before.pieces) pin(null);  // the pinned indices would now be a pair of other words
   writeAddress(addressOf(state), opened);
   show(before);
   if (focus === "cells") view().body.focus();
@@ -298,7 +298,7 @@ function addTexts(opened, name) {
   const first = texts.length, page = {};
   for (const text of opened) {
     Object.assign(text, { file: name, page });
-    text.group += first;  // make the number of the group different from those of this page
+    text.group += first;  // an offset, so that no text of this page has the same group number
     texts.push(text);
     mergedTexts.push(new MergedText(text));
   }

@@ -69,8 +69,8 @@ const POOLED = {
   },
   share: {
     caption: () => say("Share of attention that a token of the row’s block gives to the column’s block"),
-    where: (row, column) => say("What a token of {0} gives to tokens {1} together, on average.", row, column),
-    whereOfMean: (row, column) => say("What a token of {0} gives to tokens {1} together, on average over heads too.", row, column),
+    where: (row, column) => say("Sum of the attention that a token of {0} gives to tokens {1}, on average.", row, column),
+    whereOfMean: (row, column) => say("Sum of the attention that a token of {0} gives to tokens {1}, on average, and averaged over heads.", row, column),
     about: () => say("A cell holds the share of attention that a token of the row's block gives to all tokens of the column's block, on average over the row's block. Rows sum to 1; a single large weight shows little."),
   },
 };

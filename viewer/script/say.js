@@ -1,7 +1,7 @@
 // The page's texts, in English or Chinese. The English text is the key; chinese.js and chinese_live.js have a line for each.
 //   say("{0} of {1} links", 3, 9)                  {0} and {1} are replaced by the values
 //   say("{0} {0|head|heads}", 1)                   singular for 1, plural for other numbers
-if (typeof CHINESE_LIVE !== "undefined") Object.assign(CHINESE, CHINESE_LIVE);  // of chinese_live.js
+if (typeof CHINESE_LIVE !== "undefined") Object.assign(CHINESE, CHINESE_LIVE);  // chinese_live.js, which only live pages have, defines CHINESE_LIVE
 const LANGUAGES = { en: { name: "English", tag: "en", lines: {} }, zh: { name: "中文", tag: "zh-CN", lines: CHINESE } };
 
 let spoken = LANGUAGES.en;

@@ -6,7 +6,8 @@ function floatsOf(base64) {
   return Float32Array.from({ length: bytes.byteLength / 4 }, (_, i) => bytes.getFloat32(4 * i, true));
 }
 
-// The rows of q, k or v of one head. Layers that share a tensor have one entry in the list, and so have heads; groups of heads may share keys and values.
+// The rows of q, k or v of one head. `layers` has one entry for each layer, or a single entry for all layers. An entry has one tensor for each of its heads: as many as
+// there are query heads, or fewer if groups of query heads share keys and values.
 function rowsOf(layers, layer, head, heads, count) {
   const row = layers[layers.length > 1 ? layer : 0];
   const values = floatsOf(row[Math.floor((head * row.length) / heads)]);

@@ -206,7 +206,7 @@ def require_flags(where: str, **flags: Any) -> None:
 def _require_plain(where: str, name: str, x: jax.Array) -> None:
     aval = jax.typeof(x) if hasattr(jax, "typeof") else x
     if getattr(aval, "vma", None) or getattr(getattr(aval, "mat", None), "varying", None):
-        raise NotImplementedError(f"{where}: {name} varies over the axes of a jax.shard_map that checks that; polyhead.jax needs jax.shard_map(..., check_vma=False)")
+        raise NotImplementedError(f"{where}: {name} varies over the axes of a jax.shard_map with check_vma=True; polyhead.jax needs jax.shard_map(..., check_vma=False)")
 
 
 def _words(seed: Any) -> Any:

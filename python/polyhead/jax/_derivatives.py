@@ -200,7 +200,7 @@ def _second_transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, given
 
 
 def _second_tangent_transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, moved: tuple[str, ...], given: tuple[str, ...]) -> list[Any]:
-    # Second derivatives are symmetric: <d, derivative of J t along x'> = <x', derivative of J^T d along t>.
+    # Second derivatives are symmetric: <d, derivative of J t along x'> = <x', derivative of J^T d along t>. So second_p gives the transpose.
     count, known = len(call.operands), len(arrays) - len(given)
     of, (out, lse, lse_moved), moves = dict(zip(call.operands, arrays)), arrays[count : count + 3], dict(zip(moved, arrays[count + 3 :]))
     targets = _targets(given, arrays[known:])
@@ -290,7 +290,7 @@ def _of_lse(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, targets: dict[
     if rule == "uniform":
         raise NotImplementedError("polyhead has no gradient of lse with empty_rows='uniform'")
     call = call.without("dropout", "seed", "dropout_keep")
-    if rule == "unmasked":  # a sink cannot be used, because this rule refuses sinks
+    if rule == "unmasked":  # a sink cannot be used, because empty_rows "unmasked" refuses sinks
         p = forward_p.bind(*(of[name] for name in call.operands), call=call._replace(attention_weights=True))[2]
         return _of_scores(call, of, {"p": p, "d_lse": d_lse}, targets)
     sink, share = of.get("sink"), jnp.zeros_like(lse)  # share: exp(sink) divided by the sum of the softmax

@@ -96,8 +96,8 @@ def attention_fn(
             options["seed"] = dropout_rng
     if is_causal and query.shape[-3] == 1 and key.shape[-3] != 1:
         warnings.warn(
-            f"{where}: is_causal with one query and {key.shape[-3]} keys attends to the first key alone, as Flax has it. Where Flax decodes with a cache, leave "
-            "is_causal out: the mask that it gives is causal already", RuntimeWarning, stacklevel=2,
+            f"{where}: is_causal with one query and {key.shape[-3]} keys attends to the first key alone, as in Flax. Where Flax decodes with a cache, leave "
+            "is_causal out: the mask that Flax passes is causal already", RuntimeWarning, stacklevel=2,
         )  # fmt: skip
     masked = is_causal or mask is not None
     query, key, value, bias = beside_bias(where, query, key, value, bias)

@@ -56,7 +56,7 @@ def dot_product_attention(
     """
     where = "dot_product_attention"
     if implementation is not None:
-        raise ValueError(f"{where}: implementation is {implementation!r}; polyhead has its own, and it must be None")
+        raise ValueError(f"{where}: implementation is {implementation!r}; it must be None, because polyhead has only its own implementation")
     require_flags(where, is_causal=is_causal, return_residual=return_residual)
     query, key, value = (array(where, name, x) for name, x in (("query", query), ("key", key), ("value", value)))
     unbatched = query.ndim == 3

@@ -95,7 +95,7 @@ def _map_tangent_shapes(*arrays: Any, call: Call, given: tuple[str, ...]) -> lis
 
 
 def _lower_elsewhere(context: Any, *_: Any, **__: Any) -> Any:
-    raise NotImplementedError(f"polyhead.jax computes on the CPU, and this is compiled for {', '.join(context.module_context.platforms)}; put the arrays on jax.devices('cpu')")
+    raise NotImplementedError(f"polyhead.jax computes on the CPU, and the function is compiled for {', '.join(context.module_context.platforms)}; put the arrays on jax.devices('cpu')")
 
 
 def _primitive(name: str, shapes: Callable[..., Any], lower: Callable[..., Any]) -> Any:

@@ -42,7 +42,7 @@ def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[s
 
 
 def _sink_share(of: dict[str, Any]) -> Any:
-    """The attention weight of the sink, ``[*,N,T]``. 1 minus the sum of p would cancel."""
+    """The attention weight of the sink, ``[*,N,T]``. Not computed as 1 minus the sum of p, which would lose digits by cancellation."""
     sink, lse = of["sink"], of["lse"]
     empty = lse == -jnp.inf
     return jnp.where(empty, 0, jnp.exp((sink[:, None] if sink.ndim == 1 else sink) - jnp.where(empty, 0, lse)))  # the derivative of infinity - infinity is NaN

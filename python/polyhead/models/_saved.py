@@ -42,9 +42,9 @@ class WritesTokens(SavedByTransformers):
     """A model that writes tokens."""
 
     def _answer_options(self, method: str, given: dict[str, Any]) -> dict[str, Any]:
-        """The options among the arguments of `method`. Warns, once for each model, about rules of the folder's generation_config.json that are not followed."""
+        """The options among the arguments of `method`. Warns, once for each model, about rules of the folder's configuration that are not followed."""
         rules = self.__dict__.setdefault("_unsaid_rules", self._model.rules_not_followed)
         if rules:
             self._unsaid_rules: list[str] = []
-            warnings.warn(f"{type(self).__name__}.{method}: each token is the likeliest one, or drawn; not followed of the model's generation_config.json: {', '.join(rules)}", stacklevel=3)
+            warnings.warn(f"{type(self).__name__}.{method}: each token is the likeliest one, or drawn; polyhead ignores these rules of generation_config.json (or of config.json, if there is no generation_config.json): {', '.join(rules)}", stacklevel=3)
         return {name: value for name, value in given.items() if name not in ("self", "ids", "source", "prompt", "__class__")}

@@ -40,8 +40,8 @@ def _of_module(
         return None
     projections = (self.q_proj, self.k_proj, self.v_proj)
     if not self.rot_emb and self.enable_torch_version and not need_head_weights:
-        # esm gives key, value and the parameters of the projections to torch's function, and does not call the projection layers. So nothing may watch these
-        # layers.
+        # esm gives key, value and the parameters of the projections to torch's function, and does not call the projection layers. So polyhead computes the call only
+        # if these layers are plain linear layers without hooks.
         if passes.is_watched(*projections, self.out_proj) or any(layer.bias is None for layer in projections):
             return None
         sources = (query, key, value)
@@ -117,7 +117,7 @@ _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 METHODS: tuple[tuple[Any, ...], ...] = (
     (
         "esm.multihead_attention", "MultiheadAttention", "forward", _MULTIHEAD, (), multihead, ("apply_sparse_mask",), (*_PROJECTIONS, "bias_k", "bias_v"),
-        {"rot_emb": "esm.rotary_embedding.RotaryEmbedding"},  # the replacement calls it with other dimensions than esm does
+        {"rot_emb": "esm.rotary_embedding.RotaryEmbedding"},  # the replacement calls rot_emb, with q and k of other dimensions than in esm's method
     ),
     (
         "esm.axial_attention", "ColumnSelfAttention", "forward", ("x", "self_attn_mask", "self_attn_padding_mask"), (), column,

@@ -23,7 +23,7 @@ _PACKAGES = ("boltz", "openfold", "openfold3")
 _OFFSET = 1e4  # exp(-1e4) is 0 in every dtype. A bias this low acts as a mask, unless the other scores of the row are as low.
 _LARGEST = _OFFSET / 4  # bound of a bias that is given together with masks; such biases of two keys differ by at most half of the offset
 LINEARS = ("linear_q", "linear_k", "linear_v", "linear_o", "linear_g")
-SIGMOID = {"sigmoid": "torch.nn.modules.activation.Sigmoid"}  # the module of the gate
+SIGMOID = {"sigmoid": "torch.nn.modules.activation.Sigmoid"}  # name and class of the submodule that applies the gate's sigmoid
 _PIECE = 2**24  # most scores for which the package's own code is called at a time
 
 
@@ -88,7 +88,7 @@ def makes_small_bias(norm: nn.LayerNorm, projection: nn.Linear) -> bool:
 
 
 def _as_mask(bias: Tensor) -> Tensor | None:
-    # Along an expanded dimension all numbers are the same, so one of them is enough.
+    # Along an expanded dimension all numbers are the same, so only one of them is read.
     bias = bias[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in bias.stride())]
     if bias.dim() > 2 and bias.size(-3) > 1:
         return None

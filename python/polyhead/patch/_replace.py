@@ -67,7 +67,7 @@ class _Package:
         with self.replacements.lock:
             if self.patches > 0 and precision != self.precision:
                 raise ValueError(
-                    f"polyhead.patch.{self.name}: precision is {precision!r}, and a patch with {self.precision!r} is applied; it must be the same until that is undone"
+                    f"polyhead.patch.{self.name}: precision is {precision!r}, and a patch with {self.precision!r} is applied; give that precision, or undo the other patch first"
                 )
             self.replacements.apply(lambda: [(owner, method.name, own, self._replacement(owner, own, method)) for owner, method, own in self._found()])
             self.precision = precision

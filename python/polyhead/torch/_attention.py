@@ -190,7 +190,7 @@ def attention(
         q, k, v, given["bias"] = core.autocast(q, k, v, given.get("bias"))  # type: ignore[assignment]
         result = (_with_score_mod if "score_mod" in given else attention_of)("attention", q, k, v, attention_weights=return_attention_weights, **given)
     if return_lse and given["empty_rows"] == "uniform" and (result[0].requires_grad or core.has_tangent(result[0])):
-        raise NotImplementedError("attention: polyhead has no gradient of lse with empty_rows='uniform'; call it under torch.no_grad()")
+        raise NotImplementedError("attention: polyhead has no gradient of lse with empty_rows='uniform'; call attention under torch.no_grad()")
     if out is not None:
         result = (_into(out, result[0]), *result[1:])
     more = [tensor for tensor, wanted in zip(result[1:], (return_lse, return_attention_weights)) if wanted]
@@ -274,7 +274,7 @@ def read_options(where: str, q: Tensor, *, attention_weights: bool = False, **gi
         if (scales := given.get(name)) is not None and scales.requires_grad and torch.is_grad_enabled():
             raise NotImplementedError(f"{where}: {name} requires grad; polyhead has no gradient of the scales of int8 keys and values")
     if given.get("block_size") is not None and given.get("blocks") is None:
-        raise ValueError(f"{where}: block_size is given without blocks, whose size it is")
+        raise ValueError(f"{where}: block_size is given without blocks; it is the size of the blocks that the argument blocks lists")
     fields = split_rules(where, given)
     relative_bias, sink = fields.pop("relative_bias", None), fields.pop("sink", None)
     options = Options(sink=None if sink is None else core.sink_logits(sink, q, where), attention_weights=attention_weights, **fields)
@@ -307,14 +307,14 @@ def _with_cache(
             raise ValueError(f"attention: cache and {name} are both given; the cache says which keys there are")
     causal, relative = given.get("causal"), given.get("relative_bias")
     if causal is not None and not isinstance(causal, str):
-        raise ValueError("attention: causal is an offset of the diagonal, which the cache gives; it may be 'top_left' or 'bottom_right', which are the same here")
+        raise ValueError("attention: causal is an offset, but the cache gives the offset of the diagonal; give 'top_left' or 'bottom_right', which have the same meaning with a cache")
     if isinstance(relative, RelativeBias) and relative.diagonal is not None:
-        raise ValueError("attention: relative_bias.diagonal is given, and the cache gives the diagonal; it must be None")
+        raise ValueError("attention: relative_bias.diagonal is given, but the cache gives the diagonal; relative_bias.diagonal must be None")
     require_tensors(q, k, v, given)
     differentiable = {"q": q, "k": k, "v": v, "bias": given.get("bias"), "sink": given.get("sink")}
     for name, tensor in differentiable.items():
         if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
-            raise NotImplementedError(f"attention: {name} requires grad, and a cache records no gradient; call it under torch.no_grad()")
+            raise NotImplementedError(f"attention: {name} requires grad, and a cache records no gradient; call attention under torch.no_grad()")
         if core.has_tangent(tensor):
             raise NotImplementedError(f"attention: {name} is a dual tensor, and a cache has no forward mode; give the cache's keys and values as tensors")
     q, k, v, bias = core.autocast(q, k, v, given.get("bias"))  # type: ignore[assignment]

@@ -36,7 +36,7 @@ def _refuse_forward_mode() -> None:
     be 0."""
     if forward_ad._current_level >= 0:
         raise NotImplementedError(
-            "polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, hessian, dual tensors) under torch.compile; call it without"
+            "polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, hessian, dual tensors) under torch.compile; call it outside of compiled code"
         )
 
 
@@ -81,7 +81,7 @@ def sink_logits(sink: Tensor, q: Tensor, where: str) -> Tensor:
 
 
 def _beside(q: Tensor, where: str, **named: Tensor) -> Tensor:
-    # named: one tensor, by its name. Its dtype becomes the dtype of q, but float32 is kept if q is a 16-bit tensor.
+    # named: one tensor, whose keyword is its name in errors. The tensor is cast to the dtype of q, but float32 is kept if q is a 16-bit tensor.
     ((name, tensor),) = named.items()
     require(where, also=(), **{name: tensor})
     require_one_device(where, query=q, **named)

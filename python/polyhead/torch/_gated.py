@@ -82,7 +82,7 @@ class GatedAttention(nn.Module):
         if min(c_in, c, heads) < 1:
             raise ValueError(f"GatedAttention: c_in, c and heads are {c_in}, {c} and {heads}; they must be at least 1")
         if axis == -1:
-            raise ValueError("GatedAttention: axis is -1, which is the width; attention runs along another one")
+            raise ValueError("GatedAttention: axis is -1, which is the width; attention runs along another dimension")
         if query_mean not in ("all", "attended"):
             raise ValueError(f"GatedAttention: query_mean is {query_mean!r}; it must be 'all' or 'attended'")
         if empty_rows not in ("offset", *EMPTY_ROWS):

@@ -179,7 +179,7 @@ _apply: Any = super(torch.autograd.Function, _Pass).apply
 def _gradients_by_torch(this: Pass, tensors: Sequence[Tensor], wanted: Sequence[bool], d_out: Tensor | None, d_weights: Tensor | None) -> list[Tensor | None]:
     """Gradients of a pass, which is computed again by torch's operators. Used for gradients of the attention weights, with create_graph, and under vmap."""
     create_graph = torch.is_grad_enabled()
-    with torch.enable_grad(), torch.autocast("cpu", enabled=False):  # the pass was without autocast
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False):  # without autocast, as in the pass itself
         # The same tensor may be several inputs; a view for each input keeps their gradients apart.
         twins = [x.view_as(x) if create_graph else x.detach().requires_grad_(want) for x, want in zip(tensors, wanted)]
         query, key, value, bias, _, parameters = this.every(twins)

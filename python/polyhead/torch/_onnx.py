@@ -352,7 +352,7 @@ class _Reads:
     """Options that record which of them are read. An option that was given but not read has no translation, and the export must fail instead of dropping it."""
 
     def __init__(self, options: Options) -> None:
-        # These names are taken as read: seed and attention_weights do not belong to the problem, and the others are translated but read only where they have
+        # These names count as read from the start: seed and attention_weights do not belong to the problem, and the others are translated but read only where they have
         # an effect.
         self._options, self._read = options, {"seed", "attention_weights", "precision", "empty_rows", "bidirectional", "max_distance"}
 

@@ -355,7 +355,7 @@ def _needed(ctx: Any) -> list[int]:
     def is_run(node: Any) -> bool:
         try:
             return bool(_C._will_engine_execute_node(node))
-        except RuntimeError:  # torch's error for a leaf whose gradient torch.autograd.grad returns; it is needed
+        except RuntimeError:  # torch raises this for a leaf whose gradient torch.autograd.grad returns; such a gradient is needed
             return True
 
     return [i for i in needed if nodes[i] is None or is_run(nodes[i])]
@@ -385,7 +385,7 @@ class HalvedProblem(NamedTuple):
 
 
 def _sink_share(sink: Tensor, lse: Tensor) -> Tensor:
-    """The attention weight of the sink, ``[*,N,T]``. 1 minus the sum of p would cancel."""
+    """The attention weight of the sink, ``[*,N,T]``. Not computed as 1 minus the sum of p, which would lose digits by cancellation."""
     rows = sink.unsqueeze(-1) if sink.dim() == 1 else sink
     empty = lse == -torch.inf
     return torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # without infinity minus infinity, whose gradient is NaN
@@ -408,7 +408,7 @@ def lse_gradients(d_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, o
     """The part of `gradients` that comes from d_lse."""
     # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward computes this as the gradient of another problem, in which a sink halves p and v is 1 for every
     # key. With d, the gradient of that problem's output, its d_score is (p / 2) (d - d sum(p) / 2). d is chosen so that this equals p d_lse.
-    if options.empty_rows == "unmasked":  # a sink cannot be used, because this rule refuses sinks
+    if options.empty_rows == "unmasked":  # a sink cannot be used, because empty_rows "unmasked" refuses sinks
         p = operators().attention_map(q, k, *options._replace(dropout=0.0, seed=None))
         return _score_gradients(torch.where(p == 0, 0, p * d_lse.unsqueeze(-1)).to(q.dtype), None, q, k, options, wanted)
     share, arguments, other = halved(q, k, v, lse, options)
@@ -469,7 +469,7 @@ def map_gradients(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, tangents: Sequence[Tensor | None], options: Options) -> Tensor:
-    """The derivative of attention weights, after dropout if options have it, along tangents of `GRADIENTS`. lse: if it is known."""
+    """The derivative of attention weights, after dropout if options have it, along tangents of `GRADIENTS`. lse: None if the caller does not have lse."""
     # p' = p (score' - lse'): equations (8a) to (8c) of docs/maths.md. The attention weights are a T x S tensor too, so this may use torch's operators.
     if options.empty_rows == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
@@ -535,7 +535,7 @@ _MASKS += ["causal", "offset", "window_left", "window_right"]
 def _softmax_gradients(
     p: Tensor, p_d_p: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, options: Options, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    # Equation (7) of docs/maths.md, from p and p times its gradient, and (7a). lse: if it is known.
+    # Equation (7) of docs/maths.md, from p and p times its gradient, and (7a). lse: None if the caller does not have lse.
     delta, d_sink = p_d_p.sum(-1, keepdim=True), None
     if options.sink is not None and wanted[4]:
         share = _sink_share(options.sink, _lse_of_map(q, k, options) if lse is None else lse)

@@ -269,7 +269,7 @@ def attention_pair_bias(
     if structures == 0 or samples % structures != 0:
         raise ValueError(f"{where}: q has {samples} sequences and z {structures}; the first must be a multiple of the second")
     if w_proj_z is None and not is_cached_z_proj:
-        raise ValueError(f"{where}: w_proj_z is None; it may be with is_cached_z_proj alone")
+        raise ValueError(f"{where}: w_proj_z is None; it may be None only with is_cached_z_proj")
     merged = heads * v.size(-1)
     expected: dict[str, tuple[Tensor | None, list[int]]] = {
         "k": (k, [samples, heads, keys, width]),

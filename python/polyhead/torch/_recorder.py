@@ -55,7 +55,7 @@ class _Weights:
         self.why = why
 
     def is_same(self, tensor: Tensor) -> bool:
-        """True if the other tensor has the same numbers, in any shape and order."""
+        """True if the other tensor is a view of the same elements in memory, in any shape and order."""
         one, other = self.tensor, tensor
         return _memory(one) == _memory(other) and one.storage_offset() == other.storage_offset() and one.numel() == other.numel() and one.dtype == other.dtype
 
@@ -284,7 +284,7 @@ class Recorder(TorchDispatchMode):
 
     def _record_weights(self, p: Tensor) -> None:
         heads = self._heads()
-        if p.dim() == 3:  # [B,T,S] means one head, unless the module is known to have [B N,T,S]
+        if p.dim() == 3:  # [B,T,S] is taken for one head; if the module's number of heads is known and divides the first extent, for [B N,T,S]
             p = p.unflatten(0, (-1, heads) if heads and p.size(0) % heads == 0 else (-1, 1))
         p = p.reshape((1,) * (4 - p.dim()) + p.shape).cpu()
         p = p if p.dtype == torch.float64 else p.float()

@@ -39,7 +39,7 @@ def scaled_dot_product_attention(
         if why is None:
             try:
                 out = _sdpa.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, precision=_precision)
-            except (TypeError, ValueError, NotImplementedError) as refusal:  # torch computes it, or raises its own error
+            except (TypeError, ValueError, NotImplementedError) as refusal:  # torch computes the call, or raises its own error
                 why = str(refusal)
         for replacement in list(_applied):
             replacement._count(why)
@@ -63,8 +63,8 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
         if not tensor.is_cpu:
             return f"a tensor on the device {tensor.device.type}"
     if has_torch_function(tensors):
-        return "a subclass of Tensor, or a mode, that looks at functions of torch"
-    if not torch._C._get_flash_sdp_enabled():  # the fused kernel of the CPU
+        return "a subclass of Tensor, or a mode, that intercepts functions of torch"
+    if not torch._C._get_flash_sdp_enabled():  # "flash" names torch's fused kernel, on the CPU too
         return "a kernel of torch is chosen (torch.nn.attention.sdpa_kernel)"
     return None
 
@@ -74,7 +74,7 @@ def _found() -> list[Replacement]:
     there = F.__dict__[_NAME]
     if there is not _OWN and there is not scaled_dot_product_attention:
         whose = f"{getattr(there, '__module__', '?')}.{getattr(there, '__qualname__', '?')}"
-        raise RuntimeError(f"polyhead.torch.replace_sdpa: torch.nn.functional.{_NAME} is replaced already, by {whose}; undo that first, or apply it after this")
+        raise RuntimeError(f"polyhead.torch.replace_sdpa: torch.nn.functional.{_NAME} is replaced already, by {whose}; undo that replacement first, or apply it after replace_sdpa")
     found = [(F, _NAME, _OWN, scaled_dot_product_attention)]
     for name, module in list(sys.modules.items()):
         # A reference under another name is left alone: it may be a copy that somebody keeps to compare with, or to restore.
@@ -140,7 +140,7 @@ class SdpaReplacement:
                 return
             if _applied and self._precision != _precision:
                 raise ValueError(
-                    f"polyhead.torch.replace_sdpa: precision is {self._precision!r}; a replacement with precision {_precision!r} is in force; give the same, or undo that one first"
+                    f"polyhead.torch.replace_sdpa: precision is {self._precision!r}; a replacement with precision {_precision!r} is applied; give that precision, or undo the other replacement first"
                 )
             _replacements.apply(_found)
             _precision = self._precision

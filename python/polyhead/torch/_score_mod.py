@@ -135,7 +135,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], op
     if options.k_scale is not None or options.v_scale is not None:
         raise NotImplementedError("attention: score_mod is given with k_scale and v_scale; int8 keys have no score_mod")
     if options.empty_rows == "offset":
-        raise NotImplementedError("attention: score_mod is given with empty_rows='offset'")
+        raise NotImplementedError("attention: score_mod is given with empty_rows='offset'; polyhead does not compute the two together")
     for name, tensor in (("q", q), ("k", k), ("v", v), ("bias", options.bias), ("sink", options.sink), ("relative_bias.slopes", options.slopes), ("relative_bias.table", options.table)):
         if core.has_tangent(tensor):
             raise NotImplementedError(f"attention: {name} is a dual tensor, and a score_mod has no forward mode")
@@ -152,7 +152,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], op
         _require_exact(tensor, 53 if q.dtype == torch.float64 else 24)
     for name, tensor in (("relative_bias.slopes", options.slopes), ("relative_bias.table", options.table)):
         if recorded and tensor is not None and tensor.requires_grad:
-            raise NotImplementedError(f"attention: {name} requires grad beside a score_mod; put it into the score_mod")
+            raise NotImplementedError(f"attention: {name} requires grad, and a score_mod is given; use {name} inside of the score_mod, as a captured tensor, to get its gradient")
     inputs = (q, k, v, options.bias, options.sink, *trace.tables)
     differentiate = recorded and any(x is not None and x.requires_grad for x in inputs)
     program = _Program(trace, result, q.shape[-3], differentiate)

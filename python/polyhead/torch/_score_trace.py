@@ -266,7 +266,7 @@ def _hardswish(trace: Trace, a: Any, inplace: bool = False) -> Value:
 
 
 def _whole(name: str, formula: Callable[[Number], Number]) -> Callable[..., Value]:
-    """A function that keeps the type, and integers as they are."""
+    """An operation such as floor: the result has the type of the argument, and an integer is returned unchanged."""
 
     def apply(trace: Trace, a: Any) -> Value:
         x = _value(trace, a)
@@ -310,7 +310,7 @@ def _isfinite(trace: Trace, a: Any) -> Value:
 
 def _logaddexp(trace: Trace, a: Any, b: Any) -> Value:
     x, y = _number(trace, a), _number(trace, b)
-    difference = x.of("equal", y).where(0, x - y)  # two equal infinities too
+    difference = x.of("equal", y).where(0, x - y)  # 0 also for two equal infinities, whose difference would be NaN
     largest = x.of("maximum", y)
     sum_ = largest + softplus_of(-difference.of("absolute"))
     return _float(sum_.with_derivatives((x, difference.of("sigmoid")), (y, (-difference).of("sigmoid"))))

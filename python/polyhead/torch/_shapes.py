@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     try:
         from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
-    except ImportError:  # torch is older, and extents that depend on data are an error in it
+    except ImportError:  # an older torch, which refuses extents that depend on data
         guard_or_false = guard_or_true = bool
 
 

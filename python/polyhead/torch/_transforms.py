@@ -87,7 +87,7 @@ def _in_a_batch(call: Callable[..., Any], info: Any, in_dims: tuple[int | None, 
 def _gradients_in_a_batch(
     call: Callable[..., Any], info: Any, names: tuple[str, ...], in_dims: tuple[int | None, ...], inputs: tuple[Any, ...], results: tuple[str, ...]
 ) -> Any:
-    """The vmap rule of an operator that returns gradients. results: names of the inputs whose gradients it returns; its last argument says which of them are wanted."""
+    """The vmap rule of an operator that returns gradients. results: names of the inputs whose gradients the operator returns. The operator's last argument says which gradients are wanted."""
     in_dims = (*in_dims[: len(names) - 1], None)  # the last argument is a list, for which torch gives a list of dimensions
     wanted = {name for name, want in zip(results, inputs[-1]) if want}
     together = _together(info.batch_size, names, in_dims, inputs, wanted)
@@ -243,7 +243,7 @@ def _gradients_of_lse_tangent(
     # Let s be the sink's share of the softmax, z the sink, and out1 the output of the problem of `_ops.halved`. Then lse' = 4 out1' / (1 + s) + s z'.
     # The gradient of lse' by the inputs other than z is 4 / (1 + s) times the gradient of out1', computed with a constant sink of the halved problem, plus
     # -4 s z' / (1 + s) times the gradient of out1, which accounts for the changes of the factors. The gradient by z is -s (lse' - z').
-    if options.empty_rows == "unmasked":  # the halved problem needs a sink, which this rule refuses
+    if options.empty_rows == "unmasked":  # the halved problem needs a sink, which empty_rows "unmasked" refuses
         raise NotImplementedError("polyhead has no gradient of the forward mode of lse with empty_rows='unmasked'")
     share, arguments, other = _ops.halved(q, k, v, lse, options)
     of_sink = GRADIENTS.index("sink")
