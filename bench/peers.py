@@ -91,7 +91,7 @@ def load_peers(names: str, threads: int, isa: str) -> tuple[list[Any], list[str]
 
 
 def measure(case: Any, peers: list[Any], meters: dict[str, Any], roof: Any, seconds: float, turn: float, pause: float, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
-    """Measures the times of each peer's calls, and the roof between the calls."""
+    """Measures the times of each peer's calls. Between the rounds it measures the machine's peak rate (`roof`), because the clock rate of a processor changes."""
     import numpy as np
 
     from peer import cases, exact

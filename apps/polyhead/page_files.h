@@ -11,7 +11,7 @@
 namespace polyhead::live {
 
 inline constexpr std::size_t kPageAlignment = 64;
-inline constexpr std::string_view kPageFolder = "page:";  // the name of the folder of these files inside the engine
+inline constexpr std::string_view kPageFolder = "page:";  // the name of the folder in which the WebAssembly module of a live page (apps/live) finds these files
 
 inline void append_page_file(std::string& packed, std::string_view name, std::string_view contents) {
   const auto pad = [&](std::size_t to) { packed.resize((packed.size() + to - 1) / to * to); };

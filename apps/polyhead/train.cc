@@ -120,7 +120,7 @@ Subcommand declare_train(Parser& parser) {
   add_value(parser, "--steps", &o->steps, read_positive, "N", "number of training steps; default: as the task needs");
   add_value(parser, "--threads", &o->threads, read_positive, "N", "number of threads; default: all processors. Results do not depend on it");
   parser.add_flag("--resume", o->resume, "go on from the folder's checkpoint, with the same bits as an uninterrupted run; the task heads always does");
-  parser.add_flag("--json", o->json, "machine-readable, one object on one line for each validation");
+  parser.add_flag("--json", o->json, "machine-readable, one object on one line for each validation; for the task heads, for each model");
   return {
       .examples = {{"polyhead train classify --data reviews.tsv -o sentiment", "a text's rating or class; one head reads what is positive, another what is negative"},
                    {"polyhead train digits --data digits.npz -o digits", "a Vision Transformer, in about a minute"},

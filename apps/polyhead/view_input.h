@@ -1,4 +1,5 @@
-// Reads the inputs of `polyhead view`: texts from the command line, a file or standard input, a model's folder, and the choice of a head.
+// Reads the inputs of the commands that run or open a model (view, trace, try and quantise): texts from a file or standard input and their tokens, a model's
+// folder, and the choice of a token or a head.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@ namespace polyhead::training {
 
 struct TermScores {
   std::vector<std::string> terms;  // sorted
-  Tensor table;                    // as TextClassifier::scores; absent without terms
+  Tensor table;                    // the scores of `terms` in the layout of TextClassifier::scores; absent if there are no terms
   double constant = 0;
 };
 // Fits a ridge regression of the ratings on the terms. A term has a larger weight if it is rare, as in tf-idf, and if the ratings of its texts

@@ -50,7 +50,8 @@ struct Shard {
     return view.extent(-1) == problem().keys ? view.slice(-1, block.key, block.key + block.keys.last - block.keys.first) : view;
   }
 
-  // Sets the members of `p` that all passes need. `rules` and `bias` hold the memory that `p` points to.
+  // Sets the members of `p` that all passes need. `bias` is set only if the bias is converted to another dtype. `p` keeps pointers to `rules`, to `bias` and to
+  // the shard's tensors, which must all outlive it.
   void set_problem(const HeadRun& run, const Block& block, Problem& p, KeyRules& rules, Tensor& bias) const;
 };
 

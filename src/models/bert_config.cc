@@ -97,7 +97,8 @@ void Reader::read_esm(BertConfig& config) {
   if (!config.mask_token) file_.fail_at("mask_token_id", "is missing; token_dropout is true and scales the embeddings by the number of masked tokens");
 }
 
-// Returns the base of the rotary positions, from rope_parameters for each kind of layers (transformers 5) or the older keys (transformers 4).
+// Returns the base of the rotary positions of the layers of the kind `layers`: rope_parameters[layers].rope_theta (transformers 5), else the value of the key
+// `old_key` (transformers 4), else `otherwise`.
 double Reader::rotary_base(std::string_view layers, std::string_view old_key, double otherwise) {
   if (file_.find("rope_parameters") == nullptr) return file_.positive(old_key, otherwise);
   constexpr std::string_view kLayers[] = {"full_attention", "sliding_attention"}, kKeys[] = {"rope_type", "rope_theta"};

@@ -27,7 +27,8 @@ auto& target_embedding_of(M& model) {
   return model.target_embedding.weight ? model.target_embedding : model.source_embedding;
 }
 
-// Returns the output projection. If it is tied, its weight shares the embedding's memory; nothing writes to it, as the model is const.
+// Returns the output projection. Its tensors share the model's memory: that of the embedding's weight if the output is tied. In the backward pass `model` is the
+// gradients, and the layer writes to this memory.
 Linear output_of(const EncoderDecoder& model) {
   const Tensor& weight = model.output.weight ? model.output.weight : target_embedding_of(model).weight;
   const auto share = [](const Tensor& tensor) {

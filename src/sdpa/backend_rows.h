@@ -43,7 +43,7 @@ constexpr auto of_each_backend(Of of) {
   return std::array{of.template operator()<CpuRow>(), of.template operator()<ReferenceRow>()};
 }
 
-// The function that computes one operation, and the backend that it belongs to.
+// One backend's function for an operation, and its check whether it serves a problem.
 template <class P>
 struct Pass {
   std::string (*declines)(const Problem& problem, Operation operation);

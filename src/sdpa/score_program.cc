@@ -123,7 +123,7 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
     for (const ScoreGradient& gradient : code.gradients) {
       require(gradient.load >= 0 && gradient.load < count && code.instructions[static_cast<std::size_t>(gradient.load)].op == ScoreOp::load && gradient.derivative >= 0 && gradient.derivative < count,
               "ScoreProgram: a gradient names an instruction that is no load, or its derivative is no register");
-      __extension__ using Wide = __int128;  // sums with strides of the caller may need more than 64 bits
+      __extension__ using Wide = __int128;  // the caller chooses the strides, so `last` may exceed 64 bits
       Wide last = gradient.first;
       const cpu::ScoreStep& load = steps[static_cast<std::size_t>(gradient.load)];
       for (int axis = 0; axis < load.rank; ++axis) {

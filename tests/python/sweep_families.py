@@ -187,7 +187,7 @@ def main() -> None:
             print(model_type, result.verdict, result.reason[:200], flush=True)
         else:
             unequal = {name: text for name, text in result.checks.items() if text != "equal"}
-            print(model_type, result.verdict, f"{result.calls} calls, {result.largest:.0e}, noise {result.noise:.0e}", result.reason, unequal or "", flush=True)
+            print(model_type, result.verdict, f"{result.calls} calls, largest difference {result.largest:.0e}, noise {result.noise:.0e}", result.reason, unequal or "", flush=True)
             for name in ("parts", "readers"):
                 if getattr(result, name):
                     print(f"  {name}: {'; '.join(getattr(result, name))}", flush=True)

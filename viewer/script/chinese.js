@@ -124,7 +124,7 @@ const CHINESE = {
   "Relative to the largest difference.": "以最大差值为准。",
   "Rollout over all layers": "所有层的注意力展开",
   "Rollout: how much of the column word is in the row word after all layers of this page, if each layer takes one half from the word itself and one half from the words that its heads look at on average (Abnar and Zuidema 2020). It leaves out values, projections and feed-forward layers, and treats all heads alike. So it says along which words attention could carry something, not what was carried, nor what decided the answer.": "注意力展开（rollout）：假设每一层一半取自该词自身，一半取自各头平均所看的词，经过本页的所有层之后，行词中含有多少列词（Abnar 与 Zuidema，2020）。它不考虑值、投影和前馈层，并且同等看待所有的头。因此它说明注意力可能沿着哪些词传递信息，而不说明传递了什么，也不说明是什么决定了答案。",
-  "Row and column words are different texts, so a distance between them has no meaning.": "行词和列词属于不同的文本，所以它们之间的距离没有意义。",
+  "Row and column words come from different texts, so a distance between them has no meaning.": "行词和列词属于不同的文本，所以它们之间的距离没有意义。",
   "Row of tokens {0}.": "词元 {0} 的行。",
   "Row {0}: where this word looks.": "第 {0} 行：这个词看向哪里。",
   "Rows": "行",

@@ -59,7 +59,7 @@ class Link {
     const related = text.keys === text.queries;
     $("link-note").textContent = text.pooled ? captionOf(text) : related
       ? say("Usual: the mean weight that the head gives {0} elsewhere in this text; heads with {1} or more are marked.", this.where, MOSTLY)
-      : say("Row and column words are different texts, so a distance between them has no meaning.");
+      : say("Row and column words come from different texts, so a distance between them has no meaning.");
     const show = (weight) => text.decoder.show(weight);
     $("link-list").replaceChildren(...this.heads.map(({ layer, head, weight, usual }) => {
       const marked = usual >= MOSTLY;

@@ -31,8 +31,8 @@ struct SentenceChooserConfig {
   }
 };
 
-// The features of a sentence that the model reads. A term is a word, a pair of neighbouring words, the sentence's first one, two or three words, or the first
-// one or two words of the sentence before or after it.
+// The features of a sentence that the model reads. A term is a word, a pair of neighbouring words (the first word is also paired with an empty word), the
+// sentence's first one, two or three words, or the first one or two words of the sentence before or after it. A sentence without words also has an empty term.
 struct SentenceTerms {
   std::vector<std::int64_t> slots;   // for each distinct term a hash of its text; some terms share a slot
   std::vector<std::int64_t> places;  // rows of SentenceChooser::places: position from start and end, length, overlap with other sentences, use of "we"

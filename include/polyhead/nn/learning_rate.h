@@ -13,8 +13,8 @@ struct WarmupCosine {
   std::int64_t total_steps = 0;   // more than warmup_steps
 };
 
-// Returns peak k / warmup for step k <= warmup, else last + (peak - last) (1 + cos(pi (k - warmup) / (total - warmup))) / 2 (Loshchilov and Hutter 2017, eq. 5,
-// without restarts). Error for k < 1.
+// Returns peak k / warmup for step k <= warmup, else last + (peak - last) (1 + cos(pi (min(k, total) - warmup) / (total - warmup))) / 2 (Loshchilov
+// and Hutter 2017, eq. 5, without restarts). Error for k < 1.
 double warmup_cosine(std::int64_t step, const WarmupCosine& schedule);
 
 struct Noam {

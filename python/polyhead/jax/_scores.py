@@ -144,7 +144,7 @@ def _distances(pairs: tuple[int, ...], of: dict[str, Any], call: Call) -> Any:
 def _buckets(distance: Any, count: int, call: Call) -> Any:
     bidirectional, max_distance, *_ = call.option("relative_bias")
     if not isinstance(distance, np.ndarray):
-        raise NotImplementedError("polyhead has no gradient of attention weights for the table of a relative_bias with symbolic extents (jax.export)")
+        raise NotImplementedError("polyhead has no gradient of attention weights for the table of a relative_bias if the number of queries or keys is symbolic (jax.export)")
     buckets = {x: relative_bucket(x, count, bidirectional=bidirectional, max_distance=max_distance) for x in map(int, np.unique(distance))}
     return np.vectorize(buckets.get, otypes=[np.int64])(distance) if distance.size else np.zeros(distance.shape, np.int64)
 

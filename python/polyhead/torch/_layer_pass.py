@@ -82,7 +82,7 @@ class Pass(NamedTuple):
     seed: Tensor | None  # seed of dropout
 
     def every(self, tensors: Sequence[Any]) -> tuple[Any, Any, Any, Any, dict[str, Any], tuple[Any, ...]]:
-        """Assigns the given tensors to their places, and returns (query, key, value, bias, options, parameters)."""
+        """Returns (query, key, value, bias, options, parameters). An input that was not given is None; a given bias is also in options."""
         every: list[Any] = [None] * _INPUTS
         for place, tensor in zip(self.places, tensors):
             every[place] = tensor

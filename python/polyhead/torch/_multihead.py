@@ -310,7 +310,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _masks(
         self, query: Tensor, sequence: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, need_weights: bool, is_causal: bool
     ) -> dict[str, Any]:
-        """Converts the masks to arguments of `polyhead.MultiHeadAttention`: boolean masks become causal, block and block_keys, and floating masks become bias."""
+        """Converts the masks to arguments of `polyhead.MultiHeadAttention`. is_causal becomes causal if there is no key_padding_mask and no weights are requested.
+        Otherwise boolean masks become block and block_keys, and floating masks become bias."""
         if is_causal and key_padding_mask is None and not need_weights:
             return {"causal": "top_left"}
         masks: dict[str, Any] = {}

@@ -134,8 +134,8 @@ class DocumentPass {
     Task largest = task_;
     largest.rows = most_rows_;
     const std::int64_t scratch_bytes = pass_.scratch_bytes(largest);
-    // Memory for the sums of d_q of a task's rows. If a split of keys adds more than one product, the split is summed separately before it is added, which needs
-    // twice the memory.
+    // Memory for the sums of d_q of a task's rows. A task with several splits of keys needs it twice if several products are added to d_q in a split: they are
+    // summed in the second part, and then added to the sum of the splits before.
     const bool one_product = schedule_.splits.keys_per_split <= backward_block_keys(p_.dtype == DType::f64 ? 8 : 4) && !pass_.adds_often(p_);
     const bool split_memory = !schedule_.keys_apart && schedule_.splits.key_splits > 1 && !one_product;
     const std::int64_t own_bytes = !p_.d_q ? 0 : (split_memory ? 2 : schedule_.keys_apart ? 0 : 1) * most_rows_ * row_bytes;

@@ -80,7 +80,8 @@ void compose(std::vector<Part>& parts) {
     const bool blocked = !adjacent && (kept == 0 || parts[kept - 1].combining_class >= part.combining_class);
     if (has_starter && !blocked) {
       if (const auto code = composed_pair(parts[starter].code, part.code)) {
-        // A part consumes 1 - change characters of the old text. The composed part must consume as many as both parts together.
+        // A part with `change` replaces 1 - change characters of the old text. The composed part replaces those of both parts:
+        // (1 - a) + (1 - b) = 1 - (a + b - 1).
         parts[starter] = {*code, parts[starter].change + part.change - 1, 0};
         continue;
       }
