@@ -11,7 +11,7 @@
 namespace polyhead::inline internal {
 
 // Calls body(first, last) for disjoint pieces that together cover [0, count), and returns when all pieces are done. A piece holds at least `grain`
-// indices; choose `grain` so that a piece takes kLeastPiece nanoseconds, or waking a thread does not pay. If there is only one piece, it runs in the calling
+// indices; choose `grain` so that a piece takes kLeastPieceNanoseconds, or waking a thread does not pay. If there is only one piece, it runs in the calling
 // thread. How the range is cut depends on the number of threads, so pieces must write disjoint outputs, and no result may depend on where a piece begins.
 // Calls may nest. If a piece throws, pieces that have not begun are skipped, and parallel_for rethrows the exception when the running pieces have ended.
 // executor == nullptr: the library's own threads.

@@ -103,8 +103,8 @@ class HeadRows {
  public:
   HeadRows(const MapWalk& walk, std::int64_t b, std::int64_t most) : walk_(walk), b_(b), most_(most), rows_(size(walk.problem.heads * most)), p_(rows_.size() * size(stride())) {}
 
-  // Returns the number of rows computed at a time: as many as fit into 32 MiB, but at least one strip of the kernels, so that packing the keys costs less
-  // than computing the rows.
+  // Returns the number of rows computed at a time: as many as fit into 32 MiB, at most 504, but at least one strip of the kernels, so that packing the
+  // keys costs less than computing the rows.
   static std::int64_t most(const MapsProblem& p) {
     const std::int64_t bytes = std::max<std::int64_t>(1, p.heads * (p.keys + 16) * static_cast<std::int64_t>(sizeof(T)));
     return std::clamp<std::int64_t>((std::int64_t{32} << 20) / bytes / 12 * 12, 12, 504);

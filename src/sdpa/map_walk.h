@@ -1,5 +1,5 @@
-// MapWalk computes the rows of all heads' attention maps and passes each row to a function. Every operation of maps.h is such a function. Only a few rows are
-// in memory at a time, never a [T,S] map.
+// MapWalk computes the rows of all heads' attention maps and passes each row to a function. Every operation of maps.h except
+// attention_rollout() uses it. Only a few rows are in memory at a time, never a [T,S] map; whole maps are written to the output directly.
 #pragma once
 
 #include <atomic>

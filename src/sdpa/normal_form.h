@@ -1,4 +1,4 @@
-// normal_form() checks the caller's arguments and converts them to the form that backends read (problem/problem.h). No later code checks arguments.
+// normal_form() checks the caller's arguments and converts them to the form that backends read (problem/problem.h). Backends check no arguments.
 #pragma once
 
 #include <vector>

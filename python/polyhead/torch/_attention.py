@@ -157,7 +157,7 @@ def attention(
         NotImplementedError: a gradient that does not exist: of k_scale and v_scale; with cache or out; of lse and attention weights with
             empty_rows "uniform"; of attention weights by a relative_bias with documents or diagonal_offsets. Third derivatives, forward mode of forward
             mode (jacfwd of jacfwd), and forward mode under torch.compile. An operation of score_mod that cannot be traced; with score_mod also a gradient of lse or of
-            attention weights, and forward mode.
+            attention weights, second derivatives, forward mode, int8 keys and a cache.
 
     Results have the same bits as those of `polyhead.sdpa`. Under torch.autocast q, k, v and bias are converted to the dtype of autocast.
     """

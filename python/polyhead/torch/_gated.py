@@ -207,7 +207,8 @@ class GatedAttention(nn.Module):
         return self._by_torch(self, x, axis, bias, keep, dropout, attention_weights)
 
     def _empty_rows(self, x: Tensor, keep: Tensor | None) -> str | None:
-        """The value of empty_rows for the library. None if the library has no equivalent: for "offset" with gradients, unless x is float64 (see `_offset`)."""
+        """The value of empty_rows for the library. None if the library has no equivalent: for "offset" with gradients and a sequence without keys, unless x is float64 (see
+        `_offset`)."""
         if self.empty_rows != "offset" or keep is None:
             return self.empty_rows if keep is not None else "zero"
         if x.dtype == torch.float64:

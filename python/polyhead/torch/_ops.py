@@ -175,7 +175,7 @@ def _as_inputs(tangents: Sequence[Tensor | None], inputs: tuple[Tensor | None, .
     schema=f"(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_TANGENTS}, {_SCHEMA}) -> (Tensor, Tensor)",
 )
 def attention_jvp(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """The derivatives of out and lse along the tangents of the inputs: equation (8c) of docs/maths.md. A tangent that is None is 0."""
+    """The derivatives of out and lse along the tangents of the inputs: equations (8c) and (8b) of docs/maths.md. A tangent that is None is 0."""
     tangents, options = rest[: len(GRADIENTS)], rest[len(GRADIENTS) :]
     _require_one_device("attention_jvp", "q k v out lse", q, k, v, out, lse, *options)
     dtype = q.dtype

@@ -214,7 +214,7 @@ def attention_pair_bias(
 
     A masked key has no effect. cuEquivariance subtracts the number inf from the key's score instead; this gives the same result unless scores of other keys are about as
     low. A sequence whose keys are all masked is computed without its mask. This is the result of cuEquivariance's subtraction in exact arithmetic; in float32 the
-    subtraction also rounds the scores to multiples of 1/16.
+    subtraction of 1e6 also rounds the scores to multiples of 1/16.
 
     Args:
         s: ``[B*M,U,D]``.

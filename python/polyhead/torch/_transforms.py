@@ -1,6 +1,7 @@
-"""The operators of `_ops` for calls under torch.func and with dual tensors. They add vmap and forward mode, which operators defined by torch.library do not have.
+"""The operators of `_ops` for calls under torch.func and with dual tensors. They add vmap and forward mode, which the operators of `_ops` do not have.
 
-All kinds of second derivatives are supported: gradients of gradients, forward mode of gradients (torch.func.hessian) and gradients of forward mode.
+Second derivatives are supported in three ways: gradients of gradients, forward mode of gradients (torch.func.hessian) and gradients of forward mode. Forward mode of
+forward mode is not.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 // The backward pass of bfloat16 with AMX. AMX tiles compute the matrix products, and vector registers compute p and d_x between the products. For kernel
 // sources only.
 //
-//   for each unit (32 rows of a query block, which are two rows of tiles)
+//   for each double strip (32 rows of a query block, which are two rows of tiles)
 //     for each chunk of 32 keys
 //       x = q k^T and d_p = d_out v^T are stored in the first-level cache
 //       p and d_x are computed in registers, two rows at a time, rounded, and stored as tiles of the products below (RoundedTiles)
 //     d_q += d_x k
-//   d_v^T += d_out^T p and d_k^T += q^T d_x for each unit of the query block; the 32 rows of a unit are the terms of one product of tiles
+//   d_v^T += d_out^T p and d_k^T += q^T d_x for each double strip of the query block; its 32 rows are the terms of one product of tiles
 //
 // d_v and d_k are computed transposed, so that p and d_x are the second operands of their products. A word of a second operand holds elements of two rows, and one
 // shuffle of two rows makes such words. As first operands, p and d_x would have to be transposed in blocks of 16 x 16 words, and they have four times as many words
-// as q and d_out. After the last query block of a key block, the sums of d_v and d_k are transposed back.
+// as q and d_out (256 keys, heads 64 wide). After the last query block of a key block, the sums of d_v and d_k are transposed back.
 #pragma once
 
 #include "cpu/amx_product.h"

@@ -237,7 +237,7 @@ class DocumentPass {
   std::vector<BackwardCell> by_split_;  // the cells in the order of their splits
 };
 
-// Runs a whole backward pass, one document after the other.
+// Runs a whole backward pass. Documents run in parallel, or one after the other if they add to the same elements.
 template <class Pass>
 void run_backward(const typename Pass::Problem& p) {
   using P = typename Pass::Problem;

@@ -1,5 +1,5 @@
 // BiasGradient says where the kernels store d_bias or d_relative_bias. If no two pairs (query, key) share an element, the kernels write the caller's tensor.
-// Otherwise the kernels add to sums, and this class says which sequences, heads and key blocks add to the same elements.
+// Otherwise the kernels add to sums, and this class says which sequences, heads, rows and keys add to the same elements.
 #pragma once
 
 #include <optional>

@@ -7,7 +7,7 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 // Returns the factor of the exponential exp(factor (score - m)). With softcap or bias, scores and references m are complete, and the factor is 1. Otherwise they
-// are not yet multiplied by ScoreScale::factor, the part of the scale that q was not multiplied by, and the exponential includes this factor.
+// are not yet multiplied by ScoreScale::factor, the part of the scale that neither q nor k was multiplied by, and the exponential includes this factor.
 template <class T>
 const ExpFactor<T>& score_exp_of(const HeadGroup& group, const ScoreScale<T>& scale) {
   return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;

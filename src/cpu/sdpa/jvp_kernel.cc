@@ -62,7 +62,7 @@ class Jvp {
 
   static bool too_large(T lse) { return (lse > kLargestLse || lse < -kLargestLse) && lse * T{0} == 0; }
 
-  // Sets the shift of rows with a large |lse| to the row's largest score, or to the sink logit if that is larger.
+  // For rows with a large |lse|: sets the shift to the row's largest score, and lse to the number by which the scaled sink logit exceeds it, or to 0.
   void find_references() {
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       if (too_large(s_.values[i].lse)) s_.values[i].shift = -kInfinity<T>;

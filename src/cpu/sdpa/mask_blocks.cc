@@ -113,7 +113,7 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
     const std::int64_t row_blocks = shape[-2], matrices = numel(shape.first(shape.size() - 2));
     const Shape heads = shared.first(shared.size() - 2);
     const Strides strides = bytes.strides().first(shared.size() - 2);
-    constexpr auto kLeastBytes = static_cast<std::int64_t>(20 * kLeastPieceNanoseconds);  // a thread analyses 20 bytes in a nanosecond, so this number of bytes takes kLeastPiece
+    constexpr auto kLeastBytes = static_cast<std::int64_t>(20 * kLeastPieceNanoseconds);  // a thread analyses 20 bytes in a nanosecond, so this number of bytes takes kLeastPieceNanoseconds
     const std::int64_t grain = 1 + kLeastBytes / (1 + std::min(rows, kMaskBlockQueries) * columns);
     parallel_for(matrices * row_blocks, grain, problem.executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t index = first; index < last; ++index) {
@@ -137,7 +137,7 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
   const std::int64_t groups = problem.batch * kv_heads_, rows = group_ * problem.queries;
   std::vector<RowKind> kinds(static_cast<std::size_t>(groups * rows));
   filled_.resize(static_cast<std::size_t>(groups));
-  constexpr auto kLeastRows = static_cast<std::int64_t>(kLeastPieceNanoseconds / 2);  // a row takes 2 ns, so this number of rows takes kLeastPiece
+  constexpr auto kLeastRows = static_cast<std::int64_t>(kLeastPieceNanoseconds / 2);  // a row takes 2 ns, so this number of rows takes kLeastPieceNanoseconds
   parallel_for(groups, 1 + kLeastRows / rows, problem.executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       KeySet set = problem.key_set(i / kv_heads_, i % kv_heads_ * group_, document);

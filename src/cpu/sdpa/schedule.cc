@@ -92,8 +92,8 @@ AttentionSizes::AttentionSizes(const Problem& p)
       lower(p.documents.front().band.lower),
       upper(p.documents.front().band.upper) {}
 
-// A split of keys is a single key block if this gives at most 16 splits; the split's sums of d_q then need no separate memory. A split of rows has about 1,000
-// rows, or more if there would otherwise be more than 8 splits, so that adding the sums of the splits takes less than 0.5 % of the time of the products.
+// A split of keys is a single key block if this gives at most 16 splits; the split's sums of d_q then need no separate memory. A split of rows has at most 1,056
+// rows, rounded up to a multiple of 64, or more if there would otherwise be more than 8 splits, so that adding the sums of the splits takes less than 0.5 % of the time of the products.
 BackwardSplits::BackwardSplits(const AttentionSizes& sizes) {
   constexpr std::int64_t kLeastBlocks = 4, kMostRows = 1056, kRowStep = 64, kMostRowSplits = 8;
   const std::int64_t block_keys = backward_block_keys(sizes.element_bytes),
@@ -196,8 +196,8 @@ double forward_cost(const AttentionSizes& sizes, std::int64_t first_row, std::in
   return forward_cost(sizes, pairs, last_key - first_key, last_row - first_row);
 }
 
-// Cuts the queries of a head into at most `count` blocks of similar cost. If `count` allows it, each block has at most `most` queries. Returns the ends of the
-// blocks.
+// Cuts the queries of a head into blocks of similar cost, each of at most `most` queries (or one strip). There are at most `count` blocks, if blocks of `most`
+// queries allow it. Returns the ends of the blocks.
 std::vector<std::int64_t> equal_blocks(const AttentionSizes& sizes, std::int64_t count, std::int64_t most) {
   std::vector<double> before{0};  // before[i]: number of pairs of all strips before strip i
   for (std::int64_t t = 0; t < sizes.queries; t += kRowMultiple)

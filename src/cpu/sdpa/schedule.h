@@ -26,7 +26,8 @@ struct AttentionSizes {
   std::int64_t lower = 0, upper = 0;
 };
 
-// How evenly the work is distributed. work: the cost on one thread; longest: the cost of the thread that ends last. Both include the merging of key splits.
+// How evenly the work is distributed. work: the cost on one thread, without splits; longest: the cost of the thread that ends last,
+// including the waking of threads and the adding or merging of splits.
 struct Load {
   double work = 0, longest = 0;
   double efficiency(int threads) const { return work / (threads * longest); }
@@ -34,7 +35,7 @@ struct Load {
 
 // How the rows and keys of a key/value head are split in the backward pass. The sums of d_q, d_k and d_v over each split begin at 0.
 struct BackwardSplits {
-  static constexpr std::int64_t kMost = 16;  // largest number of splits of rows, and of splits of keys
+  static constexpr std::int64_t kMost = 16;  // largest number of splits of keys; splits of rows are fewer
   explicit BackwardSplits(const AttentionSizes& sizes);
   std::int64_t rows_per_split, row_splits, keys_per_split, key_splits;
 };
