@@ -127,8 +127,8 @@ Subcommand declare_train(Parser& parser) {
                    {"polyhead train heads --data reviews.tsv -o heads", "what the number of heads changes: 50 models of the grammar and of the ratings, in an hour or two on 2 processors"},
                    {"polyhead train summarise --data abstracts.jsonl -o summary", "the sentence that sums up an abstract, in seconds"},
                    {"polyhead train translate -o grammar", "English to French in the sentences of a teaching grammar, with a head that shows where each word comes from"}},
-      .notes = "Ctrl-C ends a run after its step and leaves a checkpoint in the folder; --resume goes on from it. The folder always has the model of the "
-               "best validation so far.\n",
+      .notes = "Ctrl-C ends a run after its step and leaves a checkpoint in the folder; --resume goes on from it. Except for the task heads, the folder "
+               "always has the model of the best validation so far.\n",
       .run = [o] { train(*o); },
   };
 }

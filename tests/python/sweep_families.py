@@ -131,7 +131,7 @@ query without keys has the mean of all values, as in eager. The sweep also fails
 
 ## Right
 
-`=` means equal. An empty cell means that eager lacks the feature in this model. The last column is the largest difference found.
+`=` means equal. An empty cell means that eager lacks the feature in this model or fails the check itself. The last column is the largest difference found.
 
 | model type | class | {" | ".join(CHECKS.values())} | difference |
 |---|---|{"---|" * len(CHECKS)}---|
