@@ -118,13 +118,14 @@ def view(
     check_vector_megabytes(size.vector_megabytes)
     check_measure(annotations.without_measure, without, is_model)
     check_pooling(size.pooling)
+    if not is_model:
+        _refuse_call(call)
     arguments = MapArguments(source, text, tokens, keys, image, patches, without, annotations, computation, size.pooling)
     if source is None:
         arguments = _computed(arguments, size)
     elif wrong := [*given(computation, "causal"), *given(size, "pooled_blocks"), *given(computation, "progress")]:
         raise ValueError(f"{' and '.join(wrong)}: only for attention weights that view computes from q and k, if source is not given")
     if not is_model:
-        _refuse_call(call)
         page = Page(_core.page(_texts(arguments), "polyhead" if title is None else title, lang, size.vector_megabytes, annotations.without_measure))
     else:
         _refuse_weights(arguments)

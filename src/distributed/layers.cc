@@ -58,6 +58,7 @@ TensorParallelAttention::TensorParallelAttention(Communicator& communicator, con
 void TensorParallelAttention::forward(const nn::AttentionInput& input, TensorView out, const nn::AttentionOptions& options, nn::MultiHeadAttention::Saved* saved) const {
   require(!input.projected_key && !input.projected_value && options.cache == nullptr, "TensorParallelAttention: projected keys and values and a cache are not supported");
   require(!options.dropout_keep, "TensorParallelAttention: dropout_keep is not supported");
+  require(!options.score_rule, "TensorParallelAttention: score_rule is not supported; a rule reads the number of its head, and each rank numbers its heads from 0");
   nn::AttentionOptions own = options;
   const std::int64_t count = part.config.heads;
   visit_shared_arguments(own, TensorArguments{[&](const Argument& argument, ConstTensorView& view) {
