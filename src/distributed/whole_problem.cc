@@ -160,8 +160,12 @@ std::vector<std::int64_t> check_rows(const char* operation, const Tensors& own, 
     // Check overlaps with d_k and d_v here, because normal_form() gets neither: `tensors.k` has all keys, d_k only this rank's.
     std::vector<Operand> inputs;
     add_option_tensors(options, inputs);
-    const Operand gradients[] = {{"d_k", own.d_k}, {"d_v", own.d_v}}, others[] = {{"d_bias", own.d_bias}, {"d_sink", own.d_sink}, {"d_relative_bias", own.d_relative_bias}};
-    inputs.insert(inputs.end(), std::begin(others), std::end(others));
+    const Operand gradients[] = {{"d_k", own.d_k}, {"d_v", own.d_v}};
+    std::vector<std::string> names;
+    names.reserve(8);  // an Operand has a view of its name
+    visit_gradients(own, [&](const char* name, const TensorView& view) {
+      if (const std::string_view of = name; of != "k" && of != "v") inputs.push_back({names.emplace_back(cat("d_", name)), view});
+    });
     require_no_overlap(operation, gradients, inputs);
     tensors.d_k = tensors.d_v = tensors.d_relative_bias = {};
     if (own.d_relative_bias) {

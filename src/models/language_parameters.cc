@@ -112,7 +112,7 @@ nn::EncoderLayer load_layer(Checkpoint& file, const Family& family, const Langua
   layer.attention_output_norm = norm(names.attention_output_norm);
   layer.feed_forward_norm = norm(names.feed_forward_norm);
   layer.feed_forward_output_norm = norm(names.feed_forward_output_norm);
-  layer.norm_position = c.norm_position.value_or(nn::NormPosition::pre);
+  layer.norm_position = c.norm_position.value_or(nn::NormPosition::post);
   layer.part_order = c.part_order;
   if (const std::optional<nn::MixtureOfExpertsConfig> mixture = config.mixture(index)) {
     layer.mixture = load_mixture(file, family, *mixture, prefix);

@@ -1,4 +1,4 @@
-// KeySet says which keys each query may attend to: a key range for each query, boolean planes over pairs, and for each block of pairs whether kernels can
+// KeySet says which keys each query may attend to: a key range for each query, boolean masks over pairs, and for each block of pairs whether kernels can
 // skip the block. The backend `reference` and the kernels of every instruction set read a KeySet.
 #pragma once
 
@@ -14,15 +14,15 @@ struct KeyRange {
   POLYHEAD_INLINE bool empty() const { return last <= first; }
 };
 
-// Whether a boolean plane allows none (skip), some (partial) or all (full) pairs of a block. Under several planes, the kind of a block is at most the smallest of
-// its kinds under each plane.
+// Whether a boolean mask allows none (skip), some (partial) or all (full) pairs of a block. Under several masks, the kind of a block is at most the smallest of
+// its kinds under each mask.
 enum class BlockKind : std::uint8_t { skip, partial, full };
 
 // Size of a block of pairs. A kernel's tile of scores never crosses a multiple of 64 keys, so the tile's keys belong to one column of blocks.
 inline constexpr std::int64_t kMaskBlockQueries = 16, kMaskBlockKeys = 64;
 
 // A boolean mask as bytes [head, query, key] with any strides. A query may attend to a key if (byte != 0) == attend. If listed_queries > 0 (Mask::blocks), the
-// plane has one byte for each block of listed_queries x listed_keys pairs instead: pair (t, s) uses byte
+// mask has one byte for each block of listed_queries x listed_keys pairs instead: pair (t, s) uses byte
 // [head, (t + query_position) / listed_queries, (s + key_position) / listed_keys].
 struct BooleanMask {
   const std::uint8_t* data = nullptr;
@@ -81,7 +81,7 @@ POLYHEAD_INLINE bool masks_attend(const KeySet& set, std::int64_t head, std::int
 }
 
 // Returns the kinds of the key blocks of query t; key s lies in block s / kMaskBlockKeys. nullptr: every block is partial. A block has listed_queries queries
-// if the plane holds listed blocks (Mask::blocks), else kMaskBlockQueries.
+// if the mask holds listed blocks (Mask::blocks), else kMaskBlockQueries.
 POLYHEAD_INLINE const BlockKind* blocks_of_query(const BooleanMask& mask, std::int64_t head, std::int64_t t) {
   return mask.blocks == nullptr ? nullptr : mask.blocks + head * mask.block_head + (mask.listed() ? mask.row_of_query(t) : t / kMaskBlockQueries) * mask.block_row;
 }

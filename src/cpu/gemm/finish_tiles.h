@@ -72,7 +72,7 @@ class FinishTiles {
     return static_cast<float*>(block_.sums) + (part_.row + i - block_.rows.first) * block_.sums_stride + (part_.column - block_.panels.first * kLine) + column;
   }
 
-  // Transposes 16 columns of sums_ into 16 lines of turned_sums_.
+  // Transposes 16 columns of sums_ into 16 lines of transposed_sums_.
   void transpose_tile(int column) {
     for (int row = 0; row < part_.rows; row += kWidth) {
       Vector<float> x[kWidth];

@@ -27,14 +27,14 @@ Void* element(const BasicTensorView<Void>& view, std::int64_t offset) {
 
 // Returns the view [head, row, column] of sequence b in a view [*,N,rows,columns], from head n on.
 template <class Void>
-BasicPlane<Void> head_view(const BasicTensorView<Void>& view, std::int64_t b, std::int64_t n) {
+BasicHeadView<Void> head_view(const BasicTensorView<Void>& view, std::int64_t b, std::int64_t n) {
   if (!view) return {};
   return {element(view, head_offset(view, b, n)), view.stride(-3), view.stride(-2), view.stride(-1)};
 }
 
 // Returns the values of a relative bias [N,L], or their gradient, as a view over the document's pairs, from head n on.
 template <class Void>
-BasicPlane<Void> relative_bias_view(const Problem& problem, const BasicTensorView<Void>& values, std::int64_t b, std::int64_t n, const Document& document) {
+BasicHeadView<Void> relative_bias_view(const Problem& problem, const BasicTensorView<Void>& values, std::int64_t b, std::int64_t n, const Document& document) {
   const std::int64_t head = values.stride(0), column = values.stride(1);
   return {element(values, n * head + problem.rules->band(b, document).distance_origin * column), head, -column, column};
 }

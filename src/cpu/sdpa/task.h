@@ -12,12 +12,12 @@ namespace polyhead::cpu {
 
 // A tensor [head, row, column] of one sequence, with strides in elements. If data is nullptr, the tensor is absent.
 template <class Void>
-struct BasicPlane {
+struct BasicHeadView {
   Void* data = nullptr;
   std::int64_t head = 0, row = 0, column = 0;
 };
-using HeadView = BasicPlane<const void>;
-using MutableHeadView = BasicPlane<void>;
+using HeadView = BasicHeadView<const void>;
+using MutableHeadView = BasicHeadView<void>;
 
 // The query heads that share one key/value head, in one sequence or in one document: their tensors, mask and options. The rows of all heads of the group have
 // consecutive numbers: row r is query r % queries of head r / queries. Head 0 is the group's first head.

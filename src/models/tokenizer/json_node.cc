@@ -6,7 +6,7 @@ namespace polyhead::models {
 
 using io::Json;
 
-char32_t JsonNode::need_character(std::string_view key) const {
+char32_t JsonNode::required_character(std::string_view key) const {
   const std::string text = required<std::string>(key);
   if (text.empty() || char_at(text, 0).last != text.size()) fail_at(key, cat("is ", io::quote(text), "; one character is needed"));
   return char_at(text, 0).code;

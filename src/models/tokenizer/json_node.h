@@ -33,7 +33,7 @@ class JsonNode {
     file_.require(json_, key, where_);
     return *get<T>(key);
   }
-  char32_t need_character(std::string_view key) const;
+  char32_t required_character(std::string_view key) const;
   std::size_t required_count(std::string_view key) const;  // an integer in [0, 2^31)
 
   bool has(std::string_view key) const { return JsonFile::find(json_, key) != nullptr; }

@@ -20,7 +20,7 @@ const std::vector<StepKind<Steps>>& kinds() {
       {"Fuse", {}, [](const JsonNode&, Steps& steps) { steps.emplace_back(FusePieces{}); }},
       {"Strip", {"content", "start", "stop"},
        [](const JsonNode& node, Steps& steps) {
-         steps.emplace_back(StripCharacter{.character = node.need_character("content"), .left = node.required_count("start"), .right = node.required_count("stop")});
+         steps.emplace_back(StripCharacter{.character = node.required_character("content"), .left = node.required_count("start"), .right = node.required_count("stop")});
        }},
       {"Replace", {"pattern", "content"},
        [](const JsonNode& node, Steps& steps) { steps.emplace_back(ReplaceMatches{.pattern = read_pattern(node, "pattern"), .content = node.required<std::string>("content")}); }},

@@ -49,7 +49,7 @@ const std::vector<StepKind<Steps>>& kinds() {
        [](const JsonNode& node, Steps& steps) {
          steps.emplace_back(SplitAtClass{CharClass::numeric, node.required<bool>("individual_digits") ? Delimiters::isolated : Delimiters::contiguous});
        }},
-      {"CharDelimiterSplit", {"delimiter"}, [](const JsonNode& node, Steps& steps) { steps.emplace_back(SplitAtCharacter{node.need_character("delimiter")}); }},
+      {"CharDelimiterSplit", {"delimiter"}, [](const JsonNode& node, Steps& steps) { steps.emplace_back(SplitAtCharacter{node.required_character("delimiter")}); }},
       {"FixedLength", {"length"}, read_length},
       {"Sequence", {"pretokenizers"},
        [](const JsonNode& node, Steps& steps) {
@@ -63,7 +63,7 @@ const std::vector<StepKind<Steps>>& kinds() {
 void read_pre_tokenizer(const JsonNode& node, Steps& steps) { read_step(node, kinds(), steps); }
 
 Metaspace read_metaspace(const JsonNode& node) {
-  Metaspace step{.replacement = node.need_character("replacement"), .split = node.get<bool>("split").value_or(true)};
+  Metaspace step{.replacement = node.required_character("replacement"), .split = node.get<bool>("split").value_or(true)};
   if (node.has("prepend_scheme"))
     step.prepend = required_choice<PrependScheme>(node, "prepend_scheme", {{"always", PrependScheme::always}, {"first", PrependScheme::first}, {"never", PrependScheme::never}});
   if (node.get<bool>("add_prefix_space") == false && step.prepend != PrependScheme::never)
