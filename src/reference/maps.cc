@@ -43,7 +43,8 @@ void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::s
         break;
       }
     }
-    const double sink = row.p.empty() || row.sink == -kInfinity ? 0 : std::exp(row.sink - row.lse);
+    const bool of_weights = problem.value == MapValue::probability || problem.value == MapValue::dropped;
+    const double sink = !of_weights || row.sink == -kInfinity ? 0 : std::exp(row.sink - row.lse);
     take(describe(static_cast<std::int64_t>(i), *result, row.p, sink));
   }
 }

@@ -189,6 +189,23 @@ TEST_P(MapGradientsOf, AnInfiniteSinkMakesNaN) {
   EXPECT_EQ(gradients.sink.data<double>()[1], 0);
 }
 
+// A row without keys belongs to its sink: lse is the sink, whose gradient is d_lse. A sink that is not finite makes its row NaN, also without keys.
+TEST_P(MapGradientsOf, ARowWithoutKeysBelongsToItsSink) {
+  Random random(20);
+  for (const std::int64_t keys : {0, 5}) {
+    for (const double sink : {0.5, kInfinity, kNaN}) {
+      AttentionCase c = case_of(random, DType::f64, {.lead = {1}, .kv_heads = 1, .group = 1, .queries = 2, .keys = keys, .qk_width = 3, .v_width = 2}, GetParam());
+      if (keys > 0) c.options.mask.key_lengths = c.keep(Tensor::of<std::int32_t>({1}, {0}));
+      c.options.sink = c.keep(Tensor::of<double>({1}, {sink}));
+      Gradients gradients(c);
+      const Tensor d_map(DType::f64, c.sizes.pairs()), d_lse = Tensor::of<double>({1, 1, 2}, {1, 1});
+      attention_map_backward(c.maps(), gradients.of(d_map, d_lse), c.options);
+      const double found = gradients.sink.data<double>()[0];
+      EXPECT_TRUE(std::isfinite(sink) ? found == 2 : std::isnan(found)) << keys << " keys, sink " << sink << ": " << found;
+    }
+  }
+}
+
 // The weight of a sink at -40 is about 1e-18, less than the rounding of 1 - sum p.
 TEST_P(MapGradientsOf, ATinySinkKeepsItsDigits) {
   Random random(23);

@@ -89,6 +89,49 @@ def test_the_gradient_of_a_tiny_sink_in_jax() -> None:
     np.testing.assert_allclose(moved, -p[..., :-1] * p[..., -1:], rtol=1e-4)
 
 
+@pytest.mark.parametrize("level", [100.0, 1e4, 1e5])
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_the_gradient_of_a_sink_beside_large_scores(library: str, level: float) -> None:
+    """lse is rounded, so exp(sink - lse) alone would lose digits where lse is large: 3e-3 of the gradient at 1e5."""
+    draw = np.random.default_rng(3)
+    q, k, v, bias = (draw.standard_normal(shape).astype(np.float32) for shape in ((1, 2, 5, 4), (1, 2, 7, 4), (1, 2, 7, 6), (2, 5, 7)))
+    bias, sink, d_p = (bias + level).astype(np.float32), np.array([level, level - 1], np.float32), draw.standard_normal((1, 2, 5, 7)).astype(np.float32)
+    q[:] = 0  # so that the scores are exactly the bias
+    scores = np.broadcast_to(bias.astype(np.float64), (1, 2, 5, 7))
+    rows = np.concatenate([scores, np.broadcast_to(sink[:, None, None].astype(np.float64), (1, 2, 5, 1))], -1)
+    p = np.exp(rows - rows.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    wanted = -(p[..., -1] * (p[..., :-1] * d_p).sum(-1)).sum((0, 2))
+    if library == "torch":
+        from polyhead.torch import attention
+
+        given = torch.from_numpy(sink).requires_grad_()
+        weights = attention(*map(torch.from_numpy, (q, k, v)), bias=torch.from_numpy(bias), sink=given, return_attention_weights=True)[1]
+        found = torch.autograd.grad(weights, given, torch.from_numpy(d_p))[0].numpy()
+    else:
+        jax = pytest.importorskip("jax")
+        from polyhead.jax import attention as of_jax
+
+        found = np.asarray(jax.vjp(lambda sink: of_jax(q, k, v, bias=bias, sink=sink, return_attention_weights=True)[1], sink)[1](d_p)[0])
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
+def test_the_gradient_of_a_sink_through_a_map_of_narrow_keys(dtype: torch.dtype) -> None:
+    from polyhead.torch import _functional
+    from polyhead.torch._rules import Options
+
+    q, sink = torch.randn(1, 2, 5, 4), torch.tensor([0.5, -1.0], requires_grad=True)
+    k = torch.randint(-9, 9, (1, 2, 7, 4)).to(dtype)
+    k_scale = torch.full((1, 2, 7), 0.25) if dtype == torch.int8 else None
+    p = _functional.maps(q, k, Options(sink=sink, k_scale=k_scale))
+    d_p = torch.randn_like(p)
+    (found,) = torch.autograd.grad(p, sink, d_p)
+    wide = k.float() * (0.25 if dtype == torch.int8 else 1)
+    exact = torch.softmax(torch.cat([q @ wide.mT * 0.5, sink[:, None, None].expand(1, 2, 5, 1)], -1), -1)[..., :-1]
+    torch.testing.assert_close(found, torch.autograd.grad(exact, sink, d_p)[0], rtol=1e-5, atol=1e-6)
+
+
 def test_a_float32_sink_goes_with_narrow_inputs() -> None:
     q, k, v = (torch.randn(1, 2, 3, 8).bfloat16() for _ in range(3))
     sink = torch.tensor([0.5, -1.25], requires_grad=True)

@@ -42,10 +42,13 @@ def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[s
 
 
 def _sink_share(of: dict[str, Any]) -> Any:
-    """The attention weight of the sink, ``[*,N,T]``. Not computed as 1 minus the sum of p, which would lose digits by cancellation."""
-    sink, lse = of["sink"], of["lse"]
+    """The attention weight of the sink, ``[*,N,T]``, from p and lse."""
+    sink, lse, p = of["sink"], of["lse"], of["p"]
     empty = lse == -jnp.inf
-    return jnp.where(empty, 0, jnp.exp((sink[:, None] if sink.ndim == 1 else sink) - jnp.where(empty, 0, lse)))  # the derivative of infinity - infinity is NaN
+    share = jnp.where(empty, 0, jnp.exp((sink[:, None] if sink.ndim == 1 else sink) - jnp.where(empty, 0, lse)))  # the derivative of infinity - infinity is NaN
+    # The relative error of exp(sink - lse) is |lse| eps, because lse is rounded. That of 1 - sum p is eps / share. The smaller one decides.
+    rest = 1 - jnp.sum(p, -1, dtype=share.dtype)
+    return jnp.where(rest * jnp.abs(lse) * jnp.finfo(share.dtype).eps > jnp.finfo(p.dtype).eps, rest, share)
 
 
 def sum_to(x: Any, shape: Sequence[int]) -> Any:

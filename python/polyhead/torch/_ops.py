@@ -384,17 +384,23 @@ class HalvedProblem(NamedTuple):
     options: Options
 
 
-def _sink_share(sink: Tensor, lse: Tensor) -> Tensor:
-    """The attention weight of the sink, ``[*,N,T]``. Not computed as 1 minus the sum of p, which would lose digits by cancellation."""
+def _sink_share(sink: Tensor, lse: Tensor, p: Tensor | None = None) -> Tensor:
+    """The attention weight of the sink, ``[*,N,T]``. p: the attention weights of the keys, before dropout, if the caller has them."""
     rows = sink.unsqueeze(-1) if sink.dim() == 1 else sink
     empty = lse == -torch.inf
-    return torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # without infinity minus infinity, whose gradient is NaN
+    share = torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # without infinity minus infinity, whose gradient is NaN
+    if p is None:
+        return share
+    # The relative error of exp(sink - lse) is |lse| eps, because lse is rounded. That of 1 - sum p is eps / share. The smaller one decides.
+    rest = 1 - p.sum(-1, dtype=share.dtype)
+    return torch.where(rest * lse.abs() * torch.finfo(share.dtype).eps > torch.finfo(p.dtype).eps, rest, share)
 
 
 def _lse_of_map(q: Tensor, k: Tensor, options: Options) -> Tensor:
     """lse of a call that has no v."""
-    ones = q.new_ones((*k.shape[:-1], 1))
-    return operators().attention(q, k, ones, *options._replace(v_scale=None, dropout=0.0, seed=None, attention_weights=False))[1]  # type: ignore[no-any-return]
+    ones = k.new_ones((*k.shape[:-1], 1))  # v has the dtype of k, which may be narrower than q
+    v_scale = None if options.k_scale is None else torch.ones_like(options.k_scale)
+    return operators().attention(q, k, ones, *options._replace(v_scale=v_scale, dropout=0.0, seed=None, attention_weights=False))[1]  # type: ignore[no-any-return]
 
 
 def halved(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options) -> HalvedProblem:
@@ -494,7 +500,7 @@ def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, tange
             d_score = d_score + of_table[:, buckets].unflatten(1, distance.shape)
     d_lse = torch.where(p == 0, 0, p * d_score).sum(-1, keepdim=True)
     if of_sink is not None and options.sink is not None:
-        share = _sink_share(options.sink, _lse_of_map(q, k, options) if lse is None else lse)
+        share = _sink_share(options.sink, _lse_of_map(q, k, options) if lse is None else lse, p)
         d_lse = d_lse + share.unsqueeze(-1) * (of_sink[:, None, None] if of_sink.dim() == 1 else of_sink.unsqueeze(-1))
     return torch.where(dropped == 0, 0, dropped * (d_score - d_lse)).to(dropped.dtype)
 
@@ -538,7 +544,7 @@ def _softmax_gradients(
     # Equation (7) of docs/maths.md, from p and p times its gradient, and (7a). lse: None if the caller does not have lse.
     delta, d_sink = p_d_p.sum(-1, keepdim=True), None
     if options.sink is not None and wanted[4]:
-        share = _sink_share(options.sink, _lse_of_map(q, k, options) if lse is None else lse)
+        share = _sink_share(options.sink, _lse_of_map(q, k, options) if lse is None else lse, p)
         d_sink = to_sink(torch.where(share == 0, 0, -share * delta.squeeze(-1)), options.sink)
     return _score_gradients(torch.where(p == 0, 0, p_d_p - p * delta), d_sink, q, k, options, wanted)
 

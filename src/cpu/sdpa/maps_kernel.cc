@@ -140,7 +140,7 @@ class Maps {
     const T z = sink_of<T>(task_, rows_[i]);
     if (of_keys == 0) {
       own = {0, 0};
-      if constexpr (kEntropy) *sink = z == -kInfinity<T> ? 0 : 1;
+      if constexpr (kEntropy) *sink = z == -kInfinity<T> ? 0 : static_cast<double>(T{1} + z * T{0});  // NaN for a sink that is not finite
       return 1;
     }
     const SumWithSink<T> total(of_keys, reference, pending_scale, z, scale_);
