@@ -15,6 +15,7 @@ void require_attention_weights_gradients(const char* operation, std::span<const 
   allow(c.empty_rows != EmptyRows::uniform, "empty_rows uniform");
   allow(!(c.sink && gradients.parameters) && !gradients.sink, "a gradient of sink logits");
   allow(!gradients.bias && !gradients.relative_bias, "a gradient of a bias");
+  allow(!saved.sdpa.score_rule, "a score rule");
   Shape shape = saved.lse.shape();
   shape.erase(shape.size() - 2);
   shape.push_back(saved.k_heads.extent(-2));

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "polyhead/nn/multi_head_attention.h"
+#include "polyhead/nn/trace.h"
 #include "support/compare.h"
 #include "support/random.h"
 
@@ -118,6 +119,47 @@ TEST(LayerScoreRules, AreRefusedByNameWhereTheyHaveNoMeaning) {
   layer.forward({.query = x}, out, {.score_rule = distance_rule(kFactors)}, &saved);
   Tensor wrong(DType::f32, {2, 1});
   EXPECT_THAT(error_message([&] { layer.backward(saved, x, {.score_rule = wrong}); }), HasSubstr("the gradient of score_rule"));
+  EXPECT_THAT(error_message([&] { (void)trace(layer, {.query = x}, {.score_rule = distance_rule(kFactors)}); }), HasSubstr("trace: score_rule is given"));
+}
+
+// A refused backward pass adds nothing to the gradients of the parameters.
+TEST(LayerScoreRules, ARefusedBackwardPassLeavesTheGradientsAsTheyAre) {
+  Random random(4);
+  const MultiHeadAttention layer({.query_width = 8, .heads = 2, .dtype = DType::f64, .seed = 1});
+  MultiHeadAttention gradients = zeros_like(layer);
+  const Tensor x = random.tensor(DType::f64, {1, 3, 8}), d_p = random.tensor(DType::f64, {1, 3, 3});
+  Tensor out(DType::f64, x.shape());
+  const auto message = [&](const ScoreRule& rule, std::span<const AttentionWeightsGradient> of_weights) {
+    MultiHeadAttention::Saved saved;
+    layer.forward({.query = x}, out, {.score_rule = rule}, &saved);
+    return error_message([&] { layer.backward(saved, x, {.parameters = &gradients, .parameters_write = Write::add, .attention_weights = of_weights}); });
+  };
+  ScoreRule forward_only = distance_rule(kFactors);
+  forward_only.backward = nullptr;
+  const AttentionWeightsGradient of_weights[] = {{.head = 1, .d_p = d_p}};
+  EXPECT_THAT(message(forward_only, {}), HasSubstr("MultiHeadAttention.backward: score_rule has no backward function"));
+  EXPECT_THAT(message(distance_rule(kFactors), of_weights), HasSubstr("gradients of attention weights with a score rule"));
+  EXPECT_EQ(largest_magnitude(gradients.output.weight), 0);
+}
+
+// Tests positions and gradients with cross-attention in float32.
+TEST(LayerScoreRules, CountThePositionsOfTheInputs) {
+  Random random(5);
+  const MultiHeadAttention cross({.query_width = 12, .key_width = 10, .heads = 2, .seed = 2});
+  const Tensor x = random.tensor(DType::f32, {2, 4, 12}), y = random.tensor(DType::f32, {2, 7, 10}), d_out = random.tensor(DType::f32, {2, 4, 12});
+  Tensor bias(DType::f32, {2, 2, 4, 7}), out(DType::f32, d_out.shape()), expected(DType::f32, d_out.shape()), d_y(DType::f32, y.shape()), expected_d_y(DType::f32, y.shape());
+  float* at = bias.data<float>();
+  for (int b = 0; b < 2; ++b)
+    for (int n = 0; n < 2; ++n)
+      for (int t = 0; t < 4; ++t)
+        for (int s = 0; s < 7; ++s) *at++ = static_cast<float>((kFactors[static_cast<std::size_t>(n)] + 0.25 * b) * (s - t));
+  MultiHeadAttention::Saved saved, with_bias;
+  cross.forward({.query = x, .key = y}, out, {.score_rule = distance_rule(kFactors)}, &saved);
+  cross.forward({.query = x, .key = y}, expected, {.bias = bias}, &with_bias);
+  EXPECT_TRUE(near(out, Tensor::copy_of(expected), 1e-5));
+  cross.backward(saved, d_out, {.key = d_y});
+  cross.backward(with_bias, d_out, {.key = expected_d_y});
+  EXPECT_TRUE(near(d_y, Tensor::copy_of(expected_d_y), 1e-5));
 }
 
 }  // namespace

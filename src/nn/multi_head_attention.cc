@@ -452,6 +452,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   if (config.sink) of_forward.sink = {};
   std::vector<Operand> read = inputs_of(input, of_forward, of_forward.dropout.keep, s.rotary);
   read.push_back({"d_out", d_out});
+  require(!s.sdpa.score_rule || s.sdpa.score_rule.backward != nullptr, kOperation, ": score_rule has no backward function");
   require_attention_weights_gradients(kOperation, gradients.attention_weights, *this, s, gradients);
   for (const AttentionWeightsGradient& one : gradients.attention_weights) read.push_back({"d_p", one.d_p});
   std::vector<Operand> written;

@@ -20,6 +20,7 @@ class Tracer {
         shapes_(attention_shapes("trace", layer.config, input)),
         out_(layer.config.dtype, layer.output_shape(input)) {
     require(!input.projected_key_scale, "trace: projected_key is int8; the steps show floating-point numbers, so dequantize projected_key and projected_value first");
+    require(!options.score_rule, "trace: score_rule is given; the steps show the built-in rules only");
     layer.forward(input, out_, options, &saved_);
     queries_ = config_.global_query == GlobalQuery::off ? "T" : "1";
     keys_ = shapes_.added_keys == 0 ? "S" : cat("S+", shapes_.added_keys);
