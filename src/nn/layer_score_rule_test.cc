@@ -139,7 +139,7 @@ TEST(LayerScoreRules, ARefusedBackwardPassLeavesTheGradientsAsTheyAre) {
   const AttentionWeightsGradient of_weights[] = {{.head = 1, .d_p = d_p}};
   EXPECT_THAT(message(forward_only, {}), HasSubstr("MultiHeadAttention.backward: score_rule has no backward function"));
   EXPECT_THAT(message(distance_rule(kFactors), of_weights), HasSubstr("gradients of attention weights with a score rule"));
-  EXPECT_EQ(largest_magnitude(gradients.output.weight), 0);
+  EXPECT_EQ(test::largest_magnitude(gradients.output.weight), 0);
 }
 
 // Tests positions and gradients with cross-attention in float32.
