@@ -249,7 +249,7 @@ class Classify(ProgramTest):
         self.assertLess(bad["rating"], 0)
         self.assertIn("lovely", [read["word"] for read in good["heads"][0]["words"]])
         text = self.succeeds("try", "sentiment", "its lovely sound", "--model", self.model).stdout.decode()
-        self.assertRegex(text, r"^rating \d\.\d\d \(positive\)\n  pooling head 0 \(trained on positive\) +-?\d\.\d\d  reads ")
+        self.assertRegex(text, r"^rating \d\.\d\d \(positive\)\n  pooling head 0 \(trained on positive\) +-?\d\.\d\d\n    reads ")
         shown = [float(line.split(")")[-1].split("reads")[0].split()[-1]) for line in text.splitlines()[1:3]]
         for part, head in zip(shown, good["heads"]):
             self.assertAlmostEqual(part, head["part"], delta=0.0051)
