@@ -180,3 +180,31 @@ class Live {
     $("live-note").textContent = say("This page has the model's matrices as int8. Over {0} sentences its attention weights differ from those of the given parameters by at most {1}, by {2} on average; the cosine of a sentence's vector with the exact one is at least {3}.", texts, (Math.ceil(largest * 1e4) / 1e4).toFixed(4), mean.toFixed(5), (Math.floor(cosine * 1e4) / 1e4).toFixed(4));
   }
 }
+
+// What a live page does with the state of the page (page.js).
+
+// Handles a new text that the reader typed, or the choice of another model.
+function typed(changes) {
+  Object.assign(state, changes);
+  live.ask(state.task, state.say);  // ask before the address is changed, because a browser may refuse that change
+  writeAddress(addressOf(state), false);
+}
+
+// Shows new maps in a live page. They replace the texts of the page itself, which come before the texts of opened pages. If the model has changed,
+// the page shows the view with which a page of `polyhead try` opens.
+function answered(json) {
+  const own = json.texts.map((one) => new Text(one, decoder)), before = answered.count ?? 0, other = answered.task !== json.answer.task;
+  texts.splice(0, before, ...own);
+  mergedTexts.splice(0, before, ...own.map((text) => new MergedText(text)));
+  spreads.clear();
+  Object.assign(answered, { count: own.length, task: json.answer.task });
+  data.model = $("model").textContent = json.model;
+  const { task, say, theme, lang, letters, scale } = state;
+  if (before === 0) Object.assign(state, stateOf(location.hash.includes("layer=") ? location.hash : json.start ?? "", texts));
+  else if (other) Object.assign(state, stateOf(json.start ?? "", texts));
+  else if (state.text >= own.length) Object.assign(state, { text: 0, row: null, column: null });
+  Object.assign(state, { task, say, theme, lang, letters, scale });
+  if (other) writeAddress(addressOf(state), false);
+  fillTexts();
+  show();
+}
