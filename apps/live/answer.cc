@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -33,8 +34,17 @@ std::string page_of(const char* name, const Model& model, const std::string& tex
   return viewer::live_answer(page, told.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
+// Returns the answer for a text without a token or with too many tokens, and nullopt for any other text. It is asked before a model is, because the model throws an
+// Error for such a text, and an Error ends the module of a page.
+std::optional<std::string> refusal(std::int64_t tokens, std::int64_t longest) {
+  if (tokens >= 1 && tokens <= longest) return std::nullopt;
+  const std::string why = tokens == 0 ? "the text has no token" : cat("the text has ", tokens, " tokens; the model takes at most ", longest);
+  return Json{{"error", why}, {"tokens", tokens}, {"longest", longest}}.dump();
+}
+
 std::string rate(const std::string& text) {
   static const models::TextModel model = models::load_text_model(models::default_model("sentiment"));
+  if (const auto refused = refusal(std::ssize(model.tokenizer.encode(text).ids), model.classifier.config.longest)) return *refused;
   const models::ClassifiedText answer = models::classify(model, text);
   Json told{{"task", "sentiment"}, {"unknown", app::words_without_score(model, answer.text.words_in(text))}, {"rating", answer.rating}, {"parts", answer.head_parts}, {"score_part", answer.score_part},
             {"known_terms", answer.known_terms}};
@@ -43,6 +53,7 @@ std::string rate(const std::string& text) {
 
 std::string translate(const std::string& text) {
   static const models::Translator model = models::load_translator(models::default_model("grammar"));
+  if (const auto refused = refusal(std::ssize(model.tokenizer.encode(text).ids), model.config.longest)) return *refused;
   const models::Translation answer = models::translate(model, text);
   const std::vector<std::string> sources = answer.source.words_in(text), targets = answer.target.words_in(answer.text);
   Json told{{"task", "translate"}, {"unknown", app::words_outside_grammar(sources)}, {"translation", answer.text}, {"complete", answer.complete}, {"alignment", Json::array()}};
@@ -64,9 +75,9 @@ std::unique_ptr<Encoder> encoder;
 std::string read(const std::string& text) {
   require(encoder != nullptr, "live: this page has no model of its own");
   const models::BertConfig& config = encoder->model.encoder.config;
-  models::TokenizedText tokens = encoder->model.tokenize(text);
+  models::TokenizedText tokens = encoder->model.tokenizer.encode(text);
   const std::int64_t length = std::ssize(tokens.ids);
-  require(length > 0, "the text has no token");
+  if (const auto refused = refusal(length, config.longest())) return *refused;
   const std::int64_t blocks = viewer::pooled_sides(std::array{length}, config.layers * config.heads, kMostWeights)[0];
   const models::TextRun run = models::text_run_of(encoder->model.run(std::move(tokens), {.attentions = blocks == 0, .pooled = blocks, .head_vectors = blocks == 0, .workspace = &encoder->workspace}));
   viewer::Page page{.title = {}, .model = encoder->name, .texts = {app::page_text(text, run, {}, 0)}};

@@ -1,6 +1,7 @@
 // The functions that a live page calls (viewer/script/live.js). The page writes the name of a task and a text, without a separator, into the memory that
 // room(bytes) returns. answer(bytes of the name) returns the address of the answer, and bytes() its length. The files of a model, packed as page_files.h writes
-// them, are passed to open() in the same memory. A call that throws does not return (failure.cc).
+// them, are passed to open() in the same memory. A call that throws does not return (failure.cc) and ends the module.
+// A text that is too long does not throw: its answer has the member `error`.
 #include <cstddef>
 #include <filesystem>
 #include <string>

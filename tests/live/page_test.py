@@ -44,6 +44,10 @@ def claim(holds, what):
     passed += 1
 
 
+# Counts the modules that a page starts.
+COUNT_MODULES = "const start = WebAssembly.instantiate; window.modules = 0; WebAssembly.instantiate = (...given) => { window.modules++; return start.apply(WebAssembly, given); };"
+
+
 def refused(*arguments):
     done = subprocess.run([program, "view", "--live", *arguments], capture_output=True, text=True)
     return done.returncode == 2 and done.stderr
@@ -92,8 +96,10 @@ with sync_playwright() as playwright:
             wanted = weights(native(task, text)["texts"][tab], layer, head)
             claim(len(shown) == len(wanted) and all(abs(a - b) <= ALLOWED for a, b in zip(shown, wanted)), f"{text!r}, layer {layer}, head {head}: {shown[:3]} and {wanted[:3]}")
 
+        page.add_init_script(COUNT_MODULES)
         page.goto(page_file.as_uri())
         page.wait_for_function("() => document.getElementById('live-answer').textContent !== ''", timeout=60000)
+        claim(page.is_hidden("#failed"), "a page that works has no message of a failure")
         claim(answer().startswith("Rating 1.02, positive"), answer())
         claim("“complicated”" in page.text_content("#live-unknown"), "words without a score are named")
         claim(page.evaluate("() => document.getElementById('live-unknown').compareDocumentPosition(document.getElementById('live-answer')) === Node.DOCUMENT_POSITION_FOLLOWING"), "unknown words come before the rating")
@@ -125,7 +131,8 @@ with sync_playwright() as playwright:
         claim(page.is_hidden("#head"), "no map is shown of a text that has no answer")
         say(" ", "Type a sentence.")
         say("The dog sleeps", "chien")
-        claim(page.is_visible("#head"), "the engine answers again after an error")
+        claim(page.is_visible("#head"), "the engine answers again after a text that is too long")
+        claim(page.evaluate("() => window.modules") == 1, "a text that is too long does not end the module")
         claim(page.evaluate("() => document.documentElement.scrollWidth") <= width, "nothing is cut at the side")
         page.goto("about:blank")
         page.goto(address)
@@ -134,6 +141,18 @@ with sync_playwright() as playwright:
         claim(page.text_content("#head-title") == "Layer 1 · Head 0", page.text_content("#head-title"))
         claim(all(url.split("#")[0] in (page_file.as_uri(), "about:blank") or url.startswith(("blob:", "data:")) for url in requests), f"requests: {requests}")
         claim(not errors, errors)
+        page.close()
+
+    # A page whose script fails before it has filled the page says so, even if the browser cannot parse the script.
+    whole = page_file.read_text(encoding="utf-8")
+    for name, before, after in (("data", '"encoding":"float32"', '"encoding":"none"'), ("script", '"use strict";', '"use strict"; let = 1;')):
+        claim(before in whole, before)
+        damaged = pathlib.Path(folder) / f"live_damaged_{name}.html"
+        damaged.write_text(whole.replace(before, after, 1), encoding="utf-8")
+        page = browser.new_page()
+        page.goto(damaged.as_uri())
+        claim(page.is_visible("#failed") and page.text_content("#failed bdi") != "", f"damaged {name}: {page.text_content('#failed')}")
+        claim(page.is_hidden("#main"), f"damaged {name}: nothing else is shown")
         page.close()
 
     # Pages with models that the reader gives.
@@ -154,6 +173,7 @@ with sync_playwright() as playwright:
         page.on("request", lambda request: requests.append(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.add_init_script(COUNT_MODULES)
         page.goto(own_page.as_uri())
         for sentence in (text, "She didn't see two   old dogs, 東京 and é.", "the dog"):
             page.fill("#say", sentence)
@@ -177,8 +197,11 @@ with sync_playwright() as playwright:
                 figure = re.search(r"by at most (0\.\d+)", page.text_content("#live-note"))
                 claim(figure and float(figure[1]) >= largest - 1e-6, f"{page.text_content('#live-note')}: {largest} here")
         claim(page.is_visible("#live-note"), "the page says how far int8 moves the attention weights")
-        page.fill("#say", "the " * 600)
-        page.wait_for_function("() => document.getElementById('live-answer').textContent.startsWith('No answer')", timeout=60000)
+        for count in (600, 601, 602):
+            before = page.text_content("#live-answer")
+            page.fill("#say", "the " * count)
+            page.wait_for_function("(before) => { const now = document.getElementById('live-answer').textContent; return now !== before && now.startsWith('No answer: the text has'); }", arg=before, timeout=60000)
+        claim(page.evaluate("() => window.modules") == 1, "a text that is too long does not end the module, which would have to open the model again")
         claim(page.is_hidden("#head") and page.is_hidden("#live-note"), "no map is shown of a text that is too long")
         page.fill("#say", text)
         page.wait_for_function("() => document.getElementById('live-answer').textContent.endsWith('tokens.')", timeout=60000)

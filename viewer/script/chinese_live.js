@@ -19,5 +19,7 @@ const CHINESE_LIVE = {
   "positive": "正面",
   "the engine belongs to polyhead {0}, the page to polyhead {1}": "引擎属于 polyhead {0}，页面属于 polyhead {1}",
   "the engine ended": "引擎已结束",
+  "the text has no token": "文本中没有词元",
+  "the text has {0} tokens; the model takes at most {1}": "文本有 {0} 个词元，模型最多接受 {1} 个",
   "{0} {0|token|tokens}.": "{0} 个词元。",
 };

@@ -26,14 +26,16 @@ function bytesOf(base64) {
 }
 
 class Engine {
-  // `files`: the files of the page's own model, in base64; empty if the page has no model of its own.
-  static async unpack(base64, files = "") {
+  // `files`: the files of the page's own model, in base64; empty if the page has no model of its own. Error if the module is not of polyhead `version`;
+  // null allows any version.
+  static async unpack(base64, files = "", version = null) {
     const packed = bytesOf(base64);
     const bytes = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
     const engine = new Engine();
     engine.files = files && bytesOf(files);
+    engine.version = version;
     engine.module = await WebAssembly.compile(bytes);
-    engine.exports = await engine.start();
+    await engine.ready();
     return engine;
   }
 
@@ -45,29 +47,51 @@ class Engine {
     const { exports } = await WebAssembly.instantiate(this.module, systemOf(this.module, () => memory, failed));
     memory = exports.memory;
     exports._initialize();
+    const read = (at) => text(at, exports.bytes()), version = read(exports.version());
+    if (version !== (this.version ?? version)) throw new Error(say("the engine belongs to polyhead {0}, the page to polyhead {1}", version, this.version));
     if (this.files) {
       const room = exports.room(this.files.length);
       new Uint8Array(exports.memory.buffer).set(this.files, room);
       exports.open();
     }
-    return { ...exports, read: (at) => text(at, exports.bytes()) };
+    return { ...exports, read };
   }
 
-  version() { return this.exports.read(this.exports.version()); }
+  // Returns the promise of a started module, which all calls share.
+  ready() {
+    if (!this.running) {
+      const running = this.start();
+      this.running = running;
+      running.catch(() => this.#end(running));
+    }
+    return this.running;
+  }
 
-  // Returns the data of a page about the text. If the library throws an error, this function throws an Error with the same message, and the module is not
-  // used again.
-  async answer(task, text) {
-    const exports = this.exports ?? await this.start();  // if several calls wait here, each starts a new module
+  // The next call starts a new module.
+  #end(running) {
+    if (this.running === running) this.running = null;
+  }
+
+  // Returns the data of a page about the text, or {error, tokens, longest} if the text has no token or too many. Returns null if outdated() is true when the
+  // module is ready. If the library throws an error, this function throws an Error with the same message, and the next call starts a new module.
+  async answer(task, text, outdated = () => false) {
+    let running, exports;
+    do {
+      running = this.ready();
+      exports = await running;
+      if (outdated()) return null;
+    } while (running !== this.running);  // an earlier call, which waited for the same module, has ended it
     const encoder = new TextEncoder(), named = encoder.encode(task), given = encoder.encode(text);
-    this.exports = null;  // the module is not available to other calls until it has answered
-    const room = exports.room(named.length + given.length);
-    const bytes = new Uint8Array(exports.memory.buffer);
-    bytes.set(named, room);
-    bytes.set(given, room + named.length);
-    const json = JSON.parse(exports.read(exports.answer(named.length)));
-    this.exports = exports;
-    return json;
+    try {
+      const room = exports.room(named.length + given.length);
+      const bytes = new Uint8Array(exports.memory.buffer);
+      bytes.set(named, room);
+      bytes.set(given, room + named.length);
+      return JSON.parse(exports.read(exports.answer(named.length)));
+    } catch (error) {
+      this.#end(running);
+      throw error;
+    }
   }
 }
 
@@ -87,10 +111,8 @@ class Live {
 
   async start(base64, files, version) {
     try {
-      this.engine = await Engine.unpack(base64, files);
-      if (this.engine.version() !== version) throw new Error(say("the engine belongs to polyhead {0}, the page to polyhead {1}", this.engine.version(), version));
+      this.engine = await Engine.unpack(base64, files, version);
     } catch (error) {
-      this.engine = null;
       this.#refuse(say("The engine of this page does not run here: {0}.", error.message));
     }
   }
@@ -102,14 +124,18 @@ class Live {
     if ($("say").value !== text) $("say").value = text;
     $("task").value = task;
     if (text.trim() === "") return this.#refuse(say("Type a sentence."));
+    const outdated = () => asked !== this.asked;
+    await new Promise((done) => setTimeout(done));  // the browser first handles keys that were pressed during the last answer
+    if (outdated()) return;
     let json = null;
     try {
-      json = await this.engine.answer(task, text);
+      json = await this.engine.answer(task, text, outdated);
     } catch (error) {
-      if (asked === this.asked) this.#refuse(say("No answer: {0}.", error.message));
+      if (!outdated()) this.#refuse(say("No answer: {0}.", error.message));
       return;
     }
-    if (asked !== this.asked) return;
+    if (outdated()) return;
+    if (json.error) return this.#refuse(say("No answer: {0}.", json.tokens === 0 ? say("the text has no token") : say("the text has {0} tokens; the model takes at most {1}", json.tokens, json.longest)));
     document.body.classList.remove("unanswered");
     this.last = json.answer;
     this.tell();
@@ -153,4 +179,32 @@ class Live {
     const { texts, largest, mean, cosine } = rounding;
     $("live-note").textContent = say("This page has the model's matrices as int8. Over {0} sentences its attention weights differ from those of the given parameters by at most {1}, by {2} on average; the cosine of a sentence's vector with the exact one is at least {3}.", texts, (Math.ceil(largest * 1e4) / 1e4).toFixed(4), mean.toFixed(5), (Math.floor(cosine * 1e4) / 1e4).toFixed(4));
   }
+}
+
+// What a live page does with the state of the page (page.js).
+
+// Handles a new text that the reader typed, or the choice of another model.
+function typed(changes) {
+  Object.assign(state, changes);
+  live.ask(state.task, state.say);  // ask before the address is changed, because a browser may refuse that change
+  writeAddress(addressOf(state), false);
+}
+
+// Shows new maps in a live page. They replace the texts of the page itself, which come before the texts of opened pages. If the model has changed,
+// the page shows the view with which a page of `polyhead try` opens.
+function answered(json) {
+  const own = json.texts.map((one) => new Text(one, decoder)), before = answered.count ?? 0, other = answered.task !== json.answer.task;
+  texts.splice(0, before, ...own);
+  mergedTexts.splice(0, before, ...own.map((text) => new MergedText(text)));
+  spreads.clear();
+  Object.assign(answered, { count: own.length, task: json.answer.task });
+  data.model = $("model").textContent = json.model;
+  const { task, say, theme, lang, letters, scale } = state;
+  if (before === 0) Object.assign(state, stateOf(location.hash.includes("layer=") ? location.hash : json.start ?? "", texts));
+  else if (other) Object.assign(state, stateOf(json.start ?? "", texts));
+  else if (state.text >= own.length) Object.assign(state, { text: 0, row: null, column: null });
+  Object.assign(state, { task, say, theme, lang, letters, scale });
+  if (other) writeAddress(addressOf(state), false);
+  fillTexts();
+  show();
 }

@@ -27,7 +27,7 @@ const worked = new Worked((feature) => update({ feature }));
 const minimap = new Minimap($("minimap"), $("stage"));
 const link = new Link({ grid, pin: (spot) => choose(spot), open: (layer, head) => update({ layer, head }, "cells"), rank: (rank) => update({ rank }) });
 
-const live = data.live && new Live({ typed, answered });
+const live = data.live && new Live({ typed, answered });  // of live.js
 
 // ---- State ----
 
@@ -42,32 +42,6 @@ function update(changes, focus) {
   if (focus === "cells") view().body.focus();
   if (focus === "grid" && state.heads === "maps") grid.focus(before.layer, before.head);
   else if (focus === "grid") distances.focus();
-}
-
-// Handles a new text that the reader typed, or the choice of another model.
-function typed(changes) {
-  Object.assign(state, changes);
-  live.ask(state.task, state.say);  // ask before the address is changed, because a browser may refuse that change
-  writeAddress(addressOf(state), false);
-}
-
-// Shows new maps in a live page. They replace the texts of the page itself, which come before the texts of opened pages. If the model has changed,
-// the page shows the view with which a page of `polyhead try` opens.
-function answered(json) {
-  const own = json.texts.map((one) => new Text(one, decoder)), before = answered.count ?? 0, other = answered.task !== json.answer.task;
-  texts.splice(0, before, ...own);
-  mergedTexts.splice(0, before, ...own.map((text) => new MergedText(text)));
-  spreads.clear();
-  Object.assign(answered, { count: own.length, task: json.answer.task });
-  data.model = $("model").textContent = json.model;
-  const { task, say, theme, lang, letters, scale } = state;
-  if (before === 0) Object.assign(state, stateOf(location.hash.includes("layer=") ? location.hash : json.start ?? "", texts));
-  else if (other) Object.assign(state, stateOf(json.start ?? "", texts));
-  else if (state.text >= own.length) Object.assign(state, { text: 0, row: null, column: null });
-  Object.assign(state, { task, say, theme, lang, letters, scale });
-  if (other) writeAddress(addressOf(state), false);
-  fillTexts();
-  show();
 }
 
 // ---- Showing ----
