@@ -77,7 +77,7 @@ TEST(Run, StoppedAfterAnyStepItGoesOnWithTheSameBits) {
     const RunResult stopped = run(first, first.plan(), {.folder = folder, .identity = "line", .stop = &first.stop});
     ASSERT_EQ(stopped.end, RunEnd::stopped);
     Line second;
-    EXPECT_ERROR(run(second, second.plan(), {.folder = folder, .identity = "line"}), invalid_argument, HasSubstr("resume it"));
+    EXPECT_ERROR(run(second, second.plan(), {.folder = folder, .identity = "line"}), invalid_argument, HasSubstr("resume that run"));
     EXPECT_ERROR(run(second, second.plan(), {.folder = folder, .identity = "other", .resume = true}), invalid_argument, HasSubstr("is of another run (line)"));
     const RunResult result = run(second, second.plan(), {.folder = folder, .identity = "line", .resume = true});
     EXPECT_EQ(result.end, RunEnd::complete);
