@@ -459,12 +459,12 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   for (const auto& [gradient, of] : gradients_of(gradients, input, of_forward)) {
     written.push_back(gradient);
     if (!gradient.view) continue;
-    require(static_cast<bool>(of), kOperation, ": ", gradient.name, " is asked for, which forward was not given");
+    require(static_cast<bool>(of), kOperation, ": ", gradient.name, " is asked for, but forward did not get this input");
     require_exactly(kOperation, gradient, of.shape(), of.dtype());
   }
   if (gradients.score_rule) {
     written.push_back({"the gradient of score_rule", gradients.score_rule});
-    require(static_cast<bool>(s.sdpa.score_rule), kOperation, ": the gradient of score_rule is asked for, which forward was not given");
+    require(static_cast<bool>(s.sdpa.score_rule), kOperation, ": the gradient of score_rule is asked for, but forward did not get this input");
     require_exactly(kOperation, written.back(), {shapes.heads, s.sdpa.score_rule.gradient_count}, DType::f64);
   }
   polyhead::require_no_overlap(kOperation, written, read);
