@@ -8,11 +8,13 @@
 #include <memory>
 #include <string_view>
 #include <system_error>
+#include <variant>
 
 #include "arguments.h"
 #include "command.h"
 #include "core/join.h"
 #include "format.h"
+#include "polyhead/models/model_config.h"
 #include "terminal.h"
 #include "text_layout.h"
 
@@ -120,6 +122,15 @@ auto loaded(const fs::path& directory, const Load& load) {
 
 models::SentenceModel open_model(const fs::path& directory) { return loaded(directory, models::load_bert); }
 std::unique_ptr<models::AnyTextModel> open_any_model(const fs::path& directory) { return loaded(directory, models::load_any_text_model); }
+std::string model_type(const fs::path& directory) {
+  try {
+    for (const models::ConfigEntry& entry : models::read_config(directory))
+      if (const auto* type = std::get_if<std::string>(&entry.value); type != nullptr && entry.name == "model") return *type;
+  } catch (const Error&) {  // ignored here: the code that opens the model reports the error
+  }
+  return {};
+}
+bool is_trained(const fs::path& directory) { return model_type(directory).starts_with("polyhead-"); }
 bool is_encoder(const fs::path& directory) {
   return loaded(directory, [](const fs::path& folder) { return !models::image_model_kind(folder) && models::text_model_kind(folder) == models::TextModelKind::encoder; });
 }

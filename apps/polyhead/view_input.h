@@ -32,6 +32,10 @@ std::vector<InputText> read_texts(const std::string& path);
 // subfolder if there is one.
 models::SentenceModel open_model(const std::filesystem::path& directory);
 std::unique_ptr<models::AnyTextModel> open_any_model(const std::filesystem::path& directory);
+// model_type of config.json; empty if there is none, or if config.json cannot be read.
+std::string model_type(const std::filesystem::path& directory);
+// Whether `polyhead train` made the model there.
+bool is_trained(const std::filesystem::path& directory);
 // Whether the folder holds a text encoder, and neither a decoder nor a model of images. Error for an incomplete folder, as open_any_model().
 bool is_encoder(const std::filesystem::path& directory);
 models::VisionEncoder open_vision_encoder(const std::filesystem::path& directory);
