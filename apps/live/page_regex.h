@@ -55,15 +55,21 @@ inline std::vector<models::Match> split_gpt2_words(std::string_view text) {
   return parts;
 }
 
-// next(from) returns the first match at or after `from` as its two ends; first == npos: there is none.
+// next(from) returns the first match at or after `from` as its two ends; first == npos: there is none. An empty match does not follow a match at once, as in
+// Regex::split().
 template <class Next>
 std::vector<models::Match> split_at(std::string_view text, const Next& next) {
   if (text.empty()) return {{0, 0, false}};
   std::vector<models::Match> parts;
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const auto [first, last] = next(done);
+  std::size_t done = 0, start = 0;
+  while (start <= text.size()) {
+    const auto [first, last] = next(start);
     if (first == std::string_view::npos) break;
+    if (first == last && !parts.empty() && last == done) {
+      start = start < text.size() ? models::char_at(text, start).last : start + 1;
+      continue;
+    }
+    start = last;
     if (done < first) parts.push_back({done, first, false});
     parts.push_back({first, last, true});
     done = last;

@@ -33,7 +33,7 @@ TEST(PageRegex, ClassesOfEachCharacterAreThoseOfOniguruma) {
 }
 
 TEST(PageRegex, SplitsAsOnigurumaDoes) {
-  const models::Regex words(app::kWordsOfGpt2, "words"), spaces(app::kSpaces, "spaces"), stops = models::Regex::literal("..", "stops");
+  const models::Regex words(app::kWordsOfGpt2, "words"), spaces(app::kSpaces, "spaces"), stops = models::Regex::literal("..", "stops"), nothing = models::Regex::literal("", "nothing");
   const std::vector<std::string> parts{" ", " ", "  ", "a", "É", "'s", "'", "'ll", "'L", "7", "Ⅷ", ".", "..", "\n", "\u00a0", "\u3000", "字", "_", "\u0301", "😀"};
   std::mt19937 random(3);
   for (int i = 0; i < 20000; ++i) {
@@ -42,6 +42,7 @@ TEST(PageRegex, SplitsAsOnigurumaDoes) {
     ASSERT_EQ(parts_of(split_gpt2_words(text)), parts_of(words.split(text))) << text;
     ASSERT_EQ(parts_of(split_at_spaces(text)), parts_of(spaces.split(text))) << text;
     ASSERT_EQ(parts_of(split_at_text(text, "..")), parts_of(stops.split(text))) << text;
+    ASSERT_EQ(parts_of(split_at_text(text, "")), parts_of(nothing.split(text))) << text;
   }
 }
 

@@ -15,6 +15,7 @@
 #include "polyhead/models/model_families.h"
 #include "terminal.h"
 #include "text_layout.h"
+#include "view_input.h"
 
 namespace polyhead::app {
 namespace {
@@ -183,7 +184,7 @@ void inspect(const InspectOptions& o) {
   const io::TensorFile file = io::open_tensors(o.path);
   Json config = Json::object();
   for (const models::ConfigEntry& entry : models::read_config(o.path)) std::visit([&](const auto& value) { config[entry.name] = value; }, entry.value);
-  if (config.value("model", "").starts_with("polyhead-")) {  // a model that `polyhead train` made: scales of int8 rows are not counted as parameters
+  if (is_trained(o.path)) {  // scales of int8 rows are not counted as parameters
     std::int64_t parameters = 0;
     for (const auto& [name, tensor] : file.tensors) parameters += is_scale(file, name) ? 0 : tensor.numel();
     config["parameters"] = parameters;

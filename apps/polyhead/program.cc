@@ -17,6 +17,7 @@
 #include "polyhead/version.h"
 #include "program.h"
 #include "suggest.h"
+#include "temporary_folder.h"
 #include "terminal.h"
 
 namespace polyhead::app {
@@ -101,7 +102,8 @@ int run_and_report_errors(const std::vector<std::string>& arguments) {
 
 // Removes temporary files, and then ends the program by the signal's default action, so that a shell can tell by which signal it ended.
 void end_by_signal(int signal) {
-  io::remove_temporary_files();
+  io::remove_temporary_files();  // before the folder, which may hold such files
+  remove_temporary_folder();
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
@@ -109,6 +111,7 @@ void end_by_signal(int signal) {
 // Ends the program with a message, from signal handlers and std::terminate. It calls nothing that allocates memory or locks.
 [[noreturn]] void end_with(std::string_view sentence) noexcept {
   io::remove_temporary_files();
+  remove_temporary_folder();
   (void)!::write(STDERR_FILENO, sentence.data(), sentence.size());
   _exit(1);
 }

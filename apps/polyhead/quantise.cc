@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -9,7 +10,6 @@
 #include "parser.h"
 #include "polyhead/io/parameters.h"
 #include "polyhead/io/tensor_file.h"
-#include "polyhead/models/model_config.h"
 #include "polyhead/models/sentence_model.h"
 #include "terminal.h"
 #include "view_input.h"
@@ -26,12 +26,6 @@ struct QuantiseOptions {
   std::string model, folder;
 };
 
-bool is_trained_here(const fs::path& folder) {
-  for (const models::ConfigEntry& entry : models::read_config(folder))
-    if (const auto* kind = std::get_if<std::string>(&entry.value); kind != nullptr && entry.name == "model") return kind->starts_with("polyhead-");
-  return false;
-}
-
 void write_trained(const fs::path& from, const fs::path& to) {
   for (const auto& [name, tensor] : io::open_tensors(from).tensors)
     if (tensor.dtype() == DType::i8) fail(ErrorCode::unsupported, "'", from.string(), "' is quantised already");
@@ -41,17 +35,16 @@ void write_trained(const fs::path& from, const fs::path& to) {
     if (fs::exists(from / name)) fs::copy_file(from / name, to / name);
 }
 
-// Bytes of the files of parameters, which may be several.
-std::uintmax_t bytes_of_parameters(const fs::path& folder) {
-  std::uintmax_t bytes = 0;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if (entry.path().extension() == ".safetensors") bytes += entry.file_size();
+// Bytes of the tensors of the folder's model, which may be in several files.
+std::uint64_t bytes_of_parameters(const fs::path& folder) {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, tensor] : io::open_tensors(folder).tensors) bytes += static_cast<std::uint64_t>(tensor.numel()) * info(tensor.dtype()).size;
   return bytes;
 }
 
 void quantise(const QuantiseOptions& o) {
   const fs::path from = o.model, to = o.folder;
-  const bool trained = is_trained_here(from);
+  const bool trained = is_trained(from);
   if (!trained && !(fs::exists(from / kConfig) && is_encoder(from))) fail(ErrorCode::unsupported, "'", from.string(), "' is neither a folder that `polyhead train` made nor an encoder of BERT's kind");
   if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to))) throw UsageError(cat("--output: '", to.string(), "' is there already; give a new folder"));
   const bool is_new = !fs::exists(to);

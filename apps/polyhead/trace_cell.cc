@@ -175,7 +175,7 @@ void trace_cell(const CellOptions& o) {
   const models::TextModelKind kind = model->sizes().kind;
   if (kind == models::TextModelKind::two_sides) fail(ErrorCode::unsupported, "--cell: '", o.model, "' is an encoder-decoder model, and polyhead keeps no q and k of such models; `view` shows its maps");
   const auto tokenizer = [&](const InputText& text) { return model->tokenize(text.text, text.pair, models::WhenTooLong::longest_first); };
-  models::TokenizedText tokens = std::move(tokenize(tokenizer, model->sizes().longest, {{o.text, {}}}, false)[0]);
+  models::TokenizedText tokens = std::move(tokenize(tokenizer, model->sizes().longest, {{o.text, {}}}, false, "give a shorter text")[0]);
   const Cell cell = read_cell(o.cell, model->sizes(), tokens.pieces, words_of(o.text, tokens));
   const models::TextRun result = model->run(std::move(tokens), {.head_vectors = true});
   if (!result.q)

@@ -63,7 +63,7 @@ ModelLayer decoder_layer(const std::string& folder, const std::string& text, con
   const models::Tokenizer tokenizer = models::load_tokenizer(folder);
   const std::optional<std::int64_t> longest = config.rotary ? std::nullopt : std::optional(config.positions);
   const auto encode = [&](const InputText& given) { return tokenizer.encode(given.text, {.max_length = longest, .when_too_long = models::WhenTooLong::longest_first}); };
-  models::TokenizedText tokens = std::move(tokenize(encode, longest, {{text, std::nullopt}}, false)[0]);
+  models::TokenizedText tokens = std::move(tokenize(encode, longest, {{text, std::nullopt}}, false, "give a shorter text")[0]);
   const std::int64_t length = std::ssize(tokens.ids);
   require(length > 0, "the text has no token");
   require_small_text(config.layer.heads, length, most_scores);

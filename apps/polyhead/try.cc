@@ -17,7 +17,6 @@
 #include "output_path.h"
 #include "parser.h"
 #include "polyhead/models/default_models.h"
-#include "polyhead/models/model_config.h"
 #include "sentiment.h"
 #include "terminal.h"
 #include "text_layout.h"
@@ -183,13 +182,8 @@ const std::array kTriedTasks{
 
 // The task of a folder's model; nullptr if `polyhead train` did not make it.
 const TriedTask* task_of(const std::filesystem::path& folder) {
-  try {
-    for (const models::ConfigEntry& entry : models::read_config(folder))
-      if (const auto* const type = std::get_if<std::string>(&entry.value); entry.name == "model" && type != nullptr)
-        if (const auto found = std::ranges::find(kTriedTasks, *type, &TriedTask::model_type); found != kTriedTasks.end()) return found;
-  } catch (const Error&) {  // ignored here: the code that opens the model reports the error
-  }
-  return nullptr;
+  const auto found = std::ranges::find(kTriedTasks, model_type(folder), &TriedTask::model_type);
+  return found == kTriedTasks.end() ? nullptr : found;
 }
 
 // Refuses options that the task would ignore.
@@ -204,8 +198,6 @@ void check_options(const TriedTask& task, const std::vector<Option*>& options) {
 }
 
 }  // namespace
-
-bool is_trained(const std::filesystem::path& folder) { return task_of(folder) != nullptr; }
 
 void try_text(const TriedText& given) {
   const TriedTask* const found = given.model.empty() ? nullptr : task_of(given.model);

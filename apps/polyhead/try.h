@@ -6,8 +6,6 @@
 
 namespace polyhead::app {
 
-bool is_trained(const std::filesystem::path& folder);  // whether `polyhead train` made the model there
-
 struct TriedText {
   std::filesystem::path model;  // empty: the model of ratings that is part of polyhead
   std::string text;             // the text, or the path of a file of images

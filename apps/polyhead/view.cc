@@ -39,7 +39,7 @@ struct ViewOptions {
   std::vector<std::string> texts, images, without;
   std::optional<std::string> pair;
   std::optional<std::int64_t> layer, head;
-  std::string link;  // "QUERY,KEY"
+  std::optional<std::string> link;  // "QUERY,KEY"
   std::int64_t generate = 0;  // number of tokens to generate
   std::optional<viewer::Language> language;
   std::string engine;
@@ -61,8 +61,8 @@ void check(ViewOptions& o) {
   if (!o.texts.empty() && !o.file.empty())
     throw UsageError(cat("texts are given twice, with --text and in '", o.file, "'; give them once"));
   if (o.pair && o.texts.size() != 1) throw UsageError("--text-pair is the second part of one text; it needs exactly one --text");
-  if (!o.link.empty() && (o.texts.size() > 1 || !o.images.empty())) throw UsageError("--link is for two words of one text");
-  if (!o.link.empty() && (o.layer || o.head || o.mean)) throw UsageError("--link ranks all heads; it cannot be combined with --layer, --head or --mean");
+  if (o.link && (o.texts.size() > 1 || !o.images.empty())) throw UsageError("--link is for two words of one text");
+  if (o.link && (o.layer || o.head || o.mean)) throw UsageError("--link ranks all heads; it cannot be combined with --layer, --head or --mean");
   if (o.head && o.mean) throw UsageError("--mean cannot be combined with --head");
   if (o.language && o.page.empty()) throw UsageError("--lang is the language of the page; it needs -o");
   if (o.page == "-" && o.json) throw UsageError("-o - and --json would both write to standard output");
@@ -159,7 +159,7 @@ class View {
       const bool fits = !o_.page.empty() && blocks == 0 && budget.take(numbers);
       models::TextRun result = model_->run(std::move(tokens_[i]), {.attentions = needs_every_pair(i), .pooled = blocks, .head_vectors = fits, .generate = o_.generate});
       left_out_.push_back(fits || blocks != 0 ? 0 : numbers);
-      if (!o_.link.empty()) link_words(result);
+      if (o_.link) link_words(result);
       const Tensor map = draw || o_.json ? chosen_map(result.target ? result.target->cross_attentions : result.attentions, choice_) : Tensor();
       const std::vector<viewer::WithoutHead> without = changes_without(result);
       if (draw) {
@@ -188,7 +188,7 @@ class View {
     } else {
       texts_ = read_texts(o_.file);
     }
-    if (!o_.link.empty() && texts_.size() > 1) throw UsageError(cat("--link is for two words of one text; '", o_.file, "' has ", texts_.size()));
+    if (o_.link && texts_.size() > 1) throw UsageError(cat("--link is for two words of one text; '", o_.file, "' has ", texts_.size()));
     model_ = open_any_model(o_.model);
     const models::AnyTextModel::Sizes& sizes = model_->sizes();
     const bool of_target = sizes.kind == Kind::two_sides && o_.generate > 0;
@@ -219,12 +219,12 @@ class View {
     const models::TokenizedText& keys = result.tokens;
     const std::vector<std::string> words = model_->sizes().kind == Kind::encoder ? keys.pieces : words_of(texts_[0].text, keys);
     const std::vector<std::string> rows = result.target ? words_of("", result.target->tokens) : words;
-    link_ = read_link(o_.link, rows, words, !result.target);
+    link_ = read_link(*o_.link, rows, words, !result.target);
     rank_heads(*link_, result.target ? result.target->cross_attentions : result.attentions, keys.special);
   }
 
   // True if all attention weights of text i are needed; false if the only output is a page that shows pooled maps.
-  bool needs_every_pair(std::size_t i) const { return blocks_[i] == 0 || o_.json || !o_.arrays.empty() || !o_.link.empty(); }
+  bool needs_every_pair(std::size_t i) const { return blocks_[i] == 0 || o_.json || !o_.arrays.empty() || o_.link; }
 
   // Checks that the attention weights fit into the page and that the arrays fit into memory. Called before the model runs, because running many texts takes long.
   void check_sizes() {
@@ -239,6 +239,7 @@ class View {
     }
     blocks_.assign(tokens_.size(), 0);
     if (!o_.page.empty()) blocks_ = pooled_sides(model_->sizes(), counts, o_.generate, most_in_memory);
+    if (o_.link && blocks_[0] != 0) print_note("pooled maps do not show single words, so the page does not open at the words of --link");
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       if (blocks_[i] == 0) continue;
       print_diagnostic(cat(tokens_.size() == 1 ? "the text" : cat("text ", i + 1), " has ", counts[i] + o_.generate, " tokens: the page has pooled maps of ", blocks_[i], " x ", blocks_[i], " blocks, each with its largest attention weight"));
@@ -374,7 +375,7 @@ Subcommand declare_view(Parser& parser) {
   add_value(parser, "--head", &o->head, read_count, "H", "the head to show, from 0 (default: the mean over the layer's heads)");
   parser.add_flag("--mean", o->mean, "show the mean over the heads of --layer, or without --layer over all heads of all layers");
   parser.add_option("--without", o->without, "switch this head off, such as 2.8: its output is zero. The page shows how much that changes the text's embedding (1 - cosine). May be given several times, each head alone; all: every head, one run of the model for each")->type_name("L.H|all");
-  parser.add_option("--link", o->link, "rank the heads by their attention weight from one word to another, such as quick,fox or 2,4 (places from 0); with -o the page opens at these words")->type_name("QUERY,KEY");
+  parser.add_option("--link", [o](const std::string& words) { o->link = words; }, "rank the heads by their attention weight from one word to another, such as quick,fox or 2,4 (places from 0); with -o the page opens at these words, unless the text is so long that its maps are pooled")->type_name("QUERY,KEY");
   parser.add_option("--arrays", o->arrays, "write the arrays listed below to this file, .safetensors or .npz")->type_name("PATH");
   add_value(parser, "--vector-megabytes", &o->vector_megabytes,
             [](const std::string& word) {

@@ -8,11 +8,13 @@
 #include <memory>
 #include <string_view>
 #include <system_error>
+#include <variant>
 
 #include "arguments.h"
 #include "command.h"
 #include "core/join.h"
 #include "format.h"
+#include "polyhead/models/model_config.h"
 #include "terminal.h"
 #include "text_layout.h"
 
@@ -120,6 +122,15 @@ auto loaded(const fs::path& directory, const Load& load) {
 
 models::SentenceModel open_model(const fs::path& directory) { return loaded(directory, models::load_bert); }
 std::unique_ptr<models::AnyTextModel> open_any_model(const fs::path& directory) { return loaded(directory, models::load_any_text_model); }
+std::string model_type(const fs::path& directory) {
+  try {
+    for (const models::ConfigEntry& entry : models::read_config(directory))
+      if (const auto* type = std::get_if<std::string>(&entry.value); type != nullptr && entry.name == "model") return *type;
+  } catch (const Error&) {  // ignored here: the code that opens the model reports the error
+  }
+  return {};
+}
+bool is_trained(const fs::path& directory) { return model_type(directory).starts_with("polyhead-"); }
 bool is_encoder(const fs::path& directory) {
   return loaded(directory, [](const fs::path& folder) { return !models::image_model_kind(folder) && models::text_model_kind(folder) == models::TextModelKind::encoder; });
 }
@@ -155,10 +166,8 @@ std::vector<std::string> words_of(const std::string& text, const models::Tokeniz
 }
 
 std::int64_t find_token(std::string_view option, std::string_view what, const std::string& given, const std::vector<std::string>& words, const std::vector<std::string>& spelled) {
-  if (const auto place = parse<std::int64_t>(given)) {
-    if (*place >= 0 && *place < std::ssize(words)) return *place;
-    throw UsageError(cat(option, ": the ", what, " ", *place, " is not a token of the text, which has 0 to ", words.size() - 1));
-  }
+  const auto place = parse<std::int64_t>(given);
+  const bool is_place = place && *place >= 0 && *place < std::ssize(words);
   std::vector<std::string> places;
   std::int64_t found = -1;
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -166,8 +175,12 @@ std::int64_t find_token(std::string_view option, std::string_view what, const st
     found = static_cast<std::int64_t>(i);
     places.push_back(cat(i));
   }
-  if (places.size() == 1) return found;
+  if (is_place && places.empty()) return *place;
+  if (places.size() == 1 && (!is_place || found == *place)) return found;
+  if (is_place)  // "03" is the place 3, but no spelling of the word "3"
+    throw UsageError(cat(option, ": the ", what, " '", given, "' is a place of the text, and also a word of it, at ", join(places, std::identity{}, " and "), "; for the place give 0", given, ", for the word its place with a 0 before it, such as 0", places[0]));
   if (!places.empty()) throw UsageError(cat(option, ": the ", what, " '", given, "' is in the text more than once; give its place: ", join(places, std::identity{}, " or ")));
+  if (place) throw UsageError(cat(option, ": the ", what, " ", *place, " is not a token of the text, which has 0 to ", words.size() - 1));
   std::vector<std::string> all;
   for (std::size_t i = 0; i < words.size(); ++i) all.push_back(cat(i, " ", printable(words[i])));
   throw UsageError(cat(option, ": the ", what, " '", given, "' is not a token of the text; its tokens are ", join(all)));
@@ -175,17 +188,17 @@ std::int64_t find_token(std::string_view option, std::string_view what, const st
 
 models::TokenizedText tokenize(const models::SentenceModel& model, const std::string& text) {
   const auto tokenizer = [&](const InputText& input) { return model.tokenize(input.text, models::WhenTooLong::longest_first); };
-  return std::move(tokenize(tokenizer, model.encoder.config.longest(), {{text, std::nullopt}}, false)[0]);
+  return std::move(tokenize(tokenizer, model.encoder.config.longest(), {{text, std::nullopt}}, false, "give a shorter text")[0]);
 }
 
 std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,
-                                            const std::vector<InputText>& texts, bool truncate) {
+                                            const std::vector<InputText>& texts, bool truncate, std::string_view remedy) {
   std::vector<models::TokenizedText> result;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     // Refuse a text that is far too long before it is split into tokens, because splitting megabytes takes long.
     const std::size_t bytes = texts[i].both().size(), allowed = static_cast<std::size_t>(longest.value_or(0)) * kMaxBytesOfToken;
     if (longest && !truncate && bytes > allowed)
-      fail(ErrorCode::invalid_argument, which(texts, i), " has ", byte_size(bytes), "; the model takes at most ", *longest, " tokens, and ", byte_size(allowed), " of text; --truncate leaves out the end");
+      fail(ErrorCode::invalid_argument, which(texts, i), " has ", byte_size(bytes), "; the model takes at most ", *longest, " tokens, and ", byte_size(allowed), " of text; ", remedy);
     try {
       result.push_back(tokenizer(texts[i]));
     } catch (const Error& error) {
@@ -195,8 +208,7 @@ std::vector<models::TokenizedText> tokenize(const std::function<models::Tokenize
     const models::TokenizedText& tokens = result.back();
     const std::int64_t length = static_cast<std::int64_t>(tokens.ids.size()) + tokens.dropped_tokens, positions = longest.value_or(0);
     if (tokens.dropped_tokens > 0 && !truncate)
-      fail(ErrorCode::invalid_argument, which(texts, i), " has ", length, " tokens; the model takes at most ", positions,
-           "; --truncate leaves out the end");
+      fail(ErrorCode::invalid_argument, which(texts, i), " has ", length, " tokens; the model takes at most ", positions, "; ", remedy);
     if (tokens.replaced_bytes > 0)
       print_note(cat(counted(tokens.replaced_bytes, "byte"), " of ", which(texts, i), tokens.replaced_bytes == 1 ? " is" : " are",
                " not UTF-8 and read as U+FFFD"));

@@ -33,6 +33,10 @@ std::vector<InputText> read_texts(const std::string& path);
 // subfolder if there is one.
 models::SentenceModel open_model(const std::filesystem::path& directory);
 std::unique_ptr<models::AnyTextModel> open_any_model(const std::filesystem::path& directory);
+// model_type of config.json; empty if there is none, or if config.json cannot be read.
+std::string model_type(const std::filesystem::path& directory);
+// Whether `polyhead train` made the model there.
+bool is_trained(const std::filesystem::path& directory);
 // Whether the folder holds a text encoder, and neither a decoder nor a model of images. Error for an incomplete folder, as open_any_model().
 bool is_encoder(const std::filesystem::path& directory);
 models::VisionEncoder open_vision_encoder(const std::filesystem::path& directory);
@@ -47,13 +51,14 @@ std::string model_name(const std::filesystem::path& directory);
 std::vector<std::string> words_of(const std::string& text, const models::TokenizedText& tokens);
 
 // Returns the place of a token that is given as a place from 0, or as a spelling that occurs once, either as a word of the text or as the tokenizer's piece (`spelled`).
-// UsageError, which begins with `option` and names the token as `what` ("query"), if there is none.
+// UsageError, which begins with `option` and names the token as `what` ("query"), if there is none, or if a number is a place and the spelling of another token.
 std::int64_t find_token(std::string_view option, std::string_view what, const std::string& given, const std::vector<std::string>& words, const std::vector<std::string>& spelled);
 
-// The tokens of every text, by a tokenizer that drops what exceeds the longest text. Notes on stderr say what was replaced or left out. Error if a text is too long and `truncate` is not set.
+// The tokens of every text, by a tokenizer that drops what exceeds the longest text. Notes on stderr say what was replaced or left out. Error if a text is too long and `truncate` is not set;
+// its message ends in `remedy`.
 std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,
-                                            const std::vector<InputText>& texts, bool truncate);
-// The tokens of one text for an encoder.
+                                            const std::vector<InputText>& texts, bool truncate, std::string_view remedy = "--truncate leaves out the end");
+// The tokens of one text for an encoder. Error if the text is too long.
 models::TokenizedText tokenize(const models::SentenceModel& model, const std::string& text);
 
 // The attention map to show: one head, the mean over a layer's heads, or the mean over all heads.

@@ -1,7 +1,5 @@
 #include "view_live.h"
 
-#include <cstdlib>
-
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -11,10 +9,10 @@
 #include <fstream>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <span>
-#include <system_error>
+#include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "arguments.h"
@@ -26,12 +24,13 @@
 #include "output_path.h"
 #include "page_files.h"
 #include "page_patterns.h"
-#include "polyhead/io/atomic_file.h"
 #include "polyhead/io/tensor_file.h"
+#include "polyhead/models/default_models.h"
 #include "polyhead/models/image_text_model.h"
-#include "polyhead/models/model_config.h"
 #include "polyhead/models/sentence_model.h"
+#include "polyhead/models/text_classifier.h"
 #include "polyhead/version.h"
+#include "temporary_folder.h"
 #include "terminal.h"
 #include "view_input.h"
 #include "view_output.h"
@@ -45,6 +44,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  if (!file) fail(ErrorCode::io, "cannot read '", path.string(), "'");
+  return bytes;
+}
+
 std::vector<std::uint8_t> read_engine(const std::string& path) {
   if (path.empty()) {
 #ifdef POLYHEAD_LIVE_ENGINE
@@ -54,49 +60,23 @@ std::vector<std::uint8_t> read_engine(const std::string& path) {
                      "--engine build/wasm/apps/live/polyhead_live.wasm.gz");
 #endif
   }
-  std::ifstream file(path, std::ios::binary);
-  std::vector<std::uint8_t> bytes{std::istreambuf_iterator<char>(file), {}};
-  if (!file) fail(ErrorCode::io, "cannot read the engine ", path);
-  if (bytes.size() < 2 || bytes[0] != 0x1f || bytes[1] != 0x8b) throw UsageError(cat("--engine: '", path, "' is not compressed by gzip; `scripts/live-engine` writes polyhead_live.wasm.gz"));
-  return bytes;
+  const std::string bytes = read_file(path);
+  if (!bytes.starts_with("\x1f\x8b")) throw UsageError(cat("--engine: '", path, "' is not compressed by gzip; `scripts/live-engine` writes polyhead_live.wasm.gz"));
+  return {bytes.begin(), bytes.end()};
 }
 
 // Limit of a model in a page: DistilBERT (67 MB) fits, BERT-base (110 MB) does not.
 constexpr std::size_t kMostBytes = 72'000'000;
+constexpr const char *kText = "I am very happy with how it looks, but the manual is too complicated.", *kShortText = "Very nice.";
 constexpr std::size_t kScriptBytes = 240'000;  // script, style and texts of a page
-
-// A new folder; the destructor removes it.
-struct TemporaryFolder {
-  TemporaryFolder() {
-    std::string name = fs::temp_directory_path() / "polyhead-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) fail(ErrorCode::io, "cannot make a folder in ", fs::temp_directory_path().string());
-    path = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  fs::path path;
-};
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) fail(ErrorCode::io, "cannot read '", path.string(), "'");
-  return text;
-}
 
 [[noreturn]] void refuse_model(const std::string& folder, std::string_view what) {
   fail(ErrorCode::unsupported, "--live: the model in '", folder, "' ", what, "; a live page takes an encoder of BERT's kind (", join(models::encoder_families()), ") of at most ", byte_size(kMostBytes), " as int8");
 }
 
 void require_encoder(const std::string& folder) {
-  std::string family = "?";
-  for (const models::ConfigEntry& entry : models::read_config(folder))
-    if (const auto* kind = std::get_if<std::string>(&entry.value); kind != nullptr && entry.name == "model") family = *kind;
-  if (family.starts_with("polyhead-")) refuse_model(folder, cat("was made by `polyhead train` (", family, ")"));
+  const std::string family = model_type(folder);
+  if (is_trained(folder)) refuse_model(folder, cat("was made by `polyhead train` (", family, ")"));
   if (models::image_model_kind(folder)) refuse_model(folder, cat("reads images (", family, ")"));
   const models::TextModelKind kind = models::text_model_kind(folder);
   if (kind == models::TextModelKind::decoder) refuse_model(folder, cat("is a decoder (", family, ")"));
@@ -114,6 +94,8 @@ void require_patterns(const std::string& folder, const Json& json, const std::st
   if (json.is_object()) {
     if (const auto found = json.find("Regex"); found != json.end() && found->is_string() && !page_has_pattern(found->get<std::string>()))
       fail(ErrorCode::unsupported, "--live: tokenizer.json in '", folder, "' splits by the pattern ", to_text(*found), " (", place, "), which a live page does not have; it has ", to_text(Json(kPagePatterns)));
+    if (json.contains("String") && json["String"] == "")
+      fail(ErrorCode::unsupported, "--live: tokenizer.json in '", folder, "' splits by an empty text (", place, "); a live page needs a text of at least one character");
     for (const auto& [key, value] : json.items()) require_patterns(folder, value, cat(place, ".", key));
   }
   if (json.is_array())
@@ -122,13 +104,29 @@ void require_patterns(const std::string& folder, const Json& json, const std::st
 
 void require_tokenizer(const std::string& folder) {
   if (!fs::exists(fs::path(folder) / "tokenizer.json")) return;
-  const Json json = Json::parse(contents(fs::path(folder) / "tokenizer.json"));
+  const Json json = Json::parse(read_file(fs::path(folder) / "tokenizer.json"));
   for (const char* part : {"normalizer", "pre_tokenizer", "decoder"})
     if (json.contains(part)) require_patterns(folder, json[part], part);
 }
 
-// Compares the attention weights and embeddings of the exact model and of its int8 copy over `text` and four other sentences.
-viewer::LiveModel::Rounding measure(const models::SentenceModel& exact, const models::SentenceModel& rounded, const std::string& text) {
+// The model with its parameters in float32, because a live page computes in float32: so the difference of the two models is that of the rounding to int8 alone.
+models::SentenceModel in_float32(const models::SentenceModel& model) {
+  models::BertConfig config = model.encoder.config;
+  config.dtype = DType::f32;
+  std::vector<Tensor> parameters;
+  model.encoder.visit([&](const std::string&, const Tensor& tensor) { parameters.push_back(Tensor::copy_of(tensor, DType::f32)); });
+  models::SentenceModel exact{.tokenizer = model.tokenizer, .encoder = models::BertEncoder(config, 0)};
+  std::size_t i = 0;
+  exact.encoder.visit([&](const std::string&, Tensor& tensor) { tensor = parameters[i++]; });
+  return exact;
+}
+
+// Compares the attention weights and embeddings of the model and of its int8 copy over `text` and four other sentences, of which a model of few positions reads the
+// beginning. Error if a result is not finite.
+viewer::LiveModel::Rounding measure(const std::string& folder, const models::SentenceModel& given, const models::SentenceModel& rounded, const std::string& text) {
+  std::optional<models::SentenceModel> converted;
+  if (given.encoder.config.dtype != DType::f32) converted = in_float32(given);
+  const models::SentenceModel& exact = converted ? *converted : given;
   viewer::LiveModel::Rounding found;
   double sum = 0, count = 0;
   for (const std::string& sentence : {text, std::string("The quick brown fox jumps over the lazy dog."), std::string("The doctor told the nurse that she would call the patient back on Monday."),
@@ -136,13 +134,16 @@ viewer::LiveModel::Rounding measure(const models::SentenceModel& exact, const mo
     const auto run = [&](const models::SentenceModel& model) { return model.run(sentence, {.when_too_long = models::WhenTooLong::longest_first}); };
     const models::SentenceResult one = run(exact), other = run(rounded);
     const Tensor a = Tensor::copy_of(one.attentions, DType::f64), b = Tensor::copy_of(other.attentions, DType::f64);
+    double apart_of_text = 0;
     for (std::int64_t i = 0; i < a.numel(); ++i) {
       const double apart = std::abs(a.data<double>()[i] - b.data<double>()[i]);
-      found.largest = std::max(found.largest, apart), sum += apart;
+      found.largest = std::max(found.largest, apart), apart_of_text += apart;
     }
-    count += static_cast<double>(a.numel());
     const Tensor u = Tensor::copy_of(one.embedding, DType::f64), v = Tensor::copy_of(other.embedding, DType::f64);  // of length 1
-    found.least_cosine = std::min(found.least_cosine, std::inner_product(u.data<double>(), u.data<double>() + u.numel(), v.data<double>(), 0.0));
+    const double cosine = std::inner_product(u.data<double>(), u.data<double>() + u.numel(), v.data<double>(), 0.0);
+    if (!std::isfinite(apart_of_text + cosine)) fail(ErrorCode::unsupported, "--live: the model in '", folder, "' computes attention weights or embeddings that are not finite");
+    sum += apart_of_text, count += static_cast<double>(a.numel());
+    found.least_cosine = std::min(found.least_cosine, cosine);
     ++found.texts;
   }
   found.mean = sum / count;
@@ -168,22 +169,34 @@ models::SentenceModel open_for_page(const std::string& folder) {
   return model;
 }
 
+// Returns the text with which the page opens: `given`, or if that is empty, a text that is short enough for the model. Error if the model does not take it.
+std::string text_of_page(const models::SentenceModel& model, const std::string& given) {
+  std::int64_t length = 0;
+  for (const std::string& text : given.empty() ? std::vector<std::string>{kText, kShortText} : std::vector<std::string>{given}) {
+    const models::TokenizedText tokens = model.tokenize(text, models::WhenTooLong::longest_first);
+    if (tokens.ids.empty()) fail(ErrorCode::invalid_argument, "--live: the text \"", text, "\" has no token for this model; give another --text");
+    if (tokens.dropped_tokens == 0) return text;
+    length = std::ssize(tokens.ids) + tokens.dropped_tokens;
+  }
+  fail(ErrorCode::invalid_argument, "--live: the text has ", length, " tokens; the model takes at most ", model.encoder.config.longest(), "; give a shorter --text");
+}
+
 // Packs a folder's model as the engine reads it: matrices as int8 rows, and the tokenizer. Prints the size.
 PackedModel pack_model(const std::string& folder, const models::SentenceModel& exact, const std::string& text, std::size_t engine_bytes) {
   PackedModel packed;
+  live::append_page_file(packed.files, "name", model_name(folder));
+  const std::vector<std::string> names = models::quantized_bert_files(folder);
   const auto append_files = [&](const fs::path& from) {
-    for (const fs::directory_entry& entry : fs::directory_iterator(from))
-      if (entry.is_regular_file()) live::append_page_file(packed.files, entry.path().filename().string(), contents(entry.path()));
+    for (const std::string& name : names) live::append_page_file(packed.files, name, read_file(from / name));
   };
   if (is_quantised(folder)) {
     append_files(folder);
   } else {
-    const TemporaryFolder small;
-    models::quantize_bert(folder, small.path);
-    packed.rounding = measure(exact, models::load_bert(small.path), text);
-    append_files(small.path);
+    const TemporaryFolder small(names);
+    models::quantize_bert(folder, small.path());
+    packed.rounding = measure(folder, exact, models::load_bert(small.path()), text);
+    append_files(small.path());
   }
-  live::append_page_file(packed.files, "name", model_name(folder));
   if (packed.files.size() > kMostBytes) refuse_model(folder, cat("has ", byte_size(packed.files.size()), " of files as int8 rows"));
   print_diagnostic(cat("the model in '", folder, "' takes ", byte_size(packed.files.size()), " as int8 rows (", count_parameters(exact.encoder), " parameters); the page is about ", byte_size((packed.files.size() + engine_bytes) / 3 * 4 + kScriptBytes)));
   return packed;
@@ -195,11 +208,16 @@ void write_live_page(const LiveOptions& o) {
   if (o.page.empty()) throw UsageError("--live writes a page; give it a file with -o");
   if (o.page != "-") check_writable(o.page);
   check_not_input(o.page, std::array{o.model, o.engine});
+  std::string text = o.text.empty() ? kText : o.text;
   std::optional<models::SentenceModel> exact;
-  if (!o.model.empty()) exact = open_for_page(o.model);
+  if (o.model.empty()) {
+    (void)models::classify(models::load_text_model(models::default_model("sentiment")), text);  // an Error if the page would open with one
+  } else {
+    exact = open_for_page(o.model);
+    text = text_of_page(*exact, o.text);
+  }
   const std::vector<std::uint8_t> engine = read_engine(o.engine);
-  viewer::LivePage page{.title = "Your sentence, live", .engine = engine, .version = POLYHEAD_VERSION, .text = o.text};
-  if (page.text.empty()) page.text = "I am very happy with how it looks, but the manual is too complicated.";
+  viewer::LivePage page{.title = "Your sentence, live", .engine = engine, .version = POLYHEAD_VERSION, .text = text};
   PackedModel packed;
   if (exact) {
     packed = pack_model(o.model, *exact, page.text, engine.size());

@@ -86,7 +86,26 @@ TEST(QuantizeBert, RowsAreNearAndTheRestIsTheSame) {
       for (std::int64_t i = 0; i < width; ++i) EXPECT_NEAR(other.data<float>()[row * width + i], x[i], largest / 127 * 0.5002F) << name << ' ' << row << ' ' << i;
     }
   });
-  EXPECT_THROW(quantize_bert(small.path(), folder.path()), Error);  // is quantised already
+  const ModelFolder smaller;
+  EXPECT_ERROR(quantize_bert(small.path(), smaller.path()), unsupported, HasSubstr("is quantised already"));
+}
+
+TEST(QuantizeBert, FilesThatAreThereAreKept) {
+  Folder folder;
+  folder.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n");
+  folder.save(hf_tensors(random_encoder()));
+  const auto contents = [&](const std::filesystem::path& path) { return std::string(std::istreambuf_iterator<char>(std::ifstream(path, std::ios::binary).rdbuf()), {}); };
+  const std::string parameters = contents(folder.path() / "model.safetensors");
+  EXPECT_ERROR(quantize_bert(folder.path(), folder.path()), invalid_argument, HasSubstr("is not an empty folder"));
+  EXPECT_EQ(contents(folder.path() / "model.safetensors"), parameters);
+  ModelFolder other;
+  other.write("tokenizer.json", "{}");
+  EXPECT_ERROR(quantize_bert(folder.path(), other.path()), invalid_argument, HasSubstr("is not an empty folder"));
+  EXPECT_FALSE(std::filesystem::exists(other.path() / "model.safetensors"));
+  EXPECT_ERROR(quantize_bert(folder.path(), other.path() / "tokenizer.json"), invalid_argument, HasSubstr("is not an empty folder"));
+  const std::filesystem::path fresh = other.path() / "new" / "folder";
+  quantize_bert(folder.path(), fresh);
+  EXPECT_EQ(quantized_bert_files(fresh), (std::vector<std::string>{"model.safetensors", "vocab.txt", "config.json"}));
 }
 
 TEST(QuantizeBert, ScalesThatDoNotFitAreRefused) {

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <span>
+#include <system_error>
 
 #include "core/text.h"
 #include "io/file_bytes.h"
@@ -18,9 +20,31 @@ bool is_of_encoder(const EncoderTensors& names, std::string_view name) {
   return name.starts_with(names.layer) || name == "rotary_embeddings.inv_freq";
 }
 
+// Error if the path is there and is anything but an empty folder.
+void require_new_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (!std::filesystem::exists(folder, error) && !error) return;
+  const bool is_empty = std::filesystem::is_directory(folder, error) && std::filesystem::is_empty(folder, error);
+  if (error) fail(ErrorCode::io, "quantize_bert: cannot read ", folder.string(), ": ", error.message());
+  if (!is_empty) fail(ErrorCode::invalid_argument, "quantize_bert: ", folder.string(), " is not an empty folder; give a new one");
+}
+
 }  // namespace
 
+std::vector<std::string> quantized_bert_files(const std::filesystem::path& directory) {
+  std::vector<std::string> names{"model.safetensors"};
+  if (io::file_exists(directory / "tokenizer.json")) {  // then load_tokenizer() reads no other file
+    names.emplace_back("tokenizer.json");
+  } else {
+    for (const char* name : {"vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"})
+      if (io::file_exists(directory / name)) names.emplace_back(name);
+  }
+  names.emplace_back("config.json");
+  return names;
+}
+
 void quantize_bert(const std::filesystem::path& from, const std::filesystem::path& to) {
+  require_new_folder(to);
   const BertConfig config = load_bert(from).encoder.config;  // an Error if the folder is not an encoder
   const EncoderTensors& names = find_encoder_family("config.json", config.family).tensors;
   const io::TensorFile file = io::open_tensors(from);
@@ -33,15 +57,9 @@ void quantize_bert(const std::filesystem::path& from, const std::filesystem::pat
     if (name.starts_with(std::string_view(found->name).substr(0, prefix)) && is_of_encoder(names, std::string_view(name).substr(prefix)))
       tensors.push_back({name, is_floating(tensor.dtype()) ? Tensor::copy_of(tensor, DType::f32) : Tensor::copy_of(tensor)});
   make_folder(to);
-  io::save_tensors(to / "model.safetensors", io::int8_rows_of(tensors, cat("quantize_bert: ", from.string())));
-  const auto copy_file = [&](const char* name) { io::write_file(to / name, std::string(io::read_file(from / name).text())); };
-  if (io::file_exists(from / "tokenizer.json")) {  // then load_tokenizer() reads no other file
-    copy_file("tokenizer.json");
-  } else {
-    for (const char* name : {"vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"})
-      if (io::file_exists(from / name)) copy_file(name);
-  }
-  copy_file("config.json");  // last, because a folder with config.json counts as a model
+  const std::vector<std::string> files = quantized_bert_files(from);
+  io::save_tensors(to / files.front(), io::int8_rows_of(tensors, cat("quantize_bert: ", from.string())));
+  for (const std::string& name : std::span(files).subspan(1)) io::write_file(to / name, io::read_file(from / name).text());
 }
 
 }  // namespace polyhead::models

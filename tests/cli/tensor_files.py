@@ -6,11 +6,11 @@ import zipfile
 from array import array
 from math import prod
 
-CODES = {"F32": "f", "F64": "d", "I64": "q", "I32": "i", "U8": "B", "BOOL": "B"}
+CODES = {"F32": "f", "F64": "d", "BF16": "H", "I64": "q", "I32": "i", "U8": "B", "BOOL": "B"}
 
 
 def save_safetensors(path, tensors, metadata=None):
-    """Writes a file. `tensors` is {name: (dtype, shape, flat list)}."""
+    """Writes a file. `tensors` is {name: (dtype, shape, flat list)}; elements of BF16 are their bits."""
     header, body = {}, b""
     if metadata:
         header["__metadata__"] = metadata

@@ -122,6 +122,7 @@ class TraceCell(ProgramTest):
                 self.fails(2, "trace", self.model, "--text", TEXT, "--cell", cell, mentions=[message])
         self.fails(2, "trace", self.model, "--text", "the fox the dog", "--cell", "0,0,the,fox", mentions=["give its place: 1 or 3"])
         self.fails(2, "trace", self.model, "--text", TEXT, "--cell", "0,0,0,0", "--values", mentions=["--cell cannot be combined with --values"])
+        self.fails(1, "trace", self.model, "--text", "the " * 80, "--cell", "0,0,0,0", mentions=["the text has 82 tokens; the model takes at most 64; give a shorter text"])
         self.fails(2, "trace", self.model, mentions=["needs two things"])
         self.fails(2, "trace", "--text", TEXT, "--cell", "0,0,0,0", mentions=["needs three things"])
 

@@ -82,8 +82,29 @@ class Json(ViewTest):
         self.succeeds("view", self.model, "--text", FOX, "--link", "quick,fox", "-o", page)
         self.assertIn('"start":"#row=2&column=4"', page.read_text())
 
+    def test_link_takes_numbers_that_are_words(self):
+        vocabulary = [{"w8": "2024", "w9": "3"}.get(word, word) for word in tiny_model.WORDS]
+        (self.model / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+        text = "2024 the fox 3"  # the word 3 is token 4
+        for given, query, key in (("2024,fox", 1, 3), ("fox,2024", 3, 1), ("2,1", 2, 1), ("03,fox", 3, 3), ("04,fox", 4, 3)):
+            link = self.json("--text", text, "--link", given)["texts"][0]["link"]
+            self.assertEqual((link["query"], link["key"]), (query, key), given)
+        self.fails(2, "view", self.model, "--text", text, "--link", "3,fox", mentions=["'3' is a place of the text, and also a word of it, at 4", "give 03", "such as 04"])
+        self.fails(2, "view", self.model, "--text", text, "--link", "2025,fox", mentions=["the query 2025 is not a token of the text, which has 0 to 5"])
+
+    def test_a_page_of_pooled_maps_says_that_it_does_not_open_at_the_link(self):
+        positions = 4200
+        tensors = tiny_model.tensors()
+        tensors["embeddings.position_embeddings.weight"] = ("F32", (positions, tiny_model.WIDTH), tiny_model.values(positions * tiny_model.WIDTH, 1))
+        tiny_model.write(self.model, max_position_embeddings=positions)
+        save_safetensors(self.model / "model.safetensors", tensors)
+        page = self.folder / "p.html"
+        told = self.succeeds("view", self.model, "--text", "quick fox" + " the" * (positions - 4), "--link", "quick,fox", "-o", page).stderr.decode()
+        self.assertIn("the page does not open at the words of --link", told)
+        self.assertNotIn('"start":"#row', page.read_text())
+
     def test_link_is_refused_by_name_where_it_cannot_be_read(self):
-        for given, said in (("quick", "QUERY,KEY"), ("quick,", "QUERY,KEY"), ("the,fox", "more than once; give its place: 1 or 8"), ("cat,fox", "'cat' is not a token of the text; its tokens are 0 [CLS]"), ("2,12", "12 is not a token of the text, which has 0 to 11")):
+        for given, said in (("quick", "QUERY,KEY"), ("", "QUERY,KEY"), ("quick,", "QUERY,KEY"), ("the,fox", "more than once; give its place: 1 or 8"), ("cat,fox", "'cat' is not a token of the text; its tokens are 0 [CLS]"), ("2,12", "12 is not a token of the text, which has 0 to 11")):
             self.fails(2, "view", self.model, "--text", FOX, "--link", given, mentions=["--link", said])
         self.fails(2, "view", self.model, "--text", FOX, "--link", "2,4", "--layer", "1", mentions=["--link ranks all heads"])
         self.fails(2, "view", self.model, "--text", FOX, "--text", FOX, "--link", "2,4", mentions=["--link is for two words of one text"])

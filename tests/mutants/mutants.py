@@ -645,6 +645,7 @@ MUTANTS = [
     Mutant("int8 element rounded after the product", ROW, "const float product = scale * static_cast<float>(slice(row, j));",
            "const double product = static_cast<double>(scale) * slice(row, j);", "an int8 element is one float32", ("reference",)),
     Mutant("quantised encoder: output head of a task written too", "src/models/quantize_bert.cc", "&& is_of_encoder(names,", "&& true || is_of_encoder(names,", "only what the encoder reads is written", ("models",)),
+    Mutant("quantised encoder written over a model", "src/models/quantize_bert.cc", "  require_new_folder(to);", "", "files that are there are kept", ("models",)),
     Mutant("quantised to -128", "src/core/quantize.cc", "std::max(quotient, -kLargest)", "std::max(quotient * 1.01F, -kLargest - 1)", "an int8 element is the nearest from -127 to 127", ("core",)),
     Mutant("all chunks have the scales of the first", "src/nn/sequence_chunks.cc", ".projected_key_scale = in_heads(input.projected_key_scale),",
            ".projected_key_scale = input.projected_key_scale,", "a chunk has its own scales", ("nn_attention",)),

@@ -62,8 +62,11 @@ SentenceModel load_bert(const std::filesystem::path& directory);
 
 // Writes the encoder of one folder into another, in about a quarter of the space, with its tokenizer; load_bert() reads both. Each row of a matrix becomes int8
 // values with one float32 scale (polyhead/quantize.h), other parameters float32. What the encoder does not read, such as the head of a task, is left out. Error
-// if the folder is no encoder, is quantised already, or has a parameter that is not finite.
+// if `from` is no encoder, is quantised already, or has a parameter that is not finite, or if `to` is there and is not an empty folder.
 void quantize_bert(const std::filesystem::path& from, const std::filesystem::path& to);
+// Names of the files that quantize_bert() writes for the model in `directory`: model.safetensors, those of the tokenizer that are there, and last config.json,
+// because a folder with config.json counts as a model.
+std::vector<std::string> quantized_bert_files(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models
 #pragma GCC visibility pop
