@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyhead import _score_program
+from polyhead._score_program import Trace
 from polyhead.torch import attention
-from polyhead.torch._score_trace import _FUNCTIONS
+from polyhead.torch._score_trace import _FUNCTIONS, Value
 from score_functions_page import listed
 from test_flex_attention import dense
 
@@ -90,6 +92,26 @@ def test_extreme_scores() -> None:
             d_out = torch.arange(9.0, dtype=torch.float64).reshape(exact.shape)
             for mine, other in zip(torch.autograd.grad(out, given[:2], d_out.to(dtype)), torch.autograd.grad(exact, exact_given[:2], d_out)):
                 torch.testing.assert_close(mine.double(), other, rtol=20 * rtol, atol=20 * rtol)
+
+
+def test_a_result_changed_in_place_leaves_the_arguments() -> None:
+    """Adds in place to the result of each function, for arguments of each kind. A result that may share memory with its argument in torch refuses it instead."""
+    for name, function in _FUNCTIONS.items():
+        called = 0
+        for kind in ("float", "int", "bool"):
+            for others in ((), ("float",), ("int",), ("bool",), ("bool", "float"), ("float", "float"), (0.5,), (2,), (0,), (torch.float32,), (torch.int32,), (torch.bool,)):
+                trace = Trace()
+                arguments = [Value(trace, trace.emit(op), one) if isinstance(one, str) else one for one, op in zip((kind, *others), ("score", "query", "key"))]
+                before = [x.register if isinstance(x, Value) else x for x in arguments]
+                try:
+                    result = function(trace, *arguments)
+                except (NotImplementedError, TypeError):
+                    continue
+                called += 1
+                with contextlib.suppress(NotImplementedError):
+                    result += True if result.kind == "bool" else 1
+                assert [x.register if isinstance(x, Value) else x for x in arguments] == before, f"{name} of {kind}, {others}"
+        assert called > 0, name
 
 
 def test_every_function_of_the_table_is_tested() -> None:

@@ -266,20 +266,20 @@ def _hardswish(trace: Trace, a: Any, inplace: bool = False) -> Value:
 
 
 def _whole(name: str, formula: Callable[[Number], Number]) -> Callable[..., Value]:
-    """An operation such as floor: the result has the type of the argument, and an integer is returned unchanged."""
+    """An operation such as floor: the result has the type of the argument. The result of an integer is a new Value, because it may be changed in place."""
 
     def apply(trace: Trace, a: Any) -> Value:
         x = _value(trace, a)
         if x.kind == "bool":
             raise _refuse(f"{name} of bool")
-        return x if x.kind == "int" else _float(formula(Number(trace, x.register)))
+        return Value(trace, x.register, "int") if x.kind == "int" else _float(formula(Number(trace, x.register)))
 
     return apply
 
 
 def _sign(trace: Trace, a: Any) -> Value:
     x = _value(trace, a)
-    return x if x.kind == "bool" else Value(trace, sign_of(Number(trace, x.register)).register, x.kind)
+    return Value(trace, x.register if x.kind == "bool" else sign_of(Number(trace, x.register)).register, x.kind)
 
 
 def _fmod(trace: Trace, a: Any, b: Any) -> Value:
