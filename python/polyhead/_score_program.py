@@ -17,7 +17,8 @@ OPS = tuple(_core.score_ops())  # in the order of polyhead::ScoreOp
 class Trace:
     """The instructions of a score program. Instruction i writes register i. Equal instructions are stored once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, float64: bool = False) -> None:
+        self.float64 = float64  # whether the program is computed in float64; else in float32
         self.instructions: list[Instruction] = []
         self.tables: list[Any] = []  # the captured arrays
         self.integers: set[int] = set()  # the integers that the function names
@@ -25,7 +26,7 @@ class Trace:
         self._known: dict[tuple[Any, ...], int] = {}
 
     def copy(self) -> Trace:
-        other = Trace()
+        other = Trace(float64=self.float64)
         other.instructions, other.tables, other.integers = self.instructions.copy(), self.tables.copy(), self.integers.copy()
         other.partials, other._known = self.partials.copy(), self._known.copy()
         return other
@@ -207,7 +208,8 @@ def truncated(x: Number) -> Number:
 
 
 def sign_of(x: Number) -> Number:
-    return (x > 0).where(1, (x < 0).where(-1, x * 0)).with_derivatives()
+    """The sign of x; that of NaN is 0, as in torch."""
+    return (x > 0).where(1, (x < 0).where(-1, 0)).with_derivatives()
 
 
 def _tangent(x: Number) -> Number:
@@ -246,14 +248,19 @@ GELUS: dict[str, Callable[[Number], Number]] = {"none": _gelu, "tanh": _gelu_tan
 def arctangent_of_two(y: Number, x: Number) -> Number:
     """The angle of the point (x, y). -0 is treated as 0."""
     pi = (y < 0).where(-math.pi, math.pi)
-    beside = (y / x).of("arctangent") + (x < 0).where(pi, 0)
+    sign = (x < 0).of("equal", y < 0).where(1, -1)
+    ratio = x.of("absolute").of("equal", y.of("absolute")).where(sign, y / x)  # y / x of two infinities is NaN
+    beside = ratio.of("arctangent") + (x < 0).where(pi, 0)
     above = y.of("equal", 0).where((x < 0).where(math.pi, 0), pi * 0.5)
     square = x * x + y * y
     return x.of("equal", 0).where(above, beside).with_derivatives((y, x / square), (x, -y / square))
 
 
 def hypotenuse(a: Number, b: Number) -> Number:
-    y = (a * a + b * b).of("square_root")
+    """sqrt(a^2 + b^2), without the overflow and underflow of the squares."""
+    large, small = (a.of("absolute").of(op, b.of("absolute")) for op in ("maximum", "minimum"))
+    ratio = small.of("equal", large).where(1, small / large)  # the quotient of two zeros or two infinities is NaN
+    y = large * (1 + ratio * ratio).of("square_root")
     return y.with_derivatives((a, a / y), (b, b / y))
 
 
@@ -266,7 +273,20 @@ def power_of(x: Number, exponent: float) -> Number:
             return x.of("square_root") if exponent > 0 else 1 / x.of("square_root")
         log = x.of("log")
         return (log * exponent).of("exp").with_derivatives((x, (log * (exponent - 1)).of("exp") * exponent))
-    result, square, left = None, x, int(abs(exponent))
+    if exponent < 0:
+        whole = int(-exponent)
+        # Two factors, because x^(1 - exponent) may overflow where the derivative does not.
+        derivative = _inverse_power(x, (whole + 1) // 2) * _inverse_power(x, (whole + 2) // 2) * exponent
+        return _inverse_power(x, whole).with_derivatives((x, derivative))  # the derivative of the quotient would be 0 times infinity where x^-exponent overflows
+    return _whole_power(x, int(exponent))
+
+
+def _inverse_power(x: Number, exponent: int) -> Number:
+    return 1 / _whole_power(x, exponent)
+
+
+def _whole_power(x: Number, exponent: int) -> Number:
+    result, square, left = None, x, exponent
     while left:
         if left & 1:
             result = square if result is None else result * square
@@ -274,7 +294,7 @@ def power_of(x: Number, exponent: float) -> Number:
         if left:
             square = square * square
     assert result is not None
-    return result if exponent > 0 else 1 / result
+    return result
 
 
 class Function(NamedTuple):

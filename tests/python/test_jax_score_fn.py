@@ -218,6 +218,16 @@ def test_equal_elements_share_the_gradient_of_their_maximum(wide: None) -> None:
     close(ours, theirs, 1e-10, "ties")
 
 
+@pytest.mark.parametrize("exponent", [-1, -3, -17, -20, -34, -40, -64])
+def test_powers_that_overflow(exponent: int) -> None:
+    """Where x^-exponent overflows, x^exponent and its derivative are about 0."""
+    q, k, v = (jnp.ones((1, 1, length, 1)) for length in (1, 6, 6))
+    v, points = jnp.arange(6.0).reshape(v.shape), jnp.asarray([101.0, -101.0, 1e20, jnp.inf, 1.1, -1.3])
+    make = lambda points: lambda score, b, h, i, j: score + points[j] ** exponent  # noqa: E731
+    ours, theirs = (jax.grad(lambda x, f=f: f(q, k, v, make(x)).sum())(points) for f in (lambda q, k, v, fn: attention(q, k, v, score_fn=fn), dense))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-36)
+
+
 def test_jacrev_and_checkpoint(wide: None) -> None:
     q, k, v = inputs()
     make, (slopes,) = RULES["alibi"][0], captured_of("alibi")

@@ -94,6 +94,37 @@ def test_extreme_scores() -> None:
                 torch.testing.assert_close(mine.double(), other, rtol=20 * rtol, atol=20 * rtol)
 
 
+INF, NAN = float("inf"), float("nan")
+# {name: (function of two numbers, points (x, y, factor of the result))}: points at which a naive formula overflows, underflows, or divides zero by zero.
+EDGES: dict[str, tuple[Callable[[Any, Any], Any], list[tuple[float, float, float]]]] = {
+    "atan2": (torch.atan2, [(x, y, 1) for x in (0, 1e-25, 1, -3, 1e20, INF, -INF) for y in (0, -1, 1e-25, 3, -3, 1e20, INF, -INF)]),
+    "hypot": (torch.hypot, [(0, 0, 1), (3, -4, 1), (0, 2, 1), (1e20, 1e20, 1e-20), (-3e20, 4e20, 1e-20), (1e-25, 0, 1e25), (3e-25, -4e-25, 1e25)]),
+    "hypot of infinity": (lambda x, y: 1 / torch.hypot(x, y), [(-INF, INF, 1), (1, INF, 1), (INF, -2, 1)]),
+    "sign": (lambda x, y: torch.sign(x) + torch.sgn(y), [(NAN, 2, 1), (-2, NAN, 1), (0, -0.0, 1), (INF, -INF, 1)]),
+    "nan_to_num": (lambda x, y: torch.nan_to_num(x) * y, [(INF, 1, 1e-38), (-INF, 2, 1e-38), (INF, 1e-30, 1e-278), (INF, 1, 5e-309), (NAN, 1, 1), (3, 2, 1)]),
+    **{f"pow {n}": ((lambda x, y, n=n: x**n + y), [(x, y, f) for x in (101, -101, 1e20, INF, 1.1, -0.7) for y, f in ((0.3, 1), (0, 1e28))]) for n in (-1, -2, -3, -17, -20, -34, -40, -64)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", EDGES)
+def test_points_at_the_edges(name: str, dtype: torch.dtype) -> None:
+    """Key 0 has the score factor f(x, y) and key 1 the score 0; x and y are captured."""
+    function, points = EDGES[name]
+    x, y, factor = (torch.tensor(column, dtype=dtype) for column in zip(*points))
+    x.requires_grad_(), y.requires_grad_()
+    q, k, v = torch.zeros(1, 1, len(points), 1, dtype=dtype), torch.zeros(1, 1, 2, 1, dtype=dtype), torch.tensor([1, 0], dtype=dtype).reshape(1, 1, 2, 1)
+
+    def score_mod(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return score + torch.where(j == 0, function(x[i], y[i]) * factor[i], 0.0)
+
+    out, exact = attention(q, k, v, score_mod=score_mod), dense(q, k, v, score_mod, None)[0]
+    rtol = 1e-12 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(out, exact, rtol=rtol, atol=rtol, equal_nan=True)
+    for mine, other in zip(torch.autograd.grad(out.sum(), (x, y)), torch.autograd.grad(exact.sum(), (x, y))):
+        torch.testing.assert_close(mine, other, rtol=20 * rtol, atol=1e-36, equal_nan=True)
+
+
 def test_a_result_changed_in_place_leaves_the_arguments() -> None:
     """Adds in place to the result of each function, for arguments of each kind. A result that may share memory with its argument in torch refuses it instead."""
     for name, function in _FUNCTIONS.items():

@@ -88,7 +88,7 @@ class _Reader:
     computes and differentiates."""
 
     def __init__(self, extents: Sequence[Any], float64: bool) -> None:
-        self.trace = Trace()
+        self.trace = Trace(float64=float64)
         self.bits = 53 if float64 else 24
         self.ranges: dict[int, tuple[float, float]] = {}  # smallest and largest value of registers that hold integers or booleans, also after a conversion to floating point
         self.integer = True  # whether all operands and results of the current equation are integers or booleans

@@ -139,7 +139,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], op
     for name, tensor in (("q", q), ("k", k), ("v", v), ("bias", options.bias), ("sink", options.sink), ("relative_bias.slopes", options.slopes), ("relative_bias.table", options.table)):
         if core.has_tangent(tensor):
             raise NotImplementedError(f"attention: {name} is a dual tensor, and a score_mod has no forward mode")
-    trace, result = trace_score_mod(score_mod)
+    trace, result = trace_score_mod(score_mod, float64=q.dtype == torch.float64)
     recorded = torch.is_grad_enabled()
     for number in trace.integers:
         if int(torch.tensor(float(number), dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)) != number:
