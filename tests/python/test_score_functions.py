@@ -31,7 +31,7 @@ NUMBERS: dict[str, Function] = {
     "tanhshrink": F.tanhshrink, "gelu": F.gelu, "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "softplus": F.softplus, "softplus beta": lambda x: F.softplus(x, 3.0, 2.0), "elu": F.elu,
     "elu alpha": lambda x: F.elu(9 * x, 0.5), "celu": lambda x: F.celu(x, 2.0), "selu": F.selu, "leaky_relu": lambda x: F.leaky_relu(x, 0.2), "hardtanh": F.hardtanh, "relu6": lambda x: F.relu6(4 * x), "hardsigmoid": F.hardsigmoid,
     "hardswish": F.hardswish, "relu": F.relu, "floor": lambda x: x * torch.floor(x), "ceil": lambda x: x * torch.ceil(x), "round": lambda x: x * torch.round(2 * x), "trunc": lambda x: x * torch.trunc(x), "frac": lambda x: x * x.frac(),
-    "sign": lambda x: x * torch.sign(x), "sgn": lambda x: x * torch.sgn(x), "fmod": lambda x: torch.fmod(x, 0.7), "remainder": lambda x: torch.remainder(x, 0.7),
+    "sign": lambda x: x * torch.sign(x), "sgn": lambda x: x * torch.sgn(x),
     "atan2": lambda x: torch.atan2(x, x + 1), "hypot": lambda x: torch.hypot(x, x - 1), "logaddexp": lambda x: torch.logaddexp(3 * x, 1 - x), "reciprocal": lambda x: (x.abs() + 1).reciprocal(), "square": torch.square,
     "clamp_min": lambda x: x.clamp_min(-0.3), "clamp_max": lambda x: torch.clamp_max(x, 0.3), "clamp": lambda x: x.clamp(-0.3, 0.4), "abs": torch.abs, "maximum": lambda x: torch.maximum(x, x * x),
     "minimum": lambda x: torch.minimum(x, x * x), "nan_to_num": lambda x: torch.nan_to_num(torch.where(x > 1, float("nan"), torch.where(x < -1, -float("inf"), x)), nan=0.5, neginf=-2.0),
@@ -39,7 +39,7 @@ NUMBERS: dict[str, Function] = {
     "pow 0": lambda x: x * x**0, "pow 7": lambda x: (0.5 * x) ** 7, "pow -2": lambda x: (x * x + 1) ** -2, "pow 2.5": lambda x: (x.abs() + 0.1) ** 2.5, "pow -0.5": lambda x: (x.abs() + 0.1).pow(-0.5), "pow 20": lambda x: (0.4 * x) ** 20,
 }  # fmt: skip
 EXACT: dict[str, Function] = {"hardsigmoid": lambda x: F.relu6(x + 3) / 6}  # torch's derivative contains 1/6 rounded to float32, also for float64
-STEPS = {"relu", "floor", "ceil", "round", "trunc", "frac", "sign", "sgn", "fmod", "remainder", "isnan", "isinf", "isfinite", "nan_to_num"}  # functions that jump, or whose derivative jumps
+STEPS = {"relu", "floor", "ceil", "round", "trunc", "frac", "sign", "sgn", "isnan", "isinf", "isfinite", "nan_to_num"}  # functions that jump, or whose derivative jumps
 
 
 def inputs() -> list[Tensor]:

@@ -282,13 +282,16 @@ def _sign(trace: Trace, a: Any) -> Value:
     return Value(trace, x.register if x.kind == "bool" else sign_of(Number(trace, x.register)).register, x.kind)
 
 
+_WITHOUT_REMAINDER = {"bool": "bool", "float": "floating-point numbers"}  # the kinds of which a remainder is refused: x - y floor(x / y) of floating-point numbers may be wrong by y
+
+
 def _fmod(trace: Trace, a: Any, b: Any) -> Value:
     x, y = _value(trace, a), _value(trace, b)
     kind = _kind(x, y)
-    if kind == "bool":
-        raise _refuse("fmod of bool")
+    if kind != "int":
+        raise _refuse(f"fmod of {_WITHOUT_REMAINDER[kind]}")
     quotient = truncated(Number(trace, x.register) / Number(trace, y.register))
-    return Value(trace, (Number(trace, x.register) - quotient * Number(trace, y.register)).register, kind)
+    return Value(trace, (Number(trace, x.register) - quotient * Number(trace, y.register)).register, "int")
 
 
 def _nan_to_num(trace: Trace, a: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Value:
@@ -349,6 +352,9 @@ def _floor_divide(trace: Trace, a: Any, b: Any) -> Value:
 
 
 def _remainder(trace: Trace, a: Any, b: Any) -> Value:
+    kind = _kind(_value(trace, a), _value(trace, b))
+    if kind != "int":
+        raise _refuse(f"the remainder of {_WITHOUT_REMAINDER[kind]}")
     return _SUBTRACT(trace, a, _MULTIPLY(trace, _floor_divide(trace, a, b), b))
 
 
