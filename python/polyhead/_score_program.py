@@ -11,6 +11,8 @@ from . import _core
 
 Instruction = tuple[str, int, int, int, int, int, float]  # op, table, a, b, c, d, value
 
+_MOST = 256  # most instructions of a polyhead::ScoreProgram
+
 OPS = tuple(_core.score_ops())  # in the order of polyhead::ScoreOp
 
 
@@ -364,7 +366,7 @@ def gradient_sums(trace: Trace, derivatives: dict[int, int], shapes: Sequence[Se
     return sums
 
 
-def pruned(instructions: Sequence[Instruction], roots: Iterable[int]) -> tuple[list[Instruction], dict[int, int]]:
+def _pruned(instructions: Sequence[Instruction], roots: Iterable[int]) -> tuple[list[Instruction], dict[int, int]]:
     """Removes the instructions that the registers `roots` do not depend on. Returns the other instructions, and old register number -> new register number."""
     needed = set(roots)
     for register in range(len(instructions) - 1, -1, -1):
@@ -377,6 +379,17 @@ def pruned(instructions: Sequence[Instruction], roots: Iterable[int]) -> tuple[l
         return numbers.get(register, -1)
 
     return [(op, table, moved(a), moved(b), moved(c), moved(d), value) for op, table, a, b, c, d, value in rows], numbers
+
+
+def program_of(trace: Trace, result: int, slope: int, sums: Sums, *, name: str, differentiated: bool) -> tuple[list[Instruction], dict[int, int]]:
+    """The instructions that the result, the slope (-1: none) and the sums need, and old register number -> new register number. Raises NotImplementedError if they are
+    too many for a score program. name: score_mod or score_fn."""
+    roots = [result, *([] if slope < 0 else [slope]), *(register for row in sums.rows for register in row[:2])]
+    instructions, numbers = _pruned(trace.instructions, roots)
+    if len(instructions) > _MOST:
+        what = " with its derivatives" if differentiated else ""
+        raise NotImplementedError(f"attention: {name} has {len(instructions)} instructions{what}; at most {_MOST} are allowed")
+    return instructions, numbers
 
 
 def slope_of(trace: Trace, derivatives: dict[int, int]) -> int:

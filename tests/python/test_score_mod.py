@@ -171,6 +171,22 @@ def is_refused(score_mod: Callable[..., Any], message: str, error: type[Exceptio
         attention(q, k, v, score_mod=score_mod)
 
 
+def test_instructions_that_no_result_needs_do_not_count() -> None:
+    """Without gradients the derivatives of formulas are not part of the program."""
+    functions = (F.gelu, F.softplus, F.mish, F.logsigmoid, F.elu, torch.sinh, torch.cosh, torch.tan, torch.asin, torch.acos)
+    is_as_in_flex_attention(lambda score, b, h, q, k: sum((function(torch.tanh(score) * factor) for function in functions for factor in (0.4, 0.9)), score))  # 287 instructions, 248 of them needed
+
+    def long(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return sum((torch.tanh(score * i) for i in range(50)), score)
+
+    wanted = inputs()
+    with torch.no_grad():
+        attention(*wanted, score_mod=long)
+    with pytest.raises(NotImplementedError, match=r"attention: score_mod has \d+ instructions with its derivatives; at most 256 are allowed"):
+        attention(*wanted, score_mod=long)
+    is_refused(lambda score, b, h, q, k: sum((torch.tanh(score * i) for i in range(200)), score), "attention: score_mod has 801 instructions; at most 256 are allowed")
+
+
 def test_methods_in_place_are_refused() -> None:
     def added(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         score.add_(5.0 * k)
