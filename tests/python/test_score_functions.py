@@ -90,8 +90,10 @@ def test_extreme_scores() -> None:
             out, exact = attention(*given, score_mod=score_mod), dense(*exact_given, score_mod, None)[0]  # type: ignore[arg-type]
             torch.testing.assert_close(out.double(), exact, rtol=rtol, atol=1e-12)
             d_out = torch.arange(9.0, dtype=torch.float64).reshape(exact.shape)
-            for mine, other in zip(torch.autograd.grad(out, given[:2], d_out.to(dtype)), torch.autograd.grad(exact, exact_given[:2], d_out)):
-                torch.testing.assert_close(mine.double(), other, rtol=20 * rtol, atol=20 * rtol)
+            ours, theirs = torch.autograd.grad(out, given[:2], d_out.to(dtype)), torch.autograd.grad(exact, exact_given[:2], d_out)
+            sizes = float((theirs[1] * exact_given[1].detach()).abs().sum()), float(theirs[1].abs().max())  # the gradient of q is a sum over keys whose terms cancel
+            for mine, other, size in zip(ours, theirs, sizes):
+                torch.testing.assert_close(mine.double(), other, rtol=20 * rtol, atol=0.05 * rtol * size)
 
 
 INF, NAN = float("inf"), float("nan")
