@@ -26,7 +26,8 @@ struct LocalBlocks {
 //   const LocalBlocks windows = local_blocks(atoms);
 //   sdpa_forward(tensors, {.mask = {.blocks = windows}});
 //
-// No pair outside of the windows is computed; a block list is stored as T x S / (32 x 16) bytes. A bias of sdpa has T x S numbers for each head;
+// Attention skips keys in groups of 64, so it computes the groups that a window touches, and masks the pairs outside of the window: a window of 32 x 128 touches up
+// to 3 groups, 192 keys. A block list is stored as T x S / (32 x 16) bytes. A bias of sdpa has T x S numbers for each head;
 // for a bias [W,N,32,128] of the windows' pairs alone, pass each window as a sequence of its own, as polyhead.torch.sequence_local_attention does.
 inline LocalBlocks local_blocks(std::int64_t length, std::int64_t queries = 32, std::int64_t keys = 128) {
   if (length < 0 || queries < 1 || keys < queries || (keys - queries) % 2 != 0) {

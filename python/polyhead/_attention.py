@@ -215,8 +215,9 @@ def alibi_slopes(heads: int) -> NumPyArray:
 def local_blocks(length: int, *, queries: int = 32, keys: int = 128) -> tuple[NumPyArray, tuple[int, int]]:
     """Windows of a sequence as block lists: the atoms of AlphaFold 3 (Abramson et al. 2024, supplementary algorithm 7).
 
-    Window w has the queries ``[w queries, (w + 1) queries)`` and the ``keys`` positions around their middle. No pair outside of the windows is computed, and no
-    ``[T,T]`` mask is made. `polyhead.torch.sequence_local_attention` also takes a bias for each pair of a window.
+    Window w has the queries ``[w queries, (w + 1) queries)`` and the ``keys`` positions around their middle. No ``[T,T]`` mask is made. Attention
+    skips keys in groups of 64: it computes the groups that a window touches (3 groups, 192 keys, for a window of 32 x 128), and masks the pairs outside of the window.
+    `polyhead.torch.sequence_local_attention` also takes a bias for each pair of a window.
 
         blocks, block_size = polyhead.local_blocks(q.shape[-2])
         out = polyhead.sdpa(q, k, v, blocks=blocks, block_size=block_size)

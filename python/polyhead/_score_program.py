@@ -11,13 +11,16 @@ from . import _core
 
 Instruction = tuple[str, int, int, int, int, int, float]  # op, table, a, b, c, d, value
 
+_MOST = 256  # most instructions of a polyhead::ScoreProgram
+
 OPS = tuple(_core.score_ops())  # in the order of polyhead::ScoreOp
 
 
 class Trace:
     """The instructions of a score program. Instruction i writes register i. Equal instructions are stored once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, float64: bool = False) -> None:
+        self.float64 = float64  # whether the program is computed in float64; else in float32
         self.instructions: list[Instruction] = []
         self.tables: list[Any] = []  # the captured arrays
         self.integers: set[int] = set()  # the integers that the function names
@@ -25,7 +28,7 @@ class Trace:
         self._known: dict[tuple[Any, ...], int] = {}
 
     def copy(self) -> Trace:
-        other = Trace()
+        other = Trace(float64=self.float64)
         other.instructions, other.tables, other.integers = self.instructions.copy(), self.tables.copy(), self.integers.copy()
         other.partials, other._known = self.partials.copy(), self._known.copy()
         return other
@@ -207,7 +210,8 @@ def truncated(x: Number) -> Number:
 
 
 def sign_of(x: Number) -> Number:
-    return (x > 0).where(1, (x < 0).where(-1, x * 0)).with_derivatives()
+    """The sign of x; that of NaN is 0, as in torch."""
+    return (x > 0).where(1, (x < 0).where(-1, 0)).with_derivatives()
 
 
 def _tangent(x: Number) -> Number:
@@ -246,14 +250,19 @@ GELUS: dict[str, Callable[[Number], Number]] = {"none": _gelu, "tanh": _gelu_tan
 def arctangent_of_two(y: Number, x: Number) -> Number:
     """The angle of the point (x, y). -0 is treated as 0."""
     pi = (y < 0).where(-math.pi, math.pi)
-    beside = (y / x).of("arctangent") + (x < 0).where(pi, 0)
+    sign = (x < 0).of("equal", y < 0).where(1, -1)
+    ratio = x.of("absolute").of("equal", y.of("absolute")).where(sign, y / x)  # y / x of two infinities is NaN
+    beside = ratio.of("arctangent") + (x < 0).where(pi, 0)
     above = y.of("equal", 0).where((x < 0).where(math.pi, 0), pi * 0.5)
     square = x * x + y * y
     return x.of("equal", 0).where(above, beside).with_derivatives((y, x / square), (x, -y / square))
 
 
 def hypotenuse(a: Number, b: Number) -> Number:
-    y = (a * a + b * b).of("square_root")
+    """sqrt(a^2 + b^2), without the overflow and underflow of the squares."""
+    large, small = (a.of("absolute").of(op, b.of("absolute")) for op in ("maximum", "minimum"))
+    ratio = small.of("equal", large).where(1, small / large)  # the quotient of two zeros or two infinities is NaN
+    y = large * (1 + ratio * ratio).of("square_root")
     return y.with_derivatives((a, a / y), (b, b / y))
 
 
@@ -266,7 +275,20 @@ def power_of(x: Number, exponent: float) -> Number:
             return x.of("square_root") if exponent > 0 else 1 / x.of("square_root")
         log = x.of("log")
         return (log * exponent).of("exp").with_derivatives((x, (log * (exponent - 1)).of("exp") * exponent))
-    result, square, left = None, x, int(abs(exponent))
+    if exponent < 0:
+        whole = int(-exponent)
+        # Two factors, because x^(1 - exponent) may overflow where the derivative does not.
+        derivative = _inverse_power(x, (whole + 1) // 2) * _inverse_power(x, (whole + 2) // 2) * exponent
+        return _inverse_power(x, whole).with_derivatives((x, derivative))  # the derivative of the quotient would be 0 times infinity where x^-exponent overflows
+    return _whole_power(x, int(exponent))
+
+
+def _inverse_power(x: Number, exponent: int) -> Number:
+    return 1 / _whole_power(x, exponent)
+
+
+def _whole_power(x: Number, exponent: int) -> Number:
+    result, square, left = None, x, exponent
     while left:
         if left & 1:
             result = square if result is None else result * square
@@ -274,7 +296,7 @@ def power_of(x: Number, exponent: float) -> Number:
         if left:
             square = square * square
     assert result is not None
-    return result if exponent > 0 else 1 / result
+    return result
 
 
 class Function(NamedTuple):
@@ -344,7 +366,7 @@ def gradient_sums(trace: Trace, derivatives: dict[int, int], shapes: Sequence[Se
     return sums
 
 
-def pruned(instructions: Sequence[Instruction], roots: Iterable[int]) -> tuple[list[Instruction], dict[int, int]]:
+def _pruned(instructions: Sequence[Instruction], roots: Iterable[int]) -> tuple[list[Instruction], dict[int, int]]:
     """Removes the instructions that the registers `roots` do not depend on. Returns the other instructions, and old register number -> new register number."""
     needed = set(roots)
     for register in range(len(instructions) - 1, -1, -1):
@@ -357,6 +379,17 @@ def pruned(instructions: Sequence[Instruction], roots: Iterable[int]) -> tuple[l
         return numbers.get(register, -1)
 
     return [(op, table, moved(a), moved(b), moved(c), moved(d), value) for op, table, a, b, c, d, value in rows], numbers
+
+
+def program_of(trace: Trace, result: int, slope: int, sums: Sums, *, name: str, differentiated: bool) -> tuple[list[Instruction], dict[int, int]]:
+    """The instructions that the result, the slope (-1: none) and the sums need, and old register number -> new register number. Raises NotImplementedError if they are
+    too many for a score program. name: score_mod or score_fn."""
+    roots = [result, *([] if slope < 0 else [slope]), *(register for row in sums.rows for register in row[:2])]
+    instructions, numbers = _pruned(trace.instructions, roots)
+    if len(instructions) > _MOST:
+        what = " with its derivatives" if differentiated else ""
+        raise NotImplementedError(f"attention: {name} has {len(instructions)} instructions{what}; at most {_MOST} are allowed")
+    return instructions, numbers
 
 
 def slope_of(trace: Trace, derivatives: dict[int, int]) -> int:

@@ -120,7 +120,7 @@ def test_what_cannot_be_traced_is_refused_with_its_name() -> None:
     table = torch.randn(3, 4)
     for score_mod, message in (
         (lambda score, b, h, q, k: torch.erfinv(score), "erfinv"),
-        (lambda score, b, h, q, k: score.sinh(), "sinh"),
+        (lambda score, b, h, q, k: score.acosh(), "acosh"),
         (lambda score, b, h, q, k: score if q > k else -score, "a condition of Python"),
         (lambda score, b, h, q, k: score + table, "a tensor of shape [3, 4] without an index"),
         (lambda score, b, h, q, k: score + table[h], "a tensor of shape [4] without an index"),
@@ -169,6 +169,22 @@ def is_refused(score_mod: Callable[..., Any], message: str, error: type[Exceptio
     q, k, v = (x.detach() for x in inputs(dtype))
     with pytest.raises(error, match=re.escape(message)):
         attention(q, k, v, score_mod=score_mod)
+
+
+def test_instructions_that_no_result_needs_do_not_count() -> None:
+    """Without gradients the derivatives of formulas are not part of the program."""
+    functions = (F.gelu, F.softplus, F.mish, F.logsigmoid, F.elu, torch.sinh, torch.cosh, torch.tan, torch.asin, torch.acos)
+    is_as_in_flex_attention(lambda score, b, h, q, k: sum((function(torch.tanh(score) * factor) for function in functions for factor in (0.4, 0.9)), score))  # 287 instructions, 248 of them needed
+
+    def long(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return sum((torch.tanh(score * i) for i in range(50)), score)
+
+    wanted = inputs()
+    with torch.no_grad():
+        attention(*wanted, score_mod=long)
+    with pytest.raises(NotImplementedError, match=r"attention: score_mod has \d+ instructions with its derivatives; at most 256 are allowed"):
+        attention(*wanted, score_mod=long)
+    is_refused(lambda score, b, h, q, k: sum((torch.tanh(score * i) for i in range(200)), score), "attention: score_mod has 801 instructions; at most 256 are allowed")
 
 
 def test_methods_in_place_are_refused() -> None:
@@ -223,10 +239,25 @@ def test_sums_and_products_of_bool_are_logical(score_mod: Callable[..., Any]) ->
         (lambda score, b, h, q, k: score * (1 - (k > 3)), "a difference of bool"),
         (lambda score, b, h, q, k: score * -(k > 3), "the negative of bool"),
         (lambda score, b, h, q, k: score * torch.add(q > k, k > 3, alpha=2), "alpha of bool"),
-        (lambda score, b, h, q, k: score * ((q > k) % (k > 3)), "a division with floor of bool"),
+        (lambda score, b, h, q, k: score * ((q > k) % (k > 3)), "the remainder of bool"),
     ],
 )
 def test_what_torch_refuses_of_bool_is_refused(score_mod: Callable[..., Any], message: str) -> None:
+    is_refused(score_mod, message)
+
+
+@pytest.mark.parametrize(
+    "score_mod, message",
+    [
+        (lambda score, b, h, q, k: torch.fmod(score, 0.7), "fmod of floating-point numbers"),
+        (lambda score, b, h, q, k: score + torch.fmod(q, 2.0), "fmod of floating-point numbers"),
+        (lambda score, b, h, q, k: torch.remainder(score, 2), "the remainder of floating-point numbers"),
+        (lambda score, b, h, q, k: score + q % 2.5, "the remainder of floating-point numbers"),
+        (lambda score, b, h, q, k: 3 % score, "the remainder of floating-point numbers"),
+    ],
+)
+def test_remainders_of_floating_point_numbers_are_refused(score_mod: Callable[..., Any], message: str) -> None:
+    """Rounding of the quotient would make them wrong by a whole divisor at many points."""
     is_refused(score_mod, message)
 
 
@@ -328,7 +359,7 @@ def test_keys_of_another_dtype_have_gradients(dtypes: tuple[torch.dtype, torch.d
 def test_more_functions_are_what_flex_attention_computes(dtype: torch.dtype) -> None:
     is_as_in_flex_attention(lambda score, b, h, q, k: score - torch.exp2(-(h + 1).double() / 4) * (q - k).abs(), dtype)
     is_as_in_flex_attention(lambda score, b, h, q, k: score + torch.log2(1 + k.double()) + 0.5 ** (score + 1), dtype)
-    is_as_in_flex_attention(lambda score, b, h, q, k: score + torch.remainder(q - k, 5) + 7 % (k + 1), dtype)
+    is_as_in_flex_attention(lambda score, b, h, q, k: score + torch.remainder(q - k, 5) + 7 % (k + 1) + torch.fmod(q - k, 5), dtype)
     is_as_in_flex_attention(lambda score, b, h, q, k: F.relu(score).masked_fill(q < k, -torch.inf), dtype)
     is_refused(lambda score, b, h, q, k: score + 2**q, "the power of a base of type int and an exponent of int")
     is_refused(lambda score, b, h, q, k: score + k.masked_fill(q < k, 0.5), "masked_fill of int with float")

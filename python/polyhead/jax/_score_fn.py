@@ -12,9 +12,8 @@ import numpy as np
 from jax import numpy as jnp
 from jax.extend.core import Literal
 
-from .._score_program import FUNCTIONS, OPS, Number, Sums, Trace, arctangent_of_two, gradient_sums, power_of, pruned, slope_of, truncated
+from .._score_program import FUNCTIONS, OPS, Number, Sums, Trace, arctangent_of_two, gradient_sums, power_of, program_of, slope_of, truncated
 
-_MOST = 256  # most instructions of a polyhead::ScoreProgram
 _MOST_ELEMENTS = 64  # most elements of an array that is computed element by element
 _ARGUMENTS = ("score", "batch", "head", "query", "key")
 _TABLES = tuple(map(np.dtype, (np.float32, np.float64, np.float16, jnp.bfloat16, np.int32, np.int64, np.bool_)))
@@ -48,11 +47,7 @@ class Rule:
             derivatives = trace.gradients(self._result)
             wanted = [f"d_captured{i}" in results for i in range(len(self._shapes))]
             sums, slope = gradient_sums(trace, derivatives, self._shapes, wanted, self._heads), slope_of(trace, derivatives)
-        roots = [self._result, *([] if slope < 0 else [slope]), *(register for row in sums.rows for register in row[:2])]
-        instructions, numbers = pruned(trace.instructions, roots)
-        if len(instructions) > _MOST:
-            what = "" if results is None else " with its derivatives"
-            raise NotImplementedError(f"attention: score_fn has {len(instructions)} instructions{what}; at most {_MOST} are allowed")
+        instructions, numbers = program_of(trace, self._result, slope, sums, name="score_fn", differentiated=results is not None)
         rows = [(numbers[self._result], numbers.get(slope, -1), sums.total), *((OPS.index(op), *rest[:5], repr(rest[5])) for op, *rest in instructions)]
         words = {
             "program": _list(rows),
@@ -88,7 +83,7 @@ class _Reader:
     computes and differentiates."""
 
     def __init__(self, extents: Sequence[Any], float64: bool) -> None:
-        self.trace = Trace()
+        self.trace = Trace(float64=float64)
         self.bits = 53 if float64 else 24
         self.ranges: dict[int, tuple[float, float]] = {}  # smallest and largest value of registers that hold integers or booleans, also after a conversion to floating point
         self.integer = True  # whether all operands and results of the current equation are integers or booleans

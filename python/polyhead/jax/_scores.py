@@ -27,7 +27,7 @@ def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[s
             p_d_p = jnp.where(p == 0, 0, p * of["d_p"])
             delta = jnp.sum(p_d_p, -1, keepdims=True)
             d_score = jnp.where(p == 0, 0, p_d_p - p * delta)
-            if "sink" in wanted:  # the sink's own probability is 1 minus the sum of p over the keys
+            if "sink" in wanted:
                 sink = of["sink"]
                 share = _sink_share(of)
                 d_rows = jnp.where(share == 0, 0, -share * delta[..., 0])

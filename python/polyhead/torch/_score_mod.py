@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_mask
 
 from .. import _core
 from .._arguments import wanted_fields
-from .._score_program import OPS, Trace, gradient_sums, slope_of
+from .._score_program import OPS, Trace, gradient_sums, program_of, slope_of
 from . import _eager
 from . import _functional as core
 from ._ops import _on_views, _tensor, _view
@@ -48,8 +48,11 @@ class _Program:
         sums = gradient_sums(trace, derivatives, [tuple(tensor.shape) for tensor in trace.tables], wanted, heads)
         slope = slope_of(trace, derivatives) if differentiate else -1
         self.places = sums.places
-        rows = [(OPS.index(op), *rest) for op, *rest in trace.instructions]
-        self.code = _core.ScoreProgram(rows, [self._table(tensor) for tensor in trace.tables], result, slope, sums.rows, sums.total)
+        instructions, numbers = program_of(trace, result, slope, sums, name="score_mod", differentiated=differentiate)
+        rows = [(OPS.index(op), *rest) for op, *rest in instructions]
+        gradients = [(numbers[load], numbers[derivative], first, strides) for load, derivative, first, strides in sums.rows]
+        tables = [self._table(tensor) for tensor in trace.tables]
+        self.code = _core.ScoreProgram(rows, tables, numbers[result], numbers.get(slope, -1), gradients, sums.total)
 
     @staticmethod
     def _table(tensor: Tensor) -> Any:
@@ -139,7 +142,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], op
     for name, tensor in (("q", q), ("k", k), ("v", v), ("bias", options.bias), ("sink", options.sink), ("relative_bias.slopes", options.slopes), ("relative_bias.table", options.table)):
         if core.has_tangent(tensor):
             raise NotImplementedError(f"attention: {name} is a dual tensor, and a score_mod has no forward mode")
-    trace, result = trace_score_mod(score_mod)
+    trace, result = trace_score_mod(score_mod, float64=q.dtype == torch.float64)
     recorded = torch.is_grad_enabled()
     for number in trace.integers:
         if int(torch.tensor(float(number), dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)) != number:

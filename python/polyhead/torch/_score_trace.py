@@ -266,37 +266,47 @@ def _hardswish(trace: Trace, a: Any, inplace: bool = False) -> Value:
 
 
 def _whole(name: str, formula: Callable[[Number], Number]) -> Callable[..., Value]:
-    """An operation such as floor: the result has the type of the argument, and an integer is returned unchanged."""
+    """An operation such as floor: the result has the type of the argument. The result of an integer is a new Value, because it may be changed in place."""
 
     def apply(trace: Trace, a: Any) -> Value:
         x = _value(trace, a)
         if x.kind == "bool":
             raise _refuse(f"{name} of bool")
-        return x if x.kind == "int" else _float(formula(Number(trace, x.register)))
+        return Value(trace, x.register, "int") if x.kind == "int" else _float(formula(Number(trace, x.register)))
 
     return apply
 
 
 def _sign(trace: Trace, a: Any) -> Value:
     x = _value(trace, a)
-    return x if x.kind == "bool" else Value(trace, sign_of(Number(trace, x.register)).register, x.kind)
+    return Value(trace, x.register if x.kind == "bool" else sign_of(Number(trace, x.register)).register, x.kind)
+
+
+_WITHOUT_REMAINDER = {"bool": "bool", "float": "floating-point numbers"}  # the kinds of which a remainder is refused: x - y floor(x / y) of floating-point numbers may be wrong by y
 
 
 def _fmod(trace: Trace, a: Any, b: Any) -> Value:
     x, y = _value(trace, a), _value(trace, b)
     kind = _kind(x, y)
-    if kind == "bool":
-        raise _refuse("fmod of bool")
+    if kind != "int":
+        raise _refuse(f"fmod of {_WITHOUT_REMAINDER[kind]}")
     quotient = truncated(Number(trace, x.register) / Number(trace, y.register))
-    return Value(trace, (Number(trace, x.register) - quotient * Number(trace, y.register)).register, kind)
+    return Value(trace, (Number(trace, x.register) - quotient * Number(trace, y.register)).register, "int")
 
 
 def _nan_to_num(trace: Trace, a: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Value:
-    largest = torch.finfo(torch.float32).max
+    largest = torch.finfo(torch.float64 if trace.float64 else torch.float32).max
     x = _value(trace, a)
     for infinity, value in ((math.inf, posinf), (-math.inf, neginf)):
         x = _where(trace, _EQUAL(trace, x, infinity), math.copysign(largest, infinity) if value is None else float(value), x)
     return _where(trace, _EQUAL(trace, x, x), x, float(nan or 0))
+
+
+def _arctangent_of_two(y: Number, x: Number) -> Number:
+    """atan2, whose derivatives are 0 where 1 / (x^2 + y^2) is infinite, as torch's are at (0, 0). JAX gives NaN there."""
+    inverse = 1 / (x * x + y * y)
+    too_near = inverse.of("equal", math.inf)
+    return arctangent_of_two(y, x).with_derivatives((y, too_near.where(0, x * inverse)), (x, too_near.where(0, -y * inverse)))
 
 
 def _of_two(formula: Callable[[Number, Number], Number]) -> Callable[..., Value]:
@@ -342,6 +352,9 @@ def _floor_divide(trace: Trace, a: Any, b: Any) -> Value:
 
 
 def _remainder(trace: Trace, a: Any, b: Any) -> Value:
+    kind = _kind(_value(trace, a), _value(trace, b))
+    if kind != "int":
+        raise _refuse(f"the remainder of {_WITHOUT_REMAINDER[kind]}")
     return _SUBTRACT(trace, a, _MULTIPLY(trace, _floor_divide(trace, a, b), b))
 
 
@@ -427,7 +440,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "relu6": lambda t, a, inplace=False: _hardtanh(t, a, 0.0, 6.0, inplace), "hardsigmoid": _hardsigmoid, "hardswish": _hardswish,
     "floor": _whole("floor", lambda x: x.of("floor")), "ceil": _whole("ceil", lambda x: -(-x).of("floor")), "round": _whole("round", lambda x: x.of("round")),
     "trunc": _whole("trunc", truncated), "fix": _whole("trunc", truncated), "frac": _of_one(lambda x: x - truncated(x)), "sign": _sign, "sgn": _sign, "fmod": _fmod,
-    "atan2": _of_two(arctangent_of_two), "arctan2": _of_two(arctangent_of_two), "hypot": _of_two(hypotenuse), "logaddexp": _logaddexp, "nan_to_num": _nan_to_num,
+    "atan2": _of_two(_arctangent_of_two), "arctan2": _of_two(_arctangent_of_two), "hypot": _of_two(hypotenuse), "logaddexp": _logaddexp, "nan_to_num": _nan_to_num,
     "isnan": lambda t, a: _NOT(t, _EQUAL(t, a, a)), "isfinite": _isfinite, "isinf": lambda t, a: _EQUAL(t, _ABSOLUTE(t, a), math.inf),
     "clamp_min": lambda t, a, min: _clamp(t, a, min), "clamp_max": lambda t, a, max: _clamp(t, a, None, max),
     "reciprocal": lambda t, a: _DIVIDE(t, 1, a), "square": lambda t, a: _power(t, a, 2), "pow": _power, "rpow": lambda t, a, b: _exponential(t, b, a),
@@ -504,9 +517,9 @@ class _Indices(TorchFunctionMode):
         return function(*arguments, **(keywords or {}))
 
 
-def trace_score_mod(score_mod: Callable[..., Any]) -> tuple[Trace, int]:
-    """Traces ``score_mod(score, b, h, q_idx, kv_idx)``. Returns the instructions and the register of the result."""
-    trace = Trace()
+def trace_score_mod(score_mod: Callable[..., Any], *, float64: bool) -> tuple[Trace, int]:
+    """Traces ``score_mod(score, b, h, q_idx, kv_idx)``. Returns the instructions and the register of the result. float64: whether the scores are of float64."""
+    trace = Trace(float64=float64)
     arguments = [Value(trace, trace.emit(name), kind) for name, kind in (("score", "float"), ("batch", "int"), ("head", "int"), ("query", "int"), ("key", "int"))]
     with _Indices(trace):
         result = score_mod(*arguments)
