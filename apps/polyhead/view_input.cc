@@ -196,8 +196,8 @@ std::vector<models::TokenizedText> tokenize(const std::function<models::Tokenize
   std::vector<models::TokenizedText> result;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     // Refuse a text that is far too long before it is split into tokens, because splitting megabytes takes long.
-    const std::size_t bytes = texts[i].both().size(), allowed = static_cast<std::size_t>(longest.value_or(0)) * kMaxBytesOfToken;
-    if (longest && !truncate && bytes > allowed)
+    const std::size_t bytes = texts[i].both().size(), allowed = static_cast<std::size_t>(std::max<std::int64_t>(longest.value_or(0), 0)) * kMaxBytesOfToken;
+    if (allowed > 0 && !truncate && bytes > allowed)
       fail(ErrorCode::invalid_argument, which(texts, i), " has ", byte_size(bytes), "; the model takes at most ", *longest, " tokens, and ", byte_size(allowed), " of text; ", remedy);
     try {
       result.push_back(tokenizer(texts[i]));

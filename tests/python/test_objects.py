@@ -210,6 +210,7 @@ def examples() -> dict[str, Callable[[], Any]]:
         answer = {"TextClassifier": "ClassifiedText", "Translator": "Translation"}[kind]
         made[f"polyhead.models.{kind}"] = functools.partial(lambda given: given, model)
         made[f"polyhead.models.{answer}"] = functools.partial(model, QUESTIONS[kind])
+    made["polyhead.models.ModelFamily"] = lambda: polyhead.models.families()[0]
     made["polyhead.models.ClassifiedImage"] = lambda: polyhead.models.ClassifiedImage(0, q, q)
     made["polyhead.models.LanguageRun"] = lambda: polyhead.models.LanguageRun(logits=q)
     made["polyhead.models.SequenceToSequenceRun"] = lambda: polyhead.models.SequenceToSequenceRun(logits=q)
