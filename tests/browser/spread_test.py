@@ -48,11 +48,12 @@ def check_numbers(checks, session, choose, every):
     checks.that(len(worst) == 7 and all(error <= allowed.get(name, 3e-5) for name, error in worst.items()), f"mean and standard deviation of {len(rows)} heads over three texts", worst)
     place = choose.heads(1)[0]
     values = every[place]["previous token"]
-    label = f"{round(100 * statistics.mean(values))} % ± {round(100 * statistics.stdev(values))} %"
+    errors = (-3e-5, 0, 3e-5)  # of 16 bits, as above: they decide a number that lies near the middle of two percents
+    labels = {f"{round(100 * (statistics.mean(values) + of_mean))} % ± {round(100 * abs(statistics.stdev(values) + of_spread))} %" for of_mean in errors for of_spread in errors}
     thumb = page.locator(f'.thumb[data-layer="{place[0]}"][data-head="{place[1]}"]')
-    checks.that(thumb.get_attribute("aria-label").endswith(f", previous token {label}"), "a thumbnail says both", (thumb.get_attribute("aria-label"), label))
+    checks.that(any(thumb.get_attribute("aria-label").endswith(f", previous token {label}") for label in labels), "a thumbnail says both", (thumb.get_attribute("aria-label"), labels))
     session.open(*place)
-    checks.that(f"previous token {label}" in page.locator("#badges li").all_text_contents(), "an open head says both", page.locator("#badges li").all_text_contents())
+    checks.that(any(f"previous token {label}" in page.locator("#badges li").all_text_contents() for label in labels), "an open head says both", page.locator("#badges li").all_text_contents())
 
 
 def check_order(checks, session, every):

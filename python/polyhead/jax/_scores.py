@@ -48,7 +48,8 @@ def _sink_share(of: dict[str, Any]) -> Any:
     share = jnp.where(empty, 0, jnp.exp((sink[:, None] if sink.ndim == 1 else sink) - jnp.where(empty, 0, lse)))  # the derivative of infinity - infinity is NaN
     # The relative error of exp(sink - lse) is |lse| eps, because lse is rounded. That of 1 - sum p is eps / share. The smaller one decides.
     rest = 1 - jnp.sum(p, -1, dtype=share.dtype)
-    return jnp.where(rest * jnp.abs(lse) * jnp.finfo(share.dtype).eps > jnp.finfo(p.dtype).eps, rest, share)
+    eps, eps_of_p = (float(jnp.finfo(dtype).eps) for dtype in (share.dtype, p.dtype))  # type: ignore[no-untyped-call]
+    return jnp.where(rest * jnp.abs(lse) * eps > eps_of_p, rest, share)
 
 
 def sum_to(x: Any, shape: Sequence[int]) -> Any:
