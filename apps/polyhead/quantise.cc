@@ -46,7 +46,7 @@ void quantise(const QuantiseOptions& o) {
   const fs::path from = o.model, to = o.folder;
   const bool trained = is_trained(from);
   if (!trained && !(fs::exists(from / kConfig) && is_encoder(from))) fail(ErrorCode::unsupported, "'", from.string(), "' is neither a folder that `polyhead train` made nor an encoder of BERT's kind");
-  if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to))) throw UsageError(cat("--output: '", to.string(), "' is there already; give a new folder"));
+  if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to))) throw UsageError(cat("--output: '", to.string(), "' exists already; give a new folder"));
   const bool is_new = !fs::exists(to);
   try {
     trained ? write_trained(from, to) : models::quantize_bert(from, to);
