@@ -183,17 +183,18 @@ def sdpa_backward(
     Raises:
         ValueError, TypeError: as `sdpa`.
     """
-    require_gradients(gradients, Gradients._fields)
+    wanted = wanted_gradients(gradients, Gradients._fields)
     if d_bias is not None and "bias" not in gradients:
         raise ValueError(f"d_bias is given, and gradients is {gradients!r}; it must contain 'bias'")
-    return Gradients(*_core.sdpa_backward(q, k, v, out, lse, d_out, options, d_bias, tuple(name in gradients for name in Gradients._fields)))
+    return Gradients(*_core.sdpa_backward(q, k, v, out, lse, d_out, options, d_bias, wanted))
 
 
-def require_gradients(gradients: object, allowed: tuple[str, ...]) -> None:
-    """Raises ValueError or TypeError unless gradients is a sequence of allowed names."""
+def wanted_gradients(gradients: object, allowed: tuple[str, ...]) -> tuple[bool, ...]:
+    """Whether each field of `Gradients` is among the names in gradients. Raises ValueError or TypeError unless gradients is a sequence of allowed names."""
     if not isinstance(gradients, (tuple, list, set, frozenset)) or any(name not in allowed for name in gradients):
         error = ValueError if isinstance(gradients, (Sequence, Set)) else TypeError
         raise error(f"gradients is {gradients!r}; it must be a sequence of {', '.join(map(repr, allowed))}")
+    return tuple(name in gradients for name in Gradients._fields)
 
 
 def alibi_slopes(heads: int) -> NumPyArray:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Generic, Literal, cast, overload
 
 from . import _core
-from ._attention import Gradients, require_gradients
+from ._attention import Gradients, wanted_gradients
 from ._options import A, Array, NamedTuple, SdpaOptions, Unpack, takes
 
 __all__ = ["SecondGradients", "Tangents", "sdpa_backward_backward", "sdpa_jvp"]
@@ -128,7 +128,6 @@ def sdpa_backward_backward(
     Raises:
         ValueError, TypeError: as `sdpa`; ValueError for a field of d_gradients whose input is not given.
     """
-    require_gradients(gradients, SecondGradients._fields)
+    wanted = wanted_gradients(gradients, SecondGradients._fields)
     _require_tangents("d_gradients", d_gradients)
-    wanted = tuple(name in gradients for name in Gradients._fields)
     return SecondGradients(*_core.sdpa_backward_backward(q, k, v, out, lse, d_out, tuple(d_gradients), options, wanted, "d_out" in gradients))

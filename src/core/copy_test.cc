@@ -40,7 +40,7 @@ TEST(Copy, ReadsEachElementBeforeItIsWritten) {
   for (const std::int64_t step : {1, -1}) {
     Tensor memory = Tensor::of<float>({2, 4}, {0, 1, 2, 3, 4, 5, 6, 7});
     const TensorView every_other = memory.view().slice(1, 0, 4, 2), others = memory.view().slice(1, 1, 4, 2);
-    copy(every_other, others.slice(1, 0, 2, step));  // the views share no element
+    copy(every_other, others.slice(1, 0, 2, step));  // the source and the target share no element
     EXPECT_EQ(to_doubles(memory), step == 1 ? (Values{0, 0, 2, 2, 4, 4, 6, 6}) : (Values{0, 2, 2, 0, 4, 6, 6, 4}));
   }
   Tensor memory = Tensor::of<float>({5}, {0, 1, 2, 3, 4});

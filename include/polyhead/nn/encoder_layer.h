@@ -20,7 +20,7 @@ template <class M>
 struct EncoderGradients {
   TensorView x = {};  // [*,T,E], overwritten; may not overlap d_y
   M* parameters = nullptr;
-  Write parameters_write = Write::replace;                           // replace or add, as in nn::Gradients
+  Write parameters_write = Write::replace;                           // whether the gradients of the parameters replace or are added to what `parameters` holds
   std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients d_p of a loss on attention weights
   TensorView relative_bias = {};  // gradient of options.relative_bias.slopes or .table, in exactly its shape and dtype. Error for a stack
 };

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Literal, overload
 
 from .. import _core
-from .._attention import Gradients, require_gradients
+from .._attention import Gradients, wanted_gradients
 from .._options import A, Array, SdpaOptions, Unpack, takes
 from ._communicator import Group, OneRow, Plan, Settings, SliceOrder, communicator_of, ranks_of
 
@@ -128,13 +128,12 @@ def sdpa_backward(
     Raises:
         ValueError, TypeError, ConnectionError: as `polyhead.distributed.sdpa`.
     """
-    require_gradients(gradients, Gradients._fields)
+    wanted = wanted_gradients(gradients, Gradients._fields)
     if d_bias is not None and "bias" not in gradients:
         raise ValueError(f"d_bias is given, and gradients is {gradients!r}; it must contain 'bias'")
     where = "distributed.sdpa_backward"
     communicator = communicator_of(where, group)
     settings = Settings(order, plan, timeout, one_row, ranks_per_machine).on(communicator)
-    wanted = tuple(name in gradients for name in Gradients._fields)
     return Gradients(*_core.distributed_sdpa_backward(ranks_of(where, communicator), communicator, q, k, v, out, lse, d_out, options, settings, d_bias, wanted))
 
 

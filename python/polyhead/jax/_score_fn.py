@@ -141,7 +141,7 @@ class _Reader:
         for aval in (result, *(atom.aval for atom in equation.invars)):
             if np.dtype(aval.dtype) not in _TABLES:
                 raise _refuse(f"{name} of {aval.dtype}")
-        self.integer = integer  # loading the operands may have set self.integer to True, for the computation of indices
+        self.integer = integer  # self.registers() above may have set self.integer to True, if an operand is an index
         registers = np.empty(of[0].shape, np.int64)
         for index in np.ndindex(registers.shape):
             register = _ELEMENTWISE[name](self, params, equation, *(int(x[index]) for x in of))
