@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 
+#include "core/interrupt.h"
 #include "polyhead/maps.h"
 #include "reference/row.h"
 #include "sdpa/map_walk.h"
@@ -160,6 +161,7 @@ void add_pairs(const MapWalk& walk, std::span<const std::int64_t> queries, std::
   HeadRows<T> rows(walk, b, std::min(most, count));
   for (std::int64_t first = 0; first < count; first += most) {
     const std::int64_t last = std::min(first + most, count);
+    internal::check_interrupt();  // the rows of all heads may take seconds
     rows.load(MapWalk::part(queries, first, last));
     rows.add(last - first, sums);
   }
