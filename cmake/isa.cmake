@@ -71,8 +71,8 @@ set(POLYHEAD_ISA_FLAGS -O3 -ffp-contract=fast -fno-exceptions -fno-sanitize=all 
 
 # Optimisation takes three quarters of the time to compile a kernel. The kernels that are not optimised are compiled with -Og, which still inlines every function
 # that instruction sets must not share.
-set(POLYHEAD_OPTIMISED_KERNELS "all" CACHE STRING "all: kernels are optimised; here: only the kernels that this machine chooses; only tests run the others")
-set_property(CACHE POLYHEAD_OPTIMISED_KERNELS PROPERTY STRINGS all here)
+set(POLYHEAD_OPTIMISED_KERNELS "all" CACHE STRING "all: kernels are optimised; here: only the kernels that this machine chooses; only tests run the others; none: in a build that is made for tests alone")
+set_property(CACHE POLYHEAD_OPTIMISED_KERNELS PROPERTY STRINGS all here none)
 
 # The instruction set that this machine chooses, and its base.
 set(polyhead_chosen_sets)
@@ -107,7 +107,7 @@ function(polyhead_isa_sources target)
     list(GET cells 5 base)
     list(GET cells 6 vendor)
     separate_arguments(flags)
-    if(POLYHEAD_OPTIMISED_KERNELS STREQUAL "here" AND polyhead_chosen_sets AND NOT name IN_LIST polyhead_chosen_sets)
+    if(POLYHEAD_OPTIMISED_KERNELS STREQUAL "none" OR (POLYHEAD_OPTIMISED_KERNELS STREQUAL "here" AND polyhead_chosen_sets AND NOT name IN_LIST polyhead_chosen_sets))
       list(APPEND flags -Og)
     endif()
     set(sources ${given_UNPARSED_ARGUMENTS} ${given_BF16})
