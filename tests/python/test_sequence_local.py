@@ -123,13 +123,13 @@ def test_no_tensor_of_all_pairs_is_made() -> None:
             assert q.grad.isfinite().all()
             return peak() - before
         growth(sequence_local_attention, 512)
-        length = 8192
+        length = 4096
         print(growth(sequence_local_attention, length), growth(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, length), 2 * length**2 * 4)
     """
     out = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=600)
     assert out.returncode == 0, out.stderr
     windows, dense, pairs = map(int, out.stdout.split())
-    assert dense > pairs  # 537 MB
+    assert dense > pairs  # 134 MB
     assert windows < pairs // 8
 
 
