@@ -73,7 +73,7 @@ Tensor norms_of_keys(const ConstTensorView& norms, const MapsCall& call, const s
 nb::object value_norms(nb::handle v_given, nb::handle weight_given, nb::handle num_threads) {
   const Array v = Array::required(v_given, "v"), weight = Array::input(weight_given, "output_weight");
   if (v.view().rank() < 3) throw nb::value_error(text("v is ", to_string(v.view().shape()), "; it must be [*,K,S,V]").c_str());
-  if (!is_floating(v.view().dtype())) throw nb::type_error(text("v is ", info(v.view().dtype()).name, "; it must be floating").c_str());
+  if (!is_floating(v.view().dtype())) throw nb::value_error(text("v is ", info(v.view().dtype()).name, "; it must be floating").c_str());
   const std::int64_t width = v.view().extent(-1);
   Shape shape = v.view().shape().first(v.view().rank() - 1);
   nn::Linear output;

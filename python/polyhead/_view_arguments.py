@@ -155,6 +155,8 @@ def check_call(call: ModelCall) -> None:
 
 
 def check_weighting(weighting: object) -> None:
+    if not isinstance(weighting, str):
+        raise TypeError(f"weighting is of type {type(weighting).__name__}; it must be 'attention' or 'norm'")
     if weighting not in ("attention", "norm"):
         raise ValueError(f"weighting is {weighting!r}; it must be 'attention' or 'norm'")
 

@@ -4,6 +4,7 @@
     walk_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
 import base64
+import collections
 import math
 import struct
 
@@ -54,11 +55,13 @@ def check_steps(checks, session, choose):
             checks.that(abs(number(session.text(".told").rsplit(": ", 1)[1]) - expected.weight(layer, head, row, column)) <= 1e-5, "its attention weight", session.text(".told"))
         if name == "Times v":
             v = vectors(expected, "v", layer, head)
-            sums = [math.fsum(expected.weight(layer, head, row, s) * v[s * H + i] for s in range(T)) for i in range(H)]
-            pixels = pixels_of(page.locator("#walk-body figure").last.locator("canvas"))
-            colour = lambda i: pixels[4 * (row * H + i)] - pixels[4 * (row * H + i) + 2]  # red less blue: positive numbers are orange, negative ones blue
-            largest = sorted(range(H), key=lambda i: -abs(sums[i]))[:5]
-            checks.that(all((colour(i) > 0) == (sums[i] > 0) for i in largest), "the output's largest features have the colours of their signs", [(sums[i], colour(i)) for i in largest])
+            outputs = [math.fsum(expected.weight(layer, head, t, s) * v[s * H + i] for s in range(T)) for t in range(T) for i in range(H)]
+            pixels, bound = pixels_of(page.locator("#walk-body figure").last.locator("canvas")), max(map(abs, outputs))
+            colours = collections.defaultdict(collections.Counter)  # by the place on the scale of 256 colours
+            for at_pixel, output in enumerate(outputs):
+                colours[round(127.5 + 127.5 * output / bound)][tuple(pixels[4 * at_pixel:4 * at_pixel + 3])] += 1
+            alike = sum(max(found.values()) for found in colours.values()) / len(outputs)
+            checks.that(len(pixels) == 4 * len(outputs) and alike > 0.95 and len(colours) > 30, "the colours of the output are those of the sums of weight × v", (alike, len(colours)))
         if at + 1 < len(STEPS):
             page.locator("#walk-next").click()
     checks.that(page.locator("#walk-next").is_disabled() and page.locator("#walk-body").evaluate("(body) => body === document.activeElement"), "the last step has no next, and the focus goes on to the body")

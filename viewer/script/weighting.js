@@ -1,7 +1,7 @@
 // Norm-weighted maps: each attention weight times the norm of the value vector that it multiplies, transformed by the head's slice of the output projection
 // (Kobayashi et al. 2020, "Attention is Not Only a Weight"). The page has the norms, one for each key and head, and multiplies them itself.
 
-const WEIGHTINGS = { attention: () => say("attention weights"), norm: () => say("attention weights × norm of the value") };
+const WEIGHTINGS = { attention: () => say("attention weights"), norm: () => say("attention × norm of the value") };
 
 const normsOf = (text) => (text.source ?? text).norms;
 
