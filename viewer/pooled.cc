@@ -29,8 +29,8 @@ void check_pooled(const Text& set) {
   };
   check_side(queries_of(set), shape[2], "query");
   check_side(keys_of(set), shape[3], set.keys ? "key" : "query");
-  const std::array<std::pair<bool, std::string_view>, 5> token_by_token{{{set.links.has_value(), "links"}, {bool(set.gate), "gate"}, {bool(set.pair_bias), "pair_bias"},
-                                                                         {!set.block_keys.empty(), "block_keys"}, {set.vectors.has_value(), "vectors"}}};
+  const std::array<std::pair<bool, std::string_view>, 6> token_by_token{{{set.links.has_value(), "links"}, {bool(set.gate), "gate"}, {bool(set.pair_bias), "pair_bias"},
+                                                                         {!set.block_keys.empty(), "block_keys"}, {set.vectors.has_value(), "vectors"}, {bool(set.value_norms), "value_norms"}}};
   for (const auto& [given, name] : token_by_token)
     require(!given, "viewer::render: ", name, " of pooled maps; a cell is a block of tokens, and ", name, " are of single tokens");
 }

@@ -48,6 +48,7 @@ void check(const Text& text) {
   check_pooled(text);
   check_sides(text);
   if (text.vectors) check_shapes(*text.vectors, a);
+  if (text.value_norms) check_norms(text.value_norms, a);
 }
 
 void check_weights(std::span<const float> weights, std::int64_t layer, std::int64_t head, bool shares) {
@@ -94,6 +95,8 @@ json to_json(const Text& text, Encoding encoding, VectorBudget& budget) {
   } else if (numbers > 0) {
     result["left_out"] = megabytes(numbers);
   }
+  if (text.width > 0) result["width"] = text.width;
+  if (text.value_norms) result["value_norms"] = norms_json(text.value_norms);
   add_sides(result, text, encoding);
   add_pooled(result, text);
   for (const WithoutHead& one : text.without) result["without"].push_back({one.layer, one.head, one.change});

@@ -112,6 +112,11 @@ void check_shapes(const HeadVectors& vectors, const ConstTensorView& attentions)
     check_vectors(vectors.v, "v", attentions, attentions.extent(3), "[layers,K,S,V]", -1);
     require(vectors.v.extent(1) == shared, "viewer::render: v is ", vectors.v.shape(), "; it must have the ", shared, " heads of k");
   }
+  const auto check_rotary = [&](const ConstTensorView& table, std::string_view name) {
+    const bool fits = table && table.rank() == 3 && is_floating(table.dtype()) && (table.extent(0) == 1 || table.extent(0) == attentions.extent(0)) && table.extent(1) == attentions.extent(2) && attentions.extent(2) == attentions.extent(3) && 2 * table.extent(2) <= vectors.q.extent(3);
+    require(fits && table.shape() == vectors.rotary_cos.shape(), "viewer::render: ", name, " is ", table.dtype(), " ", table.shape(), " for q ", vectors.q.shape(), " and attentions ", attentions.shape(), "; rotary_cos and rotary_sin must be floating and [layers or 1,T,R/2] with R <= H and T = S");
+  };
+  if (vectors.rotary_cos || vectors.rotary_sin) check_rotary(vectors.rotary_cos, "rotary_cos"), check_rotary(vectors.rotary_sin, "rotary_sin");
   require(!vectors.scale || std::isfinite(*vectors.scale), "viewer::render: scale is ", vectors.scale.value_or(0), "; it must be finite");
   check_pairs(vectors.bias, "bias", attentions, is_floating(vectors.bias.dtype()), "floating");
   check_pairs(vectors.attend, "attend", attentions, vectors.attend.dtype() == DType::boolean, "bool");
@@ -133,8 +138,19 @@ void check_weights(const HeadVectors& vectors, const ConstTensorView& attentions
   }
 }
 
+void check_norms(const ConstTensorView& norms, const ConstTensorView& attentions) {
+  const Shape expected{attentions.extent(0), attentions.extent(1), attentions.extent(3)};
+  require(is_floating(norms.dtype()) && norms.shape() == expected, "viewer::render: value_norms is ", norms.dtype(), " ", norms.shape(), " for attentions ", attentions.shape(), " [layers,heads,T,S]; it must be floating and [layers,heads,S]");
+  const Tensor values = Tensor::copy_of(norms, DType::f64);
+  for (std::int64_t i = 0; i < values.numel(); ++i)
+    require(!(values.data<double>()[i] < 0), "viewer::render: value_norms has ", values.data<double>()[i], "; a norm is not negative");
+}
+
+json norms_json(const ConstTensorView& norms) { return numbers_json(norms); }
+
 std::int64_t count_numbers(const HeadVectors& vectors, const ConstTensorView& attentions) {
   std::int64_t count = vectors.q.numel() + vectors.k.numel() + (vectors.v ? vectors.v.numel() : 0);
+  if (vectors.rotary_cos) count += vectors.rotary_cos.numel() + vectors.rotary_sin.numel();
   for (const ConstTensorView& view : {vectors.bias, vectors.attend})
     if (view) count += all_pairs(view, attentions).numel();
   return count;
@@ -144,6 +160,9 @@ json to_json(const HeadVectors& vectors, const ConstTensorView& attentions) {
   json result{{"scale", vectors.scale.value_or(1 / std::sqrt(static_cast<double>(vectors.q.extent(3))))}, {"root", !vectors.scale}, {"q", numbers_json(vectors.q)}, {"k", numbers_json(vectors.k)}};
   if (vectors.v) result["v"] = numbers_json(vectors.v);
   if (vectors.bias) result["bias"] = numbers_json(all_pairs(vectors.bias, attentions));
+  if (vectors.rotary_cos) {
+    result["rotary"] = {{"cos", numbers_json(vectors.rotary_cos.unsqueeze(1))}, {"sin", numbers_json(vectors.rotary_sin.unsqueeze(1))}, {"neighbours", vectors.rotary_neighbours}};
+  }
   if (vectors.attend) result["attend"] = numbers_json(all_pairs(vectors.attend, attentions));
   return result;
 }

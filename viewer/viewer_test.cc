@@ -265,7 +265,7 @@ TEST(Viewer, LongTextsAreStoredInEightBitsAndLongerOnesRefused) {
 
 // Pages are no larger than docs/viewer.md promises: an empty page, and a page of 12 layers of 12 heads with 128 tokens.
 TEST(Viewer, PagesAreSmall) {
-  EXPECT_LT(render({.title = ""}).size(), 236'000U) << "script, style and texts of both languages";  // of these, 1 kB names the tabs of captured models, and 4 kB are the input line of live pages with its texts
+  EXPECT_LT(render({.title = ""}).size(), 272'000U) << "script, style and texts of both languages";  // of these, 22 kB are the steps of one head with their drawings and texts, 8 kB norm-weighted maps, 5 kB all keys of a row by feature, 1 kB names the tabs of captured models, and 4 kB are the input line of live pages with its texts
   const Tensor maps = random_maps({12, 12, 128, 128}, 1);
   EXPECT_LT(render(page_of({.text = "", .queries = words(128), .attentions = maps})).size(), 3'500'000U);
 }
@@ -347,6 +347,7 @@ TEST(Viewer, WhatIsOfSingleTokensIsRefusedWithPooledMaps) {
   refused("pair_bias", [&](Text& text) { text.pair_bias = maps; });
   refused("block_keys", [](Text& text) { text.block_keys = {true, false}; });
   refused("vectors", [&](Text& text) { text.vectors = HeadVectors{.q = maps, .k = maps}; });
+  refused("value_norms", [&](Text& text) { text.value_norms = maps; });
 }
 
 TEST(Viewer, TheLanguageIsWrittenIfChosen) {
@@ -411,6 +412,34 @@ TEST(Viewer, VectorsReachThePageBitForBitWhereTheyBelongToTheWeights) {
   EXPECT_EQ(floats_of(vectors["bias"][0][1])[1], worked.bias.data<float>()[16]);
   EXPECT_EQ(floats_of(vectors["attend"][0][0])[1], 0);
   EXPECT_EQ(floats_of(vectors["attend"][0][0])[2], 1);
+}
+
+TEST(Viewer, NormsOfValuesReachThePageAndOthersAreRefused) {
+  const Tensor maps = Tensor::of<float>({1, 2, 1, 3}, {0.5F, 0.25F, 0.25F, 1, 0, 0});
+  Tensor norms = Tensor::of<float>({1, 2, 3}, {1, 2, 3, 4, 5, 6});
+  const auto page = [&](ConstTensorView given) { return page_of({.text = "", .queries = words(1), .keys = words(3), .attentions = maps, .value_norms = given, .width = 384}); };
+  const json text = data_of(render(page(norms)))["texts"][0];
+  EXPECT_EQ(floats_of(text["value_norms"][0][1]), (std::vector<float>{4, 5, 6}));
+  EXPECT_EQ(text["width"], 384);
+  EXPECT_FALSE(data_of(render(page({})))["texts"][0].contains("value_norms"));
+  EXPECT_THAT(message_of(page(norms.view().slice(2, 0, 2))), HasSubstr("value_norms is float32 [1,2,2] for attentions [1,2,1,3] [layers,heads,T,S]; it must be floating and [layers,heads,S]"));
+  norms.data<float>()[1] = -2;
+  EXPECT_THAT(message_of(page(norms)), HasSubstr("value_norms has -2; a norm is not negative"));
+}
+
+TEST(Viewer, RotationsReachThePageAndOthersAreRefused) {
+  Worked worked(4);
+  const Tensor table = Tensor::of<float>({1, 3, 2}, {1, 2, 3, 4, 5, 6});
+  worked.vectors.rotary_cos = table, worked.vectors.rotary_sin = table;
+  EXPECT_THAT(message_of(worked.page()), HasSubstr("rotary_cos is float32 [1,3,2] for q [2,2,3,4] and attentions [2,2,3,5]; rotary_cos and rotary_sin must be floating and [layers or 1,T,R/2] with R <= H and T = S"));
+  const Tensor q = Tensor::of<float>({1, 1, 2, 2}, {0, 0, 0, 0}), maps = Tensor::of<float>({1, 1, 2, 2}, {0.5F, 0.5F, 0.5F, 0.5F}), cos = Tensor::of<float>({1, 2, 1}, {1, 0.5F}), sin = Tensor::of<float>({1, 2, 1}, {0, 0.25F});
+  Text text{.text = "", .queries = words(2), .attentions = maps, .vectors = HeadVectors{.q = q, .k = q, .rotary_cos = cos, .rotary_sin = sin, .rotary_neighbours = true}};
+  const json rotary = data_of(render(page_of(text)))["texts"][0]["vectors"]["rotary"];
+  EXPECT_EQ(floats_of(rotary["cos"][0][0]), (std::vector<float>{1, 0.5F}));
+  EXPECT_EQ(floats_of(rotary["sin"][0][0]), (std::vector<float>{0, 0.25F}));
+  EXPECT_EQ(rotary["neighbours"], true);
+  text.vectors->rotary_sin = {};
+  EXPECT_THAT(message_of(page_of(text)), HasSubstr("rotary_sin is"));
 }
 
 TEST(Viewer, VectorsOfOtherWeightsAreRefused) {

@@ -79,7 +79,7 @@ std::string read(const std::string& text) {
   const std::int64_t length = std::ssize(tokens.ids);
   if (const auto refused = refusal(length, config.longest())) return *refused;
   const std::int64_t blocks = viewer::pooled_sides(std::array{length}, config.layers * config.heads, kMostWeights)[0];
-  const models::TextRun run = models::text_run_of(encoder->model.run(std::move(tokens), {.attentions = blocks == 0, .pooled = blocks, .head_vectors = blocks == 0, .workspace = &encoder->workspace}));
+  const models::TextRun run = models::text_run_of(encoder->model.run(std::move(tokens), {.attentions = blocks == 0, .pooled = blocks, .head_vectors = blocks == 0, .value_norms = blocks == 0, .workspace = &encoder->workspace}));
   viewer::Page page{.title = {}, .model = encoder->name, .texts = {app::page_text(text, run, {}, 0)}};
   page.vector_megabytes = 64;
   return viewer::live_answer(page, Json{{"task", "model"}, {"unknown", Json::array()}, {"tokens", length}}.dump());

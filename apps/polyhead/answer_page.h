@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/text.h"
 #include "polyhead/models/text_classifier.h"
@@ -22,8 +23,9 @@ struct AnswerPage {
   AnswerPage(const models::Translator& model, const std::string& text, const models::Translation& answer);
 
   std::string kind;    // the kind of the model, for the reader
-  viewer::Text text;   // the maps of all tabs; they are views of `answer` and of `causal`
+  viewer::Text text;   // the maps of all tabs; they are views of `answer`, `norms` and `causal`
   std::string start;   // the part of the page's address that selects the view with which the page opens
+  std::vector<Tensor> norms = {};  // [L,N,S] of each tab: the norms of the transformed value vectors
   Tensor causal = {};  // [T,T]: the target tokens that a target token may attend to
 };
 

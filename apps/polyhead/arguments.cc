@@ -97,6 +97,11 @@ std::string read_choice(const std::string& word, std::string_view what, std::spa
   return word;
 }
 
+bool read_weighting(const std::string& word) {
+  static const std::array<std::string, 2> kNames{"attention", "norm"};
+  return read_choice(word, "weighting", kNames) == "norm";
+}
+
 Option* add_word(Parser& parser, const std::string& name, std::function<void(const std::string&)> take, const std::string& type,
                       const std::string& description) {
   const auto named = [name, take = std::move(take)](const std::string& word) {

@@ -39,6 +39,8 @@ DType read_floating(const std::string& word);                    // "f32", "floa
 
 // Returns `word` if it is one of `names`; else UsageError that suggests the nearest name. `what` says what is named, such as "kind of pooling".
 std::string read_choice(const std::string& word, std::string_view what, std::span<const std::string> names);
+// Reads the word of --weighting. Returns true for "norm", norm-weighted maps, and false for "attention".
+bool read_weighting(const std::string& word);
 
 // Adds an option that calls take(value). Error messages of `take` are prefixed with the option's name; --help shows `type` for the value.
 Option* add_word(Parser& parser, const std::string& name, std::function<void(const std::string&)> take, const std::string& type,

@@ -12,6 +12,7 @@
 #include "output_path.h"
 #include "parser.h"
 #include "polyhead/models/attention_layer.h"
+#include "polyhead/nn/value_norms.h"
 #include "results.h"
 #include "score_inputs.h"
 #include "text_layout.h"
@@ -61,7 +62,12 @@ std::string run_sdpa(const AttendOptions& o, InputTensors* in, Results* results)
   weights_shape[-1] = k.extent(-2);
   Tensor out(q.dtype(), out_shape), lse(is_floating(q.dtype()) ? accumulation_dtype(q.dtype()) : DType::f32, q.shape().first(q.shape().size() - 1));
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
-  append_map_results(o.maps, {.q = q, .k = k}, options, weights_shape, lse, in, results);
+  Tensor norms;
+  if (o.maps.by_norms) {
+    const DType dtype = accumulation_dtype(q.dtype());
+    norms = norms_of_values(Tensor::copy_of(v, dtype), in->as(in->required("output_weight", kOutputWeight), "output_weight", dtype, "of q"), q.shape());
+  }
+  append_map_results(o.maps, {.q = q, .k = k}, options, weights_shape, lse, norms, in, results);
   if (o.gradients) {
     const Tensor d_out = gradient_of_output(in, q.dtype(), "of q");
     const auto like = [](const Tensor& x) { return x ? Tensor(x.dtype(), x.shape()) : Tensor(); };
@@ -94,7 +100,15 @@ std::string run_layer(const AttendOptions& o, InputTensors* in, Results* results
   nn::MultiHeadAttention::Saved saved;
   Tensor out(dtype, layer.output_shape(call.input));
   layer.forward(call.input, out, call.options, &saved);
-  append_map_results(o.maps, saved.maps(), saved.sdpa, call.weights, saved.lse, in, results);
+  Tensor norms;
+  if (o.maps.by_norms) {
+    Shape shape = call.weights;
+    shape.erase(shape.size() - 2);
+    norms = Tensor(accumulation_dtype(dtype), shape);
+    const nn::MultiHeadAttention* const layers[] = {&layer};
+    nn::value_norms(layers, saved.v_heads.unsqueeze(0), norms.view().unsqueeze(0));
+  }
+  append_map_results(o.maps, saved.maps(), saved.sdpa, call.weights, saved.lse, norms, in, results);
   if (o.gradients) {
     const Tensor d_out = gradient_of_output(in, dtype, kOfParameters);
     const auto like = [&](const Tensor& x) { return x ? Tensor(dtype, x.shape()) : Tensor(); };
@@ -166,7 +180,7 @@ Subcommand declare_attend(Parser& parser) {
           "Optional tensors: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S], see --mask-like-input), key_lengths, "
           "diagonal_offsets, query_offsets and key_offsets (integers, as the options), blocks (integers [*,N,Tb,count]: the blocks of keys of each block of queries, or -1; see --block-size), "
           "key_sets (boolean [M,S], with --key-mass), bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), relative_bias.slopes (ALiBi, [N]) or "
-          "relative_bias.table (T5's buckets, [N,buckets]), dropout_keep (boolean, with --dropout), d_out (with --gradients). For the layout torch, masks and "
+          "relative_bias.table (T5's buckets, [N,buckets]), dropout_keep (boolean, with --dropout), d_out (with --gradients), output_weight [E,N*V] (with --weighting norm, without --parameters). For the layout torch, masks and "
           "biases may be [B*N,T,S].\n"
           "Layers of gpt2, mingpt and llama are causal unless --causal=off is given. Self-attention of t5 adds a bias for each distance: give it as "
           "the tensor bias, or the transpose of relative_attention_bias.weight as relative_bias.table.\n",

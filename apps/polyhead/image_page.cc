@@ -7,11 +7,12 @@
 
 #include "core/text.h"
 #include "format.h"
+#include "polyhead/models/value_norms.h"
 #include "run_page.h"
 
 namespace polyhead::app {
 
-SeenImage see_image(const models::VisionEncoder& encoder, const models::ImageProcessor& processor, std::string name, ConstTensorView image, viewer::VectorBudget* budget, const Workspace* workspace) {
+SeenImage see_image(const models::VisionEncoder& encoder, const models::ImageProcessor& processor, std::string name, ConstTensorView image, viewer::VectorBudget* budget, bool value_norms, const Workspace* workspace) {
   const models::VisionConfig& c = encoder.config;
   SeenImage seen{.name = std::move(name), .fitted = fitted(processor, image)};
   seen.pixels = normalised(processor, seen.fitted);
@@ -24,7 +25,10 @@ SeenImage see_image(const models::VisionEncoder& encoder, const models::ImagePro
   seen.left_out = fits || budget == nullptr ? 0 : numbers;
   if (fits)
     for (Tensor* one : {&seen.q, &seen.k, &seen.v}) *one = made({c.layers, c.layer.heads, tokens, c.layer.width / c.layer.heads});
-  encoder.forward(seen.pixels, {.hidden = seen.hidden, .attentions = seen.attentions, .q = seen.q, .k = seen.k, .v = seen.v, .pooled = seen.pooled, .logits = seen.logits, .embedding = seen.embedding}, {.workspace = workspace});
+  Tensor values = fits || !value_norms ? Tensor() : made({c.layers, c.layer.heads, tokens, c.layer.width / c.layer.heads});  // for value_norms only
+  Tensor& v = fits ? seen.v : values;
+  encoder.forward(seen.pixels, {.hidden = seen.hidden, .attentions = seen.attentions, .q = seen.q, .k = seen.k, .v = v, .pooled = seen.pooled, .logits = seen.logits, .embedding = seen.embedding}, {.workspace = workspace});
+  if (value_norms) seen.value_norms = models::value_norms(encoder, v, {.workspace = workspace});
   return seen;
 }
 
@@ -51,7 +55,7 @@ Tensor shown_pixels(const models::VisionConfig& config, const SeenImage& seen) {
 }
 
 viewer::Text image_text(const models::VisionConfig& config, const SeenImage& seen, const Tensor& shown) {
-  viewer::Text text{.text = seen.name, .attentions = seen.attentions, .left_out = seen.left_out};
+  viewer::Text text{.text = seen.name, .attentions = seen.attentions, .value_norms = seen.value_norms, .width = config.layer.width, .left_out = seen.left_out};
   if (seen.logits) append(text.text, cat(": ", label_of_class(config, best_classes(seen, 1)[0])));
   if (config.class_token) text.queries.pieces.emplace_back("[class]");
   if (config.distillation_token) text.queries.pieces.emplace_back("[distillation]");
@@ -71,10 +75,10 @@ void require_both_sides(const std::string& model) {
     fail(ErrorCode::unsupported, "'", model, "' is not a model with an image encoder and a text encoder, such as CLIP or SigLIP; only such a model takes an image and a text together");
 }
 
-TextBeside see_text_beside(const std::string& model, const models::AnyTextModel& side, const std::string& text, models::TokenizedText tokens, viewer::VectorBudget* budget) {
+TextBeside see_text_beside(const std::string& model, const models::AnyTextModel& side, const std::string& text, models::TokenizedText tokens, viewer::VectorBudget* budget, bool value_norms) {
   const std::int64_t numbers = side.sizes().head_vectors * std::ssize(tokens.ids);
   const bool fits = budget != nullptr && budget->take(numbers);
-  TextBeside beside{.text = text, .run = side.run(std::move(tokens), {.head_vectors = fits}), .left_out = fits || budget == nullptr ? 0 : numbers};
+  TextBeside beside{.text = text, .run = side.run(std::move(tokens), {.head_vectors = fits, .value_norms = value_norms}), .left_out = fits || budget == nullptr ? 0 : numbers};
   const models::ImageTextModel both = models::load_image_text_model(model);
   // A text encoder whose embedding is that of the last token was trained on texts padded to one length; this text is not padded, so its similarity would be wrong.
   if (both.text.config.pooling != models::TextPooling::last && both.vision.embedding_width() > 0 && beside.run.embedding) beside.scale = both.scale;

@@ -20,11 +20,13 @@ struct SeenImage {
   Tensor attentions, hidden;     // [L,N,T,T] and [T,E]
   Tensor pooled, logits, embedding;  // an output that the model does not have is absent
   Tensor q, k, v;                // [L,N,T,H]; absent if not requested
+  Tensor value_norms;            // [L,N,T]; absent if not requested
   std::int64_t left_out = 0;     // how many numbers of q, k and v the page leaves out
 };
 
 // Runs the encoder on an image [height,width,3] uint8. `budget` limits how many numbers of q, k and v the page holds; with nullptr q, k and v are not computed.
-SeenImage see_image(const models::VisionEncoder& encoder, const models::ImageProcessor& processor, std::string name, ConstTensorView image, viewer::VectorBudget* budget, const Workspace* workspace);
+// value_norms: whether the norms of the transformed value vectors are computed, for norm-weighted maps.
+SeenImage see_image(const models::VisionEncoder& encoder, const models::ImageProcessor& processor, std::string name, ConstTensorView image, viewer::VectorBudget* budget, bool value_norms, const Workspace* workspace);
 
 // Throws an Error that names the limit if a page has no room for so many images.
 void require_page_of_images(const models::VisionConfig& config, std::int64_t images);
@@ -51,8 +53,8 @@ struct TextBeside {
 
 // Error unless the folder holds a model with an image encoder and a text encoder, such as CLIP.
 void require_both_sides(const std::string& model);
-// `side` is the text encoder of the model in the folder `model`. `budget` has the meaning that it has in see_image().
-TextBeside see_text_beside(const std::string& model, const models::AnyTextModel& side, const std::string& text, models::TokenizedText tokens, viewer::VectorBudget* budget);
+// `side` is the text encoder of the model in the folder `model`. `budget` and value_norms have the meaning that they have in see_image().
+TextBeside see_text_beside(const std::string& model, const models::AnyTextModel& side, const std::string& text, models::TokenizedText tokens, viewer::VectorBudget* budget, bool value_norms);
 // transformers' logits_per_image.
 std::optional<double> similarity_to(const TextBeside& beside, const SeenImage& seen);
 // Adds a tab with the text to the page's entry for an image, and appends the similarity of image and text to the image's name. The tab has views of `beside`.

@@ -6,6 +6,7 @@
 #include "arguments.h"
 #include "format.h"
 #include "parser.h"
+#include "polyhead/nn/value_norms.h"
 #include "terminal.h"
 
 namespace polyhead::app {
@@ -54,6 +55,9 @@ Tensor key_sets_of(const std::vector<IndexList>& lists, std::int64_t keys, Input
 void add_map_results(Parser& parser, MapResults* wanted, bool beside_output) {
   const std::string write = beside_output ? "also write " : "write ";
   parser.add_flag("--attention-weights", wanted->attention_weights, write + "attention_weights [*,N,T,S], before dropout" + (beside_output ? ", and lse [*,N,T]" : ""));
+  add_value(parser, "--weighting", &wanted->by_norms, read_weighting, "attention|norm",
+            std::string("norm: in place of attention_weights write norm_weighted_map, each attention weight times the norm of the value vector that it multiplies, transformed by the head's slice of the output "
+            "projection (Kobayashi et al. 2020), and value_norms [*,N,S]") + (beside_output ? "; without --parameters" : ";") + " input tensors v [*,K,S,V] and output_weight [E,N*V]");
   add_value(parser, "--rows", &wanted->rows, read_index_list, "LIST", "write only the rows of attention_weights of these queries, such as 0,5,10:20 (10 to 19)");
   add_value(parser, "--keys", &wanted->keys, read_index_list, "LIST", "write only the columns of attention_weights of these keys; with --rows a rectangle or chosen rows and columns");
   add_value(parser, "--map-window", &wanted->window, read_map_window, "FIRST,LAST",
@@ -80,7 +84,16 @@ std::function<void(std::int64_t, std::int64_t)> progress_bar(std::string_view wh
   };
 }
 
-void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse, InputTensors* in,
+Tensor norms_of_values(const Tensor& v, const Tensor& output_weight, const Shape& q) {
+  require(v.view().rank() >= 3, "--weighting norm: v is ", v.shape(), "; it must be [*,K,S,V]");
+  Shape shape = q.first(q.size() - 1);
+  shape[-1] = v.extent(-2);
+  Tensor norms(v.dtype(), shape);
+  nn::value_norms(v, nn::Linear(Tensor::copy_of(output_weight), Tensor()), norms);
+  return norms;
+}
+
+void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse, ConstTensorView norms, InputTensors* in,
                         std::vector<io::NamedTensor>* results) {
   const std::int64_t queries = shape[-2], keys = shape[-1];
   const DType dtype = accumulation_dtype(input.q.dtype());
@@ -98,16 +111,25 @@ void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOpt
   if (const auto& window = wanted.window; window && ((*window)[0] < -queries - keys || (*window)[1] > queries + keys))
     throw UsageError(cat("--map-window: ", (*window)[0], ",", (*window)[1], " is too far from the diagonal; there are ", queries, " queries and ", counted(keys, "key")));
   if ((wanted.rows || wanted.keys) && !wanted.attention_weights) throw UsageError(cat(wanted.rows ? "--rows" : "--keys", " chooses a part of the attention weights; it needs --attention-weights"));
+  if (wanted.by_norms && !wanted.attention_weights) throw UsageError("--weighting norm is for the attention weights; it needs --attention-weights");
   const IndexList all{{}};
   const std::vector<std::int64_t> rows = indices(wanted.rows.value_or(all), queries, "--rows", "row"), columns = indices(wanted.keys.value_or(all), keys, "--keys", "key");
   const Tensor key_sets = wanted.key_mass ? key_sets_of(*wanted.key_mass, keys, in) : Tensor();
 
   if (wanted.attention_weights) {
-    const TensorView out = add("attention_weights", {std::ssize(rows), std::ssize(columns)});
+    const TensorView out = add(wanted.by_norms ? "norm_weighted_map" : "attention_weights", {std::ssize(rows), std::ssize(columns)});
     if (wanted.keys) {
       attention_map_part(input, rows, columns, out, options);
     } else {
       attention_map_rows(input, rows, out, options);
+    }
+    if (norms) {
+      Shape of_columns = heads;
+      of_columns.push_back(std::ssize(columns));
+      Tensor chosen(norms.dtype(), of_columns);
+      for (std::int64_t i = 0; i < std::ssize(columns); ++i) copy(norms.select(-1, columns[static_cast<std::size_t>(i)]), chosen.view().select(-1, i));
+      nn::weight_by_norms(chosen, out);
+      results->push_back({"value_norms", Tensor::copy_of(norms)});
     }
     if (lse) results->push_back({"lse", Tensor::copy_of(lse)});
   }

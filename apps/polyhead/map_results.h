@@ -20,6 +20,7 @@ struct MapResults {
   std::optional<std::vector<IndexList>> key_mass;             // an empty list: use the tensor key_sets of the file
   std::optional<IndexList> rows, keys;                        // rows and columns of the attention weights to write
   Pooling pooling = Pooling::mean;
+  bool by_norms = false;  // write norm-weighted maps in place of attention weights
   bool attention_weights = false, statistics = false, key_sums = false, divergence = false;
 
   bool any() const { return top_keys || pooled || window || key_mass || attention_weights || statistics || key_sums || divergence; }
@@ -30,9 +31,15 @@ void add_map_results(Parser& parser, MapResults* wanted, bool beside_output);
 // Returns a function for MapsInput::progress that draws a progress bar labelled `what`. The bar is removed when done = total.
 std::function<void(std::int64_t, std::int64_t)> progress_bar(std::string_view what);
 
-// Computes the wanted tensors and appends them to the results. `shape` is [*,N,T,S]; key_sets is read from `in`; lse may be absent. A progress bar counts
+// Role of the tensor output_weight, for the message if it is missing.
+inline constexpr std::string_view kOutputWeight = "the output projection's weight [E,N*V], which --weighting norm needs with v";
+
+// The norms [*,N,S] of v [*,K,S,V] transformed by output_weight [E,N*V], for q [*,N,T,H]; all of one dtype.
+Tensor norms_of_values(const Tensor& v, const Tensor& output_weight, const Shape& q);
+
+// Computes the wanted tensors and appends them to the results. `shape` is [*,N,T,S]; key_sets is read from `in`; lse may be absent; norms are those of the values [*,N,S], absent without by_norms. A progress bar counts
 // the rows of the maps.
-void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse, InputTensors* in,
+void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse, ConstTensorView norms, InputTensors* in,
                         std::vector<io::NamedTensor>* results);
 
 }  // namespace polyhead::app

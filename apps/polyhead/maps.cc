@@ -30,6 +30,7 @@ void check(const MapsOptions& o) {
     throw UsageError("no result is chosen; give one or more of --attention-weights, --map-window, --top-keys, --pooled-map, --key-mass, --key-sums, --statistics and "
                      "--divergence, or --rollout");
   if (o.rollout && o.maps.any()) throw UsageError("--rollout cannot be combined with other results, because --rollout reads q and k of several layers");
+  if (o.rollout && o.maps.by_norms) throw UsageError("--weighting norm cannot be combined with --rollout, which is of attention weights");
   if (o.rollout && o.maps.keys) throw UsageError("--keys: rows of the rollout have all keys");
   check_tensor_format("--output", o.output);
   check_not_input(o.output, std::array{o.tensors});
@@ -60,9 +61,15 @@ void run_maps(const MapsOptions& o) {
   } else {
     Shape shape = scores.q.shape();
     shape[-1] = scores.k.extent(-2);
-    append_map_results(o.maps, {.q = scores.q, .k = scores.k}, scores.options, shape, {}, &in, &results);
+    Tensor norms;
+    if (o.maps.by_norms) {
+      const DType dtype = accumulation_dtype(scores.q.dtype());
+      const Tensor v = in.as(in.required("v", "whose norms --weighting norm needs"), "v", dtype, "of q"), weight = in.as(in.required("output_weight", kOutputWeight), "output_weight", dtype, "of q");
+      norms = norms_of_values(v, weight, scores.q.shape());
+    }
+    append_map_results(o.maps, {.q = scores.q, .k = scores.k}, scores.options, shape, {}, norms, &in, &results);
   }
-  in.report_unused({"q", "k"}, std::array<std::string, 1>{"v"});
+  in.report_unused({"q", "k"}, std::array<std::string, 2>{"v", "output_weight"});
   io::save_tensors(o.output, results);
   report(o.rollout ? cat("attention rollout of ", counted(scores.q.extent(0), "layer")) : "attention maps", o.output, results, o.json);
 }
@@ -94,7 +101,7 @@ Subcommand declare_maps(Parser& parser) {
       .notes =
           "Input tensors: q [*,N,T,H], k [*,K,S,H]. Optional: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S]), key_lengths, "
           "diagonal_offsets, query_offsets and key_offsets (integers, as the options), blocks (lists of blocks of keys, see --block-size), bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), "
-          "relative_bias.slopes (ALiBi, [N]) or relative_bias.table (T5's buckets, [N,buckets]), key_sets (boolean [M,S], with --key-mass). With --rollout the optional tensors are the same for all layers.\n"
+          "relative_bias.slopes (ALiBi, [N]) or relative_bias.table (T5's buckets, [N,buckets]), key_sets (boolean [M,S], with --key-mass), v and output_weight (with --weighting norm). With --rollout the optional tensors are the same for all layers.\n"
           "Every result except attention_weights and the rollout of all rows is computed in O(T + S) memory besides the result itself. A terminal shows a progress bar.\n",
       .run = [o] { run_maps(*o); },
   };

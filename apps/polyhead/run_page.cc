@@ -26,9 +26,10 @@ std::vector<std::int64_t> pooled_sides(const models::AnyTextModel::Sizes& sizes,
 }
 
 viewer::Text page_text(std::string text, const models::TextRun& run, std::vector<viewer::WithoutHead> without, std::int64_t left_out) {
-  viewer::Text own{.text = std::move(text), .queries = tokens_of(run.tokens), .attentions = run.attentions, .without = std::move(without), .left_out = left_out};
-  if (run.pooled) own.attentions = run.pooled, own.pooled = Pooling::largest;
+  viewer::Text own{.text = std::move(text), .queries = tokens_of(run.tokens), .attentions = run.attentions, .without = std::move(without), .value_norms = run.value_norms, .width = run.hidden.extent(-1), .left_out = left_out};
+  if (run.pooled) own.attentions = run.pooled, own.pooled = Pooling::largest, own.value_norms = {};
   if (run.q) own.vectors = {.q = run.q, .k = run.k, .v = run.v, .scale = run.scale, .bias = run.bias, .attend = run.attend};
+  if (run.q && run.rotations) own.vectors->rotary_cos = run.rotations->cos, own.vectors->rotary_sin = run.rotations->sin, own.vectors->rotary_neighbours = run.rotations->order == nn::RotaryOrder::pairs;
   if (!run.target) {
     own.text += run.generated.value_or("");
     return own;

@@ -43,6 +43,7 @@ struct ViewOptions {
   std::int64_t generate = 0;  // number of tokens to generate
   std::optional<viewer::Language> language;
   std::string engine;
+  bool by_norms = false;  // norm-weighted maps
   bool mean = false, truncate = false, json = false, live = false;
   double vector_megabytes = viewer::Page().vector_megabytes;
 };
@@ -63,6 +64,7 @@ void check(ViewOptions& o) {
   if (o.pair && o.texts.size() != 1) throw UsageError("--text-pair is the second part of one text; it needs exactly one --text");
   if (o.link && (o.texts.size() > 1 || !o.images.empty())) throw UsageError("--link is for two words of one text");
   if (o.link && (o.layer || o.head || o.mean)) throw UsageError("--link ranks all heads; it cannot be combined with --layer, --head or --mean");
+  if (o.link && o.by_norms) throw UsageError("--link ranks heads by their attention weights; it cannot be combined with --weighting norm");
   if (o.head && o.mean) throw UsageError("--mean cannot be combined with --head");
   if (o.language && o.page.empty()) throw UsageError("--lang is the language of the page; it needs -o");
   if (o.page == "-" && o.json) throw UsageError("-o - and --json would both write to standard output");
@@ -128,8 +130,10 @@ std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<
   return heads;
 }
 
-std::string heading(const InputText& input, const HeadChoice& choice, std::size_t width) {
-  return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; rows attend to columns, in percent"), width), "\n");
+// largest: of a norm-weighted map, its largest element; else empty.
+std::string heading(const InputText& input, const HeadChoice& choice, const std::string& largest, std::size_t width) {
+  const std::string what = largest.empty() ? std::string("rows attend to columns, in percent") : cat("rows attend to columns: ", kNormWeighted, ", in percent of the largest, ", largest);
+  return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; ", what), width), "\n");
 }
 
 // The machine's memory in bytes, or the limit of this process if it is smaller.
@@ -157,10 +161,10 @@ class View {
       const std::int64_t numbers = model_->sizes().head_vectors * (std::ssize(tokens_[i].ids) + o_.generate);  // count of numbers in q, k and v
       const std::int64_t blocks = blocks_[i];
       const bool fits = !o_.page.empty() && blocks == 0 && budget.take(numbers);
-      models::TextRun result = model_->run(std::move(tokens_[i]), {.attentions = needs_every_pair(i), .pooled = blocks, .head_vectors = fits, .generate = o_.generate});
+      models::TextRun result = model_->run(std::move(tokens_[i]), {.attentions = needs_every_pair(i), .pooled = blocks, .head_vectors = fits, .value_norms = has_norms(i), .generate = o_.generate});
       left_out_.push_back(fits || blocks != 0 ? 0 : numbers);
       if (o_.link) link_words(result);
-      const Tensor map = draw || o_.json ? chosen_map(result.target ? result.target->cross_attentions : result.attentions, choice_) : Tensor();
+      const Tensor map = draw || o_.json ? chosen_map(result.target ? result.target->cross_attentions : o_.by_norms ? norm_weighted(result.attentions, result.value_norms) : result.attentions, choice_) : Tensor();
       const std::vector<viewer::WithoutHead> without = changes_without(result);
       if (draw) {
         progress.clear();
@@ -193,6 +197,7 @@ class View {
     const models::AnyTextModel::Sizes& sizes = model_->sizes();
     const bool of_target = sizes.kind == Kind::two_sides && o_.generate > 0;
     choice_ = choose_head(o_.layer, o_.head, o_.mean, of_target ? sizes.target_layers : sizes.layers, of_target ? sizes.target_heads : sizes.heads);
+    if (o_.by_norms && sizes.kind == Kind::two_sides) fail(ErrorCode::unsupported, "--weighting norm: '", o_.model, "' is an encoder-decoder model, and polyhead keeps no values of such models; encoders and decoders have norm-weighted maps");
     heads_off_ = read_heads(o_.without, sizes);
     if (!heads_off_.empty() && sizes.kind != Kind::encoder) throw UsageError("--without compares embeddings of texts, which this model does not have");
     if (o_.generate > 0 && sizes.kind == Kind::encoder) throw UsageError("--generate is for models that predict the next token; this one is an encoder");
@@ -223,6 +228,9 @@ class View {
     rank_heads(*link_, result.target ? result.target->cross_attentions : result.attentions, keys.special);
   }
 
+  // True if the norms of the values are needed: for a norm-weighted map, and for the page's switch.
+  bool has_norms(std::size_t i) const { return o_.by_norms || (!o_.page.empty() && blocks_[i] == 0 && model_->sizes().kind != Kind::two_sides); }
+
   // True if all attention weights of text i are needed; false if the only output is a page that shows pooled maps.
   bool needs_every_pair(std::size_t i) const { return blocks_[i] == 0 || o_.json || !o_.arrays.empty() || o_.link; }
 
@@ -242,6 +250,7 @@ class View {
     if (o_.link && blocks_[0] != 0) print_note("pooled maps do not show single words, so the page does not open at the words of --link");
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       if (blocks_[i] == 0) continue;
+      if (o_.by_norms) fail(ErrorCode::unsupported, "--weighting norm: text ", i + 1, " has ", counts[i] + o_.generate, " tokens, so the page has pooled maps, which are not norm-weighted; give a shorter text, or leave out -o");
       print_diagnostic(cat(tokens_.size() == 1 ? "the text" : cat("text ", i + 1), " has ", counts[i] + o_.generate, " tokens: the page has pooled maps of ", blocks_[i], " x ", blocks_[i], " blocks, each with its largest attention weight"));
     }
     std::int64_t every_pair = 0;
@@ -262,8 +271,9 @@ class View {
   void draw_map(std::size_t i, const std::vector<std::string>& rows, const std::vector<std::string>& columns, const Tensor& map) const {
     const std::size_t width = terminal_width(Stream::out);
     std::string text = i > 0 ? "\n" : "";
-    append(text, heading(texts_[i], choice_, width));
-    append(text, render({.weights = map, .rows = rows, .columns = columns}, width, colour_of_stdout()));
+    append(text, heading(texts_[i], choice_, o_.by_norms ? largest_text(map) : std::string(), width));
+    const Tensor shown = o_.by_norms ? in_units_of_largest(map) : Tensor::copy_of(map);
+    append(text, render({.weights = shown, .rows = rows, .columns = columns}, width, colour_of_stdout()));
     print(text);
   }
 
@@ -278,7 +288,7 @@ class View {
     if (!o_.json) return;
     const models::AnyTextModel::Sizes& sizes = model_->sizes();
     print_json({{"model", {{"path", o_.model}, {"layers", sizes.layers}, {"heads", sizes.heads}, {"width", sizes.width}}},
-                {"map", to_json(choice_)},
+                {"map", to_json(choice_, o_.by_norms)},
                 {"texts", std::move(json_texts_)},
                 {"files", std::move(files)}});
   }
@@ -291,6 +301,7 @@ class View {
       const models::TextRun& result = results_[i];
       arrays.push_back({"ids" + suffix, result.ids});
       arrays.push_back({"attentions" + suffix, result.attentions});
+      if (o_.by_norms) arrays.push_back({"value_norms" + suffix, result.value_norms});
       arrays.push_back({"hidden" + suffix, result.hidden});
       if (result.embedding) arrays.push_back({"embedding" + suffix, result.embedding});
       if (result.target) {
@@ -313,6 +324,7 @@ class View {
     for (const InputText& text : texts_) names.push_back(text.text);
     viewer::Page page = page_frame(names, o_.model, o_.language, o_.vector_megabytes);
     if (link_ && blocks_[0] == 0) page.start = link_->address();
+    if (o_.by_norms) page.start = "#weighting=norm";
     for (std::size_t i = 0; i < results_.size(); ++i) {
       page.texts.push_back(page_text(texts_[i].both(), results_[i], without_[i], left_out_[i]));
     }
@@ -355,7 +367,7 @@ void view_live(const ViewOptions& o, const Parser& parser) {
 
 void view_given_images(ViewOptions& o) {
   check(o);
-  view_images({.model = o.model, .images = o.images, .text = o.texts.empty() ? std::nullopt : std::optional(o.texts[0]), .page = o.page, .arrays = o.arrays, .layer = o.layer, .head = o.head, .mean = o.mean, .json = o.json, .language = o.language, .vector_megabytes = o.vector_megabytes});
+  view_images({.model = o.model, .images = o.images, .text = o.texts.empty() ? std::nullopt : std::optional(o.texts[0]), .page = o.page, .arrays = o.arrays, .layer = o.layer, .head = o.head, .mean = o.mean, .json = o.json, .by_norms = o.by_norms, .language = o.language, .vector_megabytes = o.vector_megabytes});
 }
 
 }  // namespace
@@ -374,6 +386,8 @@ Subcommand declare_view(Parser& parser) {
   add_value(parser, "--layer", &o->layer, read_count, "L", "the layer to show, from 0 (default: the last)");
   add_value(parser, "--head", &o->head, read_count, "H", "the head to show, from 0 (default: the mean over the layer's heads)");
   parser.add_flag("--mean", o->mean, "show the mean over the heads of --layer, or without --layer over all heads of all layers");
+  add_value(parser, "--weighting", &o->by_norms, read_weighting, "attention|norm",
+            "what the map shows: attention weights (default), or each attention weight times the norm of the value vector that it multiplies, transformed by the head's slice of the output projection (Kobayashi et al. 2020). The page has a switch, and opens with what is given here");
   parser.add_option("--without", o->without, "switch this head off, such as 2.8: its output is zero. The page shows how much that changes the text's embedding (1 - cosine). May be given several times, each head alone; all: every head, one run of the model for each")->type_name("L.H|all");
   parser.add_option("--link", [o](const std::string& words) { o->link = words; }, "rank the heads by their attention weight from one word to another, such as quick,fox or 2,4 (places from 0); with -o the page opens at these words, unless the text is so long that its maps are pooled")->type_name("QUERY,KEY");
   parser.add_option("--arrays", o->arrays, "write the arrays listed below to this file, .safetensors or .npz")->type_name("PATH");
@@ -416,11 +430,11 @@ Subcommand declare_view(Parser& parser) {
           "for a grid, each word is followed by the words that it attends to most. Colours are used on a terminal only, and not if "
           "NO_COLOR is set.\n\n"
           "Arrays: ids [T] int64, attentions [layers,heads,T,T], hidden [T,E] of the last layer, embedding [E] (mean over the tokens, "
-          "scaled to length 1). With several texts each name ends in _0, _1, ... The metadata of .safetensors has `texts` and, with "
+          "scaled to length 1); with --weighting norm also value_norms [layers,heads,T], by which the attention weights are multiplied. With several texts each name ends in _0, _1, ... The metadata of .safetensors has `texts` and, with "
           "--text-pair, `pairs`, each a JSON list.\n\n"
-          "JSON: {model: {path, layers, heads, width}, map: {layer, head, description}, texts: [{text, pair, tokens, ids, segments, "
+          "JSON: {model: {path, layers, heads, width}, map: {layer, head, description, weighting}, texts: [{text, pair, tokens, ids, segments, "
           "special, replaced_bytes, dropped_tokens, map, embedding, generated, link: {query, key, heads: [{layer, head, weight, usual}]}, without: [{layer, head, change}]}], files: {page, arrays}}; map is [T][T], the "
-          "attention weights row by row; non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
+          "attention weights row by row (times the norms, with the weighting norm); non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
           "them.\n\n"
           "Images: resized and normalised as the model's preprocessor_config.json says. Without -o and --json the terminal shows what the class token reads in each "
           "patch. Arrays: pixels [3,height,width], attentions, hidden, and those of pooled, logits and embedding that the model has. JSON: images: [{path, map, pooled, "

@@ -26,12 +26,12 @@
 namespace polyhead::app {
 namespace {
 
-// `budget` has the meaning that it has in see_image().
-TextBeside read_text_beside(const std::string& model, const std::string& text, viewer::VectorBudget* budget) {
+// `budget` and value_norms have the meaning that they have in see_image().
+TextBeside read_text_beside(const std::string& model, const std::string& text, viewer::VectorBudget* budget, bool value_norms) {
   const std::unique_ptr<models::AnyTextModel> side = open_any_model(model);
   require_both_sides(model);
   const auto tokenizer = [&](const InputText& input) { return side->tokenize(input.text, input.pair, models::WhenTooLong::longest_first); };
-  return see_text_beside(model, *side, text, std::move(tokenize(tokenizer, side->sizes().longest, {{text, std::nullopt}}, false)[0]), budget);
+  return see_text_beside(model, *side, text, std::move(tokenize(tokenizer, side->sizes().longest, {{text, std::nullopt}}, false)[0]), budget, value_norms);
 }
 
 class Viewed {
@@ -43,12 +43,12 @@ class Viewed {
     choice_ = choose_head(o_.layer, o_.head, o_.mean, c.layers, c.layer.heads);
     if (!o_.page.empty()) require_page_of_images(c, std::ssize(o_.images));
     viewer::VectorBudget budget(o_.vector_megabytes);
-    if (o_.text) text_ = read_text_beside(o_.model, *o_.text, o_.page.empty() ? nullptr : &budget);
+    if (o_.text) text_ = read_text_beside(o_.model, *o_.text, o_.page.empty() ? nullptr : &budget, has_norms());
     Json list = Json::array();
     for (const std::string& path : o_.images) {
       const Tensor image = io::read_image(path);
-      SeenImage seen = see_image(encoder_, processor_, path, image, o_.page.empty() ? nullptr : &budget, &workspace_);
-      const Tensor map = chosen_map(seen.attentions, choice_);
+      SeenImage seen = see_image(encoder_, processor_, path, image, o_.page.empty() ? nullptr : &budget, has_norms(), &workspace_);
+      const Tensor map = chosen_map(o_.by_norms ? norm_weighted(seen.attentions, seen.value_norms) : seen.attentions, choice_);
       if (o_.json) list.push_back(to_json(seen, map));
       if (o_.page.empty() && !o_.json) draw(seen, map);
       seen_.push_back(std::move(seen));
@@ -57,6 +57,7 @@ class Viewed {
   }
 
  private:
+  bool has_norms() const { return o_.by_norms || !o_.page.empty(); }
   std::optional<double> similarity(const SeenImage& seen) const { return text_ ? similarity_to(*text_, seen) : std::nullopt; }
 
   // The class token's attention to the patches, [rows,columns]; without a class token the mean over all tokens.
@@ -79,14 +80,16 @@ class Viewed {
     append(text, cat(clip(printable(seen.name), width), "\n"));
     for (const std::int64_t i : best_classes(seen, 5)) append(text, wrap(cat(fixed(seen.logits.data<float>()[i], 2), "  ", printable(label_of_class(c, i))), width));
     if (const auto fit = similarity(seen)) append(text, wrap(cat(fixed(*fit, 2), "  ", printable(*o_.text)), width));
-    append(text, cat(wrap(cat(choice_.description(), "; what ", c.class_token ? "the class token" : "the mean token", " reads in each patch, in percent"), width), "\n"));
+    const Tensor patches = read_patches(map);
+    const char* const reader = c.class_token ? "the class token" : "the mean token";
+    append(text, cat(wrap(cat(choice_.description(), "; what ", reader, " reads in each patch, ", o_.by_norms ? cat(kNormWeighted, ", in percent of the largest, ", largest_text(patches)) : std::string("in percent")), width), "\n"));
     const auto numbered = [](std::int64_t count) {
       std::vector<std::string> names;
       for (std::int64_t i = 1; i <= count; ++i) names.push_back(cat(i));
       return names;
     };
-    const Tensor patches = read_patches(map);
-    append(text, render({.weights = patches, .rows = numbered(c.rows()), .columns = numbered(c.columns())}, width, colour_of_stdout()));
+    const Tensor shown = o_.by_norms ? in_units_of_largest(patches) : Tensor::copy_of(patches);
+    append(text, render({.weights = shown, .rows = numbered(c.rows()), .columns = numbered(c.columns())}, width, colour_of_stdout()));
     print(text);
   }
 
@@ -109,7 +112,8 @@ class Viewed {
       Json paths = Json::array();
       for (std::size_t i = 0; i < seen_.size(); ++i) {
         const SeenImage& seen = seen_[i];
-        const std::pair<const char*, const Tensor*> all[] = {{"pixels", &seen.pixels}, {"attentions", &seen.attentions}, {"hidden", &seen.hidden}, {"pooled", &seen.pooled}, {"logits", &seen.logits}, {"embedding", &seen.embedding}};
+        const Tensor none;
+        const std::pair<const char*, const Tensor*> all[] = {{"pixels", &seen.pixels}, {"attentions", &seen.attentions}, {"value_norms", o_.by_norms ? &seen.value_norms : &none}, {"hidden", &seen.hidden}, {"pooled", &seen.pooled}, {"logits", &seen.logits}, {"embedding", &seen.embedding}};
         for (const auto& [name, tensor] : all)
           if (*tensor) arrays.push_back({cat(name, seen_.size() == 1 ? std::string() : cat("_", i)), *tensor});
         paths.push_back(seen.name);
@@ -127,7 +131,7 @@ class Viewed {
     if (!o_.json) return;
     const models::VisionConfig& c = encoder_.config;
     print_json({{"model", {{"path", o_.model}, {"layers", c.layers}, {"heads", c.layer.heads}, {"width", c.layer.width}, {"rows", c.rows()}, {"columns", c.columns()}, {"prefix_tokens", c.prefix_tokens()}}},
-                {"map", app::to_json(choice_)},
+                {"map", app::to_json(choice_, o_.by_norms)},
                 {"images", std::move(list)},
                 {"text", o_.text ? Json(*o_.text) : Json(nullptr)},
                 {"files", std::move(files)}});
@@ -139,6 +143,7 @@ class Viewed {
     for (const SeenImage& seen : seen_) names.push_back(std::filesystem::path(seen.name).filename().string());
     viewer::Page page = page_frame(names, o_.model, o_.language, o_.vector_megabytes);
     page.start = start_of_images(c);
+    if (o_.by_norms) page.start += "&weighting=norm";
     std::vector<Tensor> shown;
     for (const SeenImage& seen : seen_) shown.push_back(shown_pixels(c, seen));
     for (std::size_t i = 0; i < seen_.size(); ++i) {

@@ -16,7 +16,7 @@ struct ImageView {
   std::optional<std::string> text;  // a text to show beside the images, for a model with encoders of images and of texts
   std::string page, arrays;         // empty: none is written
   std::optional<std::int64_t> layer, head;
-  bool mean = false, json = false;
+  bool mean = false, json = false, by_norms = false;  // by_norms: norm-weighted maps
   std::optional<viewer::Language> language;
   double vector_megabytes = 0;
 };

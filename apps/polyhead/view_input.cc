@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <memory>
 #include <string_view>
 #include <system_error>
@@ -15,6 +17,7 @@
 #include "core/join.h"
 #include "format.h"
 #include "polyhead/models/model_config.h"
+#include "polyhead/nn/value_norms.h"
 #include "terminal.h"
 #include "text_layout.h"
 
@@ -251,5 +254,30 @@ Tensor chosen_map(const Tensor& attentions, const HeadChoice& choice) {
   const ConstTensorView mean(sum.data(), {all.extent(2), all.extent(3)});
   return Tensor::copy_of(mean, DType::f32);
 }
+
+Tensor norm_weighted(const Tensor& attentions, const Tensor& norms) {
+  Tensor map = Tensor::copy_of(attentions);
+  nn::weight_by_norms(norms, map);
+  return map;
+}
+
+namespace {
+
+float largest_of(const Tensor& map) {
+  float largest = 0;
+  for (std::int64_t i = 0; i < map.numel(); ++i) largest = std::isfinite(map.data<float>()[i]) ? std::max(largest, map.data<float>()[i]) : largest;
+  return largest;
+}
+
+}  // namespace
+
+Tensor in_units_of_largest(const Tensor& map) {
+  Tensor scaled = Tensor::copy_of(map);
+  const float largest = largest_of(map);
+  for (std::int64_t i = 0; largest > 0 && i < scaled.numel(); ++i) scaled.data<float>()[i] /= largest;
+  return scaled;
+}
+
+std::string largest_text(const Tensor& map) { return fixed(largest_of(map), 4); }
 
 }  // namespace polyhead::app

@@ -78,4 +78,11 @@ HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int
 // The chosen map [T,S] in float32. attentions: [L,N,T,S], floating.
 Tensor chosen_map(const Tensor& attentions, const HeadChoice& choice);
 
+inline constexpr std::string_view kNormWeighted = "attention weights times the norms of the transformed values";
+// The norm-weighted maps [L,N,T,S] (Kobayashi et al. 2020): attentions [L,N,T,S] times norms [L,N,S].
+Tensor norm_weighted(const Tensor& attentions, const Tensor& norms);
+// A map divided by its largest element, for drawings in percent, and this element as text. Of a map without an element above 0, a copy.
+Tensor in_units_of_largest(const Tensor& map);
+std::string largest_text(const Tensor& map);
+
 }  // namespace polyhead::app

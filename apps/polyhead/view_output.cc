@@ -33,8 +33,8 @@ viewer::Page page_frame(const std::vector<std::string>& names, const std::string
   return page;
 }
 
-Json to_json(const HeadChoice& choice) {
-  return {{"layer", choice.layer ? Json(*choice.layer) : Json(nullptr)}, {"head", choice.head ? Json(*choice.head) : Json(nullptr)}, {"description", choice.description()}};
+Json to_json(const HeadChoice& choice, bool by_norms) {
+  return {{"layer", choice.layer ? Json(*choice.layer) : Json(nullptr)}, {"head", choice.head ? Json(*choice.head) : Json(nullptr)}, {"description", choice.description()}, {"weighting", by_norms ? "norm" : "attention"}};
 }
 
 }  // namespace polyhead::app

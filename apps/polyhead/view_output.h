@@ -24,6 +24,6 @@ void write_view_page(const std::string& path, const std::string& html, const Hea
 // A page to which no text is added yet. names: the names of its texts or images; the title is the first name and the number of further ones.
 viewer::Page page_frame(const std::vector<std::string>& names, const std::string& model, std::optional<viewer::Language> language, double vector_megabytes);
 
-Json to_json(const HeadChoice& choice);
+Json to_json(const HeadChoice& choice, bool by_norms);  // by_norms: the map is norm-weighted
 
 }  // namespace polyhead::app

@@ -23,4 +23,5 @@
 #include "polyhead/models/text_classifier.h"
 #include "polyhead/models/tokenizer.h"
 #include "polyhead/models/translator.h"
+#include "polyhead/models/value_norms.h"
 #include "polyhead/models/vision_encoder.h"

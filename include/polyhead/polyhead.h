@@ -43,6 +43,7 @@
 #include "polyhead/nn/seed.h"
 #include "polyhead/nn/stack_cache.h"
 #include "polyhead/nn/trace.h"
+#include "polyhead/nn/value_norms.h"
 #include "polyhead/quantize.h"
 #include "polyhead/relative_bias.h"
 #include "polyhead/score_function.h"

@@ -59,6 +59,10 @@ struct HeadVectors {
   std::optional<double> scale = {};  // absent: 1/sqrt(H)
   ConstTensorView bias = {};         // broadcasts to [layers,heads,T,S], floating
   ConstTensorView attend = {};       // broadcasts to [layers,heads,T,S], bool: true where the query may attend to the key; absent: everywhere
+  // Rotary positions (Su et al. 2021, eq. 34), for self attention: q and k are given after the rotation of pairs of features (a, b) to
+  // (a cos - b sin, a sin + b cos). The panel shows what the rotation adds to q . k. [layers or 1,T,R/2] floating, R <= H; absent: no rotation, or not known.
+  ConstTensorView rotary_cos = {}, rotary_sin = {};
+  bool rotary_neighbours = false;  // pair i is the features 2i and 2i + 1; false: i and i + R/2
 };
 
 // Predicts whether render() will write the q, k and v of a text into the page. render() writes the vectors of one text after the other while they fit into
@@ -97,6 +101,10 @@ struct Text {
   ConstTensorView pair_bias = {};
   std::vector<WithoutHead> without = {};  // one entry for each head that was switched off alone; the page shows these heads first
   std::optional<HeadVectors> vectors = {};
+  // [layers, heads, S], floating and not negative: |W_O^n v[s]|, the norms of the transformed value vectors (polyhead/nn/value_norms.h). With them the page has
+  // a switch between attention weights and attention weights times these norms (Kobayashi et al. 2020). Refused for pooled maps.
+  ConstTensorView value_norms = {};
+  std::int64_t width = 0;     // width E of the input of the attention layers, for the shapes that the page shows; 0: not known
   std::int64_t left_out = 0;  // count of the values of q, k and v that did not fit into the budget; the page names it as the reason why it cannot recompute a weight
 };
 

@@ -14,6 +14,7 @@
 #include "options.h"
 #include "polyhead/models/image_processor.h"
 #include "polyhead/models/image_text_model.h"
+#include "polyhead/models/value_norms.h"
 
 // Models of images that transformers or timm saved. The Python package polyhead/models names the outputs.
 namespace polyhead::python {
@@ -53,6 +54,7 @@ ByName run_vision_encoder(const HeldVisionEncoder& held, nb::handle pixels_given
   const Shape given = pixels.view().shape(), lead = given.first(std::max(given.size() - 3, 0)), of_layers = joined({c.layers}, lead);
   const Shape rows = joined(lead, {c.tokens(), c.layer.width}), heads = joined(of_layers, {c.layer.heads, c.tokens(), c.layer.width / c.layer.heads});
   models::VisionOutput output;
+  TensorView norms;
   NamedOutputs outputs(accumulation_dtype(c.layer.dtype), {{"hidden", &output.hidden, rows},
                                                            {"all_hidden", &output.all_hidden, joined({c.layers + 1}, rows)},
                                                            {"attentions", &output.attentions, joined(of_layers, {c.layer.heads, c.tokens(), c.tokens()})},
@@ -61,9 +63,14 @@ ByName run_vision_encoder(const HeldVisionEncoder& held, nb::handle pixels_given
                                                            {"embedding", &output.embedding, joined(lead, {model.embedding_width()})},
                                                            {"q", &output.q, heads},
                                                            {"k", &output.k, heads},
-                                                           {"v", &output.v, heads}});
+                                                           {"v", &output.v, heads},
+                                                           {"value_norms", &norms, heads.first(heads.size() - 1)}});
   outputs.want(wanted_given);
-  without_gil([&] { model.forward(pixels.view(), output, {.executor = threads ? &*threads : nullptr, .workspace = &held.workspace}); });
+  const ValuesForNorms values(norms, accumulation_dtype(c.layer.dtype), heads, &output.v);
+  without_gil([&] {
+    model.forward(pixels.view(), output, {.executor = threads ? &*threads : nullptr, .workspace = &held.workspace});
+    values.write(model, threads ? &*threads : nullptr);
+  });
   return outputs.take();
 }
 
@@ -85,6 +92,7 @@ ByName run_text_side(const HeldTextSide& held, nb::handle ids_given, nb::handle 
   const Shape shape = ids.view().shape(), lead = shape.first(shape.size() - 1), rows = joined(shape, {c.layer.width}), of_layers = joined({c.layers}, lead);
   const Shape heads = joined(of_layers, {c.layer.heads, shape[-1], c.layer.width / c.layer.heads});
   models::TextSideOutput output;
+  TensorView norms;
   NamedOutputs outputs(accumulation_dtype(c.layer.dtype), {{"hidden", &output.hidden, rows},
                                                            {"all_hidden", &output.all_hidden, joined({c.layers + 1}, rows)},
                                                            {"attentions", &output.attentions, joined(of_layers, {c.layer.heads, shape[-1], shape[-1]})},
@@ -92,9 +100,14 @@ ByName run_text_side(const HeldTextSide& held, nb::handle ids_given, nb::handle 
                                                            {"embedding", &output.embedding, joined(lead, {model.embedding_width()})},
                                                            {"q", &output.q, heads},
                                                            {"k", &output.k, heads},
-                                                           {"v", &output.v, heads}});
+                                                           {"v", &output.v, heads},
+                                                           {"value_norms", &norms, heads.first(heads.size() - 1)}});
   outputs.want(wanted_given);
-  without_gil([&] { model.forward({.ids = ids.view(), .attend_keys = attend_keys.view()}, output, {.executor = threads ? &*threads : nullptr, .workspace = &held.workspace}); });
+  const ValuesForNorms values(norms, accumulation_dtype(c.layer.dtype), heads, &output.v);
+  without_gil([&] {
+    model.forward({.ids = ids.view(), .attend_keys = attend_keys.view()}, output, {.executor = threads ? &*threads : nullptr, .workspace = &held.workspace});
+    values.write(model, threads ? &*threads : nullptr);
+  });
   return outputs.take();
 }
 

@@ -1,4 +1,5 @@
 #include "polyhead/maps.h"
+#include "polyhead/nn/value_norms.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -53,17 +54,58 @@ std::vector<std::int64_t> read_chosen(nb::handle chosen, const char* name, std::
   return all;
 }
 
+// The norms [*,N,S] of the chosen keys. Error if they are no norms of the call's keys.
+Tensor norms_of_keys(const ConstTensorView& norms, const MapsCall& call, const std::vector<std::int64_t>& keys) {
+  Shape expected = call.input.q.shape().first(call.input.q.rank() - 1);
+  expected[-1] = call.keys();
+  if (norms.shape() != expected || !is_floating(norms.dtype()))
+    throw nb::value_error(text("value_norms is ", info(norms.dtype()).name, " ", to_string(norms.shape()), "; it must be floating and [*,N,S] = ", to_string(expected)).c_str());
+  expected[-1] = std::ssize(keys);
+  Tensor chosen(norms.dtype(), expected);
+  for (std::int64_t i = 0; i < std::ssize(keys); ++i) {
+    const std::int64_t key = keys[static_cast<std::size_t>(i)];
+    if (key >= 0 && key < call.keys()) copy(norms.select(-1, key), chosen.view().select(-1, i));  // attention_map_part() refuses other keys
+  }
+  return chosen;
+}
+
+// The norms [*,N,S] of transformed value vectors. output_weight: [E,N*V], or None for a layer without an output projection.
+nb::object value_norms(nb::handle v_given, nb::handle weight_given, nb::handle num_threads) {
+  const Array v = Array::required(v_given, "v"), weight = Array::input(weight_given, "output_weight");
+  if (v.view().rank() < 3) throw nb::value_error(text("v is ", to_string(v.view().shape()), "; it must be [*,K,S,V]").c_str());
+  if (!is_floating(v.view().dtype())) throw nb::value_error(text("v is ", info(v.view().dtype()).name, "; it must be floating").c_str());
+  const std::int64_t width = v.view().extent(-1);
+  Shape shape = v.view().shape().first(v.view().rank() - 1);
+  nn::Linear output;
+  if (const TensorView& given = weight.view()) {
+    if (given.rank() != 2 || !is_floating(given.dtype()) || width == 0 || given.extent(1) % width != 0 || shape[-2] == 0 || given.extent(1) / width % shape[-2] != 0)
+      throw nb::value_error(text("output_weight is ", info(given.dtype()).name, " ", to_string(given.shape()), " and v ", to_string(v.view().shape()), " [*,K,S,V]; output_weight must be floating and [E,N*V], with N a multiple of K").c_str());
+    output.weight = Tensor::copy_of(given);
+    shape[-2] = given.extent(1) / width;
+  }
+  std::optional<LimitedThreads> threads = read_num_threads(num_threads);
+  const Result out("out", nb::none(), true, v_given, shape, v.view().dtype());
+  without_gil([&] { nn::value_norms(v.view(), output, out.view(), {.executor = threads ? &*threads : nullptr}); });
+  return out.object;
+}
+
 // The maps of the chosen rows and keys; None means all.
 nb::object maps(nb::handle q, nb::handle k, nb::handle chosen_rows, nb::handle chosen_keys, nb::handle options, nb::handle value, nb::handle out_given,
-                nb::handle k_scale, nb::handle progress) {
+                nb::handle k_scale, nb::handle progress, nb::handle norms_given) {
   const MapsCall call("maps", q, k, options, k_scale, progress);
   const MapValue map_value = read_map_value(value);
+  const Array norms = Array::input(norms_given, "value_norms");
+  if (norms.view() && map_value != MapValue::probability && map_value != MapValue::dropped)
+    throw nb::value_error("value_norms are multiplied by attention weights; value must be 'probability' or 'dropped'");
   const std::vector<std::int64_t> rows = read_chosen(chosen_rows, "rows", call.queries()), keys = read_chosen(chosen_keys, "keys", call.keys());
   const Result out = call.result("out", {static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(keys.size())}, out_given);
+  const bool some_keys = !chosen_keys.is_none(), some_rows = !chosen_rows.is_none();
+  const Tensor factors = norms.view() ? norms_of_keys(norms.view(), call, keys) : Tensor();
   without_gil([&] {
-    if (!chosen_keys.is_none()) return attention_map_part(call.input, rows, keys, out.view(), call.sdpa, map_value);
-    if (!chosen_rows.is_none()) return attention_map_rows(call.input, rows, out.view(), call.sdpa, map_value);
-    attention_map(call.input, out.view(), call.sdpa, map_value);
+    if (some_keys) attention_map_part(call.input, rows, keys, out.view(), call.sdpa, map_value);
+    else if (some_rows) attention_map_rows(call.input, rows, out.view(), call.sdpa, map_value);
+    else attention_map(call.input, out.view(), call.sdpa, map_value);
+    if (factors) nn::weight_by_norms(factors, out.view());
   });
   return out.object;
 }
@@ -168,7 +210,8 @@ nb::object rollout(nb::handle layers_given, nb::handle chosen_rows, nb::handle r
 }  // namespace
 
 void bind_maps(nb::module_& m) {
-  m.def("maps", &maps, any("q"), any("k"), any("rows"), any("keys"), any("options"), any("value"), any("out"), any("k_scale"), any("progress"));
+  m.def("maps", &maps, any("q"), any("k"), any("rows"), any("keys"), any("options"), any("value"), any("out"), any("k_scale"), any("progress"), any("value_norms"));
+  m.def("value_norms", &value_norms, any("v"), any("output_weight"), any("num_threads"));
   m.def("top_keys", &top_keys, any("q"), any("k"), any("top_k"), any("options"), any("k_scale"), any("progress"));
   m.def("head_statistics", &head_statistics, any("q"), any("k"), any("options"), any("k_scale"), any("progress"));
   m.def("pooled_map", &pooled_map, any("q"), any("k"), any("height"), any("width"), any("options"), any("k_scale"), any("pooling"), any("progress"));

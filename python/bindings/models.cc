@@ -20,6 +20,7 @@
 #include "polyhead/models/sequence_to_sequence_model.h"
 #include "polyhead/models/text_classifier.h"
 #include "polyhead/models/translator.h"
+#include "polyhead/models/value_norms.h"
 
 // Bindings of models: those that `polyhead train` made, and text models in folders of transformers. The Python package polyhead/models names the outputs.
 namespace polyhead::python {
@@ -101,23 +102,27 @@ ByName run_text_encoder(const HeldTextEncoder& held, nb::handle ids_given, nb::h
   const DType dtype = config.dtype == DType::f64 ? DType::f64 : DType::f32;
   const Shape rows = joined(shape, {config.width}), of_layers = joined({config.layers}, lead), heads = joined(of_layers, {config.heads, shape[-1], config.width / config.heads});
   models::BertOutput output;
+  TensorView norms;
   const std::tuple<std::string_view, TensorView*, Shape> all[] = {{"hidden", &output.hidden, rows},
                                                                   {"all_hidden", &output.all_hidden, joined({config.layers + 1}, rows)},
                                                                   {"attentions", &output.attentions, joined(of_layers, {config.heads, shape[-1], shape[-1]})},
                                                                   {"q", &output.q, heads},
                                                                   {"k", &output.k, heads},
-                                                                  {"v", &output.v, heads}};
+                                                                  {"v", &output.v, heads},
+                                                                  {"value_norms", &norms, heads.first(heads.size() - 1)}};
   std::vector<std::pair<std::string, Tensor>> results;
   results.reserve(std::size(all));
   for (const std::string& name : read_words(wanted_given, "outputs")) {
     const auto known = std::ranges::find(all, name, [](const auto& row) { return std::get<0>(row); });
-    if (known == std::end(all)) throw nb::value_error(text("outputs has '", name, "'; hidden, all_hidden, attentions, q, k and v are known").c_str());
+    if (known == std::end(all)) throw nb::value_error(text("outputs has '", name, "'; hidden, all_hidden, attentions, q, k, v and value_norms are known").c_str());
     TensorView& view = *std::get<1>(*known);
     const bool is_hidden = name.ends_with("hidden");  // these outputs are written in the model's dtype
     if (!view) view = results.emplace_back(name, Tensor::uninitialised(is_hidden ? config.dtype : dtype, std::get<2>(*known))).second.view();
   }
+  const ValuesForNorms values(norms, dtype, heads, &output.v);
   without_gil([&] {
     held.model.forward({.ids = ids.view(), .segments = segments.view(), .attend_keys = attend_keys.view()}, output, {.executor = threads ? &*threads : nullptr, .workspace = &held.workspace});
+    values.write(held.model, threads ? &*threads : nullptr);
     for (auto& [name, tensor] : results)
       if (tensor.dtype() != dtype) tensor = Tensor::copy_of(Tensor(std::move(tensor)), dtype);
   });
@@ -142,16 +147,20 @@ ByName run_language_model(const HeldLanguageModel& held, nb::handle ids_given, n
   const nn::LayerConfig& layer = config.layer;
   const Shape rows = joined(shape, {layer.width}), heads = joined(lead, {layer.heads, shape[-1], layer.head_width}), kv_heads = joined(lead, {layer.kv_heads, shape[-1], layer.head_width});
   models::LanguageOutput output;
+  TensorView norms;
   NamedOutputs outputs(accumulation_dtype(layer.dtype), {{"logits", &output.logits, joined(shape, {config.vocabulary})},
                                                          {"hidden", &output.hidden, rows},
                                                          {"all_hidden", &output.all_hidden, joined({config.layers + 1}, rows)},
                                                          {"attentions", &output.attentions, joined(joined({config.layers}, lead), {layer.heads, shape[-1], shape[-1]})},
                                                          {"q", &output.q, joined({config.layers}, heads)},
                                                          {"k", &output.k, joined({config.layers}, kv_heads)},
-                                                         {"v", &output.v, joined({config.layers}, kv_heads)}});
+                                                         {"v", &output.v, joined({config.layers}, kv_heads)},
+                                                         {"value_norms", &norms, joined(joined({config.layers}, lead), {layer.heads, shape[-1]})}});
   outputs.want(wanted_given);
+  const ValuesForNorms values(norms, accumulation_dtype(layer.dtype), joined({config.layers}, kv_heads), &output.v);
   without_gil([&] {
     held.model.forward({.ids = ids.view(), .attend_keys = attend_keys.view()}, output, {.executor = threads ? &*threads : nullptr, .workspace = &held.workspace});
+    values.write(held.model, threads ? &*threads : nullptr);
   });
   return outputs.take();
 }

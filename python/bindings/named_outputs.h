@@ -10,6 +10,7 @@
 
 #include "arrays.h"
 #include "options.h"
+#include "polyhead/models/value_norms.h"
 #include "text.h"
 
 namespace polyhead::python {
@@ -35,6 +36,28 @@ inline Shape joined(Shape first, const Shape& rest) {
   for (const std::int64_t extent : rest) first.push_back(extent);
   return first;
 }
+
+// The values v of a pass whose value_norms are wanted: the output v of the pass, or a tensor of its own if v is not wanted. The caller's view of v outlives this object.
+class ValuesForNorms {
+ public:
+  ValuesForNorms(TensorView norms, DType dtype, const Shape& shape, TensorView* v) : norms_(norms), v_(v) {
+    if (!norms || *v) return;
+    own_ = Tensor::uninitialised(dtype, shape);
+    *v = own_;
+  }
+  // Call after the pass.
+  template <class Model>
+  void write(const Model& model, Executor* executor) const {
+    if (!norms_) return;
+    const Tensor norms = models::value_norms(model, *v_, {.executor = executor});
+    copy(norms, norms_);
+  }
+
+ private:
+  TensorView norms_;
+  TensorView* v_;
+  Tensor own_;
+};
 
 class NamedOutputs {
  public:

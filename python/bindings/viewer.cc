@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <list>
 
 #include "bind.h"
@@ -97,14 +98,26 @@ viewer::Text read_set(nb::handle object, Kept& kept) {
   const auto given = [&](const char* name) { return vectors.contains(name) ? ConstTensorView(kept.maps.emplace_back(vectors[name], name).view) : ConstTensorView(); };
   if (vectors.size() > 0) set.vectors = viewer::HeadVectors{.q = given("q"), .k = given("k"), .v = given("v"), .bias = given("bias"), .attend = given("attend")};
   if (vectors.contains("scale")) set.vectors->scale = read_number(vectors["scale"], "scale");
+  if (const nb::object norms = object["value_norms"]; !norms.is_none()) {
+    kept.arrays.push_back(Array::required(norms, "value_norms"));
+    set.value_norms = kept.arrays.back().view();
+  }
   for (const nb::handle one : object["without"]) set.without.push_back({nb::cast<std::int64_t>(one[0]), nb::cast<std::int64_t>(one[1]), read_number(one[2], "without")});
   for (const nb::handle tab : object["tabs"]) set.tabs.push_back(read_set(tab, kept));
   return set;
 }
 
-std::string page(nb::handle texts, nb::handle title, nb::handle language, nb::handle values, nb::handle measure) {
+// Returns true for norm-weighted maps.
+bool read_weighting(nb::handle given) {
+  constexpr Choices<bool, 2> kWeightings{{{"attention", false}, {"norm", true}}};
+  return choice("weighting", read_word(given, "weighting"), kWeightings);
+}
+
+constexpr const char* kNormAddress = "#weighting=norm";  // opens a page with norm-weighted maps
+
+std::string page(nb::handle texts, nb::handle title, nb::handle language, nb::handle values, nb::handle measure, nb::handle start) {
   Kept kept;
-  viewer::Page page{.title = read_word(title, "title"), .language = read_language(language), .vector_megabytes = read_number(values, "values")};
+  viewer::Page page{.title = read_word(title, "title"), .start = read_word(start, "start"), .language = read_language(language), .vector_megabytes = read_number(values, "values")};
   if (!measure.is_none()) page.without_measure = {.name = read_word(measure[0], "without_measure"), .measured_in = read_word(measure[1], "without_measure")};
   for (const nb::handle text : texts) page.texts.push_back(read_set(text, kept));
   return without_gil([&] { return viewer::render(page); });
@@ -112,13 +125,14 @@ std::string page(nb::handle texts, nb::handle title, nb::handle language, nb::ha
 
 // Every head of a sentence model on each text, as `polyhead view` shows it.
 std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_object, nb::handle title_object, nb::handle truncate_flag,
-                       nb::handle language_name, nb::handle megabytes, nb::handle heads, nb::handle new_tokens) {
+                       nb::handle language_name, nb::handle megabytes, nb::handle heads, nb::handle new_tokens, nb::handle weighting) {
   const std::string model_path = read_path(source, "source");
   const std::vector<std::string> texts = read_words(text_list, "text");
   const std::optional<std::string> pair = read_optional_word(pair_object, "pair"), title = read_optional_word(title_object, "title");
   if (pair && texts.size() != 1) {
     throw nb::value_error(text("pair is the second part of one text; there are ", texts.size(), " texts").c_str());
   }
+  const bool by_norms = read_weighting(weighting);
   const bool truncate = read_flag(truncate_flag, "truncate");
   const viewer::Language language = read_language(language_name);
   const double values = read_number(megabytes, "values");
@@ -133,6 +147,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   }
   return without_gil([&] {
     const models::AnyTextModel::Sizes& sizes = model->sizes();
+    if (by_norms && sizes.kind == models::TextModelKind::two_sides) fail(ErrorCode::unsupported, "weighting is 'norm', and polyhead keeps no values of models with an encoder and a decoder; encoders and decoders have norm-weighted maps");
     const auto when_too_long = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error;
     for (std::int64_t layer = 0; all_heads && layer < sizes.layers; ++layer)
       for (std::int64_t head = 0; head < sizes.heads; ++head) off.emplace_back(layer, head);
@@ -144,11 +159,16 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
     std::vector<std::int64_t> lengths;
     for (const std::string& text : texts) lengths.push_back(std::ssize(all_tokens.emplace_back(model->tokenize(text, pair, when_too_long, generate)).ids));
     const std::vector<std::int64_t> sides = app::pooled_sides(sizes, lengths, generate);
+    if (by_norms) {
+      if (const auto pooled = std::ranges::find_if(sides, [](std::int64_t side) { return side != 0; }); pooled != sides.end())
+        fail(ErrorCode::unsupported, "weighting is 'norm', and text ", pooled - sides.begin() + 1, " is so long that the page has pooled maps, which are not norm-weighted; give a shorter text");
+      page.start = kNormAddress;
+    }
     for (std::size_t i = 0; i < texts.size(); ++i) {
       const std::int64_t numbers = sizes.head_vectors * (lengths[i] + generate);  // the count of numbers in q, k and v
       const bool fits = sides[i] == 0 && budget.take(numbers);
       left_out.push_back(fits || sides[i] != 0 ? 0 : numbers);
-      results.push_back(model->run(std::move(all_tokens[i]), {.attentions = sides[i] == 0, .pooled = sides[i], .head_vectors = fits, .generate = generate}));
+      results.push_back(model->run(std::move(all_tokens[i]), {.attentions = sides[i] == 0, .pooled = sides[i], .head_vectors = fits, .value_norms = sides[i] == 0 && sizes.kind != models::TextModelKind::two_sides, .generate = generate}));
     }
     for (std::size_t i = 0; i < texts.size(); ++i) {
       std::vector<viewer::WithoutHead> without;
@@ -160,12 +180,13 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
 }
 
 // A page with every head of an encoder of images, for each image, uint8 [height,width,3]. text: None, or a text for the model's text encoder, shown beside each image.
-std::string image_page(nb::handle source, nb::handle image_list, nb::handle names, nb::handle text_object, nb::handle title, nb::handle language_name, nb::handle megabytes) {
+std::string image_page(nb::handle source, nb::handle image_list, nb::handle names, nb::handle text_object, nb::handle title, nb::handle language_name, nb::handle megabytes, nb::handle weighting) {
   const std::string path = read_path(source, "source");
   std::vector<Array> images;
   for (const nb::handle image : image_list) images.push_back(Array::required(image, "image"));
   const std::vector<std::string> called = read_words(names, "text");
   const std::optional<std::string> text = read_optional_word(text_object, "text");
+  const bool by_norms = read_weighting(weighting);
   viewer::VectorBudget budget(read_number(megabytes, "values"));
   viewer::Page page{.title = read_word(title, "title"), .language = read_language(language_name), .vector_megabytes = read_number(megabytes, "values")};
   return without_gil([&] {
@@ -179,10 +200,10 @@ std::string image_page(nb::handle source, nb::handle image_list, nb::handle name
     if (text) {
       app::require_both_sides(path);
       const std::unique_ptr<models::AnyTextModel> side = models::load_any_text_model(path);
-      beside = app::see_text_beside(path, *side, *text, side->tokenize(*text, std::nullopt, models::WhenTooLong::error), &budget);
+      beside = app::see_text_beside(path, *side, *text, side->tokenize(*text, std::nullopt, models::WhenTooLong::error), &budget, true);
     }
     for (std::size_t i = 0; i < images.size(); ++i) {
-      seen.push_back(app::see_image(encoder, processor, called.at(i), images[i].view(), &budget, &workspace));
+      seen.push_back(app::see_image(encoder, processor, called.at(i), images[i].view(), &budget, true, &workspace));
       shown.push_back(app::shown_pixels(encoder.config, seen.back()));
     }
     for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -190,6 +211,7 @@ std::string image_page(nb::handle source, nb::handle image_list, nb::handle name
       if (beside) app::show_text_beside(*beside, seen[i], page.texts.back());
     }
     page.start = app::start_of_images(encoder.config);
+    if (by_norms) page.start += "&weighting=norm";
     return viewer::render(page);
   });
 }
@@ -198,9 +220,9 @@ std::string image_page(nb::handle source, nb::handle image_list, nb::handle name
 
 void bind_viewer(nb::module_& m) {
   m.attr("most_attention_weights") = viewer::kMaxAttentionWeights;
-  m.def("page", &page, any("texts"), any("title"), any("lang"), any("values"), any("without_measure"));
-  m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"), any("values"), any("without"), any("generate"));
-  m.def("image_page", &image_page, any("source"), any("images"), any("names"), any("text"), any("title"), any("lang"), any("values"));
+  m.def("page", &page, any("texts"), any("title"), any("lang"), any("values"), any("without_measure"), any("start"));
+  m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"), any("values"), any("without"), any("generate"), any("weighting"));
+  m.def("image_page", &image_page, any("source"), any("images"), any("names"), any("text"), any("title"), any("lang"), any("values"), any("weighting"));
 }
 
 }  // namespace polyhead::python

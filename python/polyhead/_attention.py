@@ -8,7 +8,7 @@ from typing import Generic, Literal, Union, cast, overload
 from . import _core
 from ._options import A, Array, MapValue, NamedTuple, NumPyArray, RelativeBias, SdpaOptions, Unpack, takes
 
-__all__ = ["Gradients", "RelativeBias", "TopKeys", "alibi_slopes", "backends", "dropout_keep_bits", "explain", "head_divergence", "head_statistics", "key_mass", "key_sums", "local_blocks", "map_windows", "maps", "pooled_map", "quantize_rows", "relative_bucket", "rollout", "sdpa", "sdpa_backward"]
+__all__ = ["Gradients", "RelativeBias", "TopKeys", "alibi_slopes", "backends", "dropout_keep_bits", "explain", "head_divergence", "head_statistics", "key_mass", "key_sums", "local_blocks", "map_windows", "maps", "pooled_map", "quantize_rows", "relative_bucket", "rollout", "sdpa", "sdpa_backward", "value_norms"]
 
 # The docstring of `maps` explains these types.
 Progress = Union[Callable[[int, int], object], None]
@@ -257,7 +257,7 @@ def relative_bucket(distance: int, buckets: int, *, bidirectional: bool = True, 
 @overload
 def maps(
     q: A, k: Array, *, rows: Sequence[int] | None = None, keys: Sequence[int] | None = None, top_k: None = None, value: MapValue = "probability", out: A | None = None,
-    k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions],
+    k_scale: Array | None = None, progress: Progress = None, value_norms: Array | None = None, **options: Unpack[SdpaOptions],
 ) -> A: ...  # fmt: skip
 @overload
 def maps(q: A, k: Array, *, top_k: int, k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions]) -> TopKeys[A]: ...
@@ -273,6 +273,7 @@ def maps(
     out: A | None = None,
     k_scale: Array | None = None,
     progress: Progress = None,
+    value_norms: Array | None = None,
     **options: Unpack[SdpaOptions],
 ) -> A | TopKeys[A]:
     """Attention maps: ``p = softmax(score)`` of every head, computed from q and k (Dao et al. 2022, appendix B).
@@ -289,6 +290,8 @@ def maps(
         k_scale: scales of an int8 k, as given to `sdpa`.
         progress: a function, called as ``progress(done, total)`` in the calling thread after every few hundred rows, and at the end with done equal to total. If the
             function raises an exception, the computation ends with that exception.
+        value_norms: ``[*,N,S]``, as `value_norms` computes them: return norm-weighted maps, p times these norms (Kobayashi et al. 2020), whose rows do not sum to 1.
+            Where p is 0 the result is 0. With value "probability" or "dropped"; not together with top_k.
         options: as given to `sdpa`.
 
     Returns:
@@ -298,12 +301,33 @@ def maps(
         ValueError, TypeError: as `sdpa`.
     """
     if top_k is not None:
-        if rows is not None or keys is not None or value != "probability" or out is not None:
-            raise ValueError("top_k returns probabilities of all rows; it may not be combined with rows, keys, value or out")
+        if rows is not None or keys is not None or value != "probability" or out is not None or value_norms is not None:
+            raise ValueError("top_k returns probabilities of all rows; it may not be combined with rows, keys, value, out or value_norms")
         return TopKeys(*_core.top_keys(q, k, top_k, options, k_scale, progress))
     if (rows is not None or keys is not None) and out is not None:
         raise ValueError("out holds all rows; it may not be combined with rows or keys")
-    return cast("A", _core.maps(q, k, rows, keys, options, value, out, k_scale, progress))
+    return cast("A", _core.maps(q, k, rows, keys, options, value, out, k_scale, progress, value_norms))
+
+
+def value_norms(v: A, output_weight: Array | None, *, num_threads: int | None = None) -> A:
+    """How large the vectors are that attention weights multiply (Kobayashi et al. 2020, "Attention is Not Only a Weight").
+
+    A layer's output for query t is the sum over heads n and keys s of ``p[n,t,s] f[n,s]``, plus the bias of the output projection, with
+    ``f[n,s] = W_O^n v[n // (N // K),s]``; their f(x) is ``(x W^V + b^V) W^O``. ``W_O^n`` are the columns ``[n V, (n+1) V)`` of output_weight. A norm-weighted map
+    is ``p[n,t,s] |f[n,s]|``: ``maps(q, k, value_norms=...)``.
+
+    Args:
+        v: ``[*,K,S,V]``, floating, the projected values of each head.
+        output_weight: ``[E,N*V]``, floating, as ``torch.nn.Linear``'s weight; None for a layer without an output projection.
+        num_threads: as `sdpa`.
+
+    Returns:
+        ``[*,N,S]``, Euclidean norms, in the dtype of v. One number for each key and head: queries do not matter.
+
+    Raises:
+        ValueError, TypeError: an array of another shape or dtype.
+    """
+    return cast("A", _core.value_norms(v, output_weight, num_threads))
 
 
 @takes(SdpaOptions)

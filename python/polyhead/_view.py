@@ -10,7 +10,7 @@ from typing import Any, Literal
 from . import _core
 from ._capture import Capture
 from ._options import Array
-from ._view_arguments import Annotations, Computation, MapArguments, ModelCall, PageSize, check_call, check_groups, check_measure, check_vector_megabytes, given
+from ._view_arguments import Annotations, Computation, MapArguments, ModelCall, PageSize, check_call, check_groups, check_measure, check_vector_megabytes, check_weighting, given
 from ._view_capture import captured_sets, plain_layers, tabs_of
 from ._view_pooled import check_pooling, computed
 from ._view_sets import heads_off, images_of_model, sets
@@ -64,6 +64,7 @@ def view(
     computation: Computation = Computation(),
     size: PageSize = PageSize(),
     call: ModelCall = ModelCall(),
+    weighting: Literal["attention", "norm"] = "attention",
     title: str | None = None,
     lang: Literal["en", "zh"] | None = None,
     path: str | os.PathLike[str] | None = None,
@@ -99,6 +100,9 @@ def view(
             `view` computes the attention weights from.
         size: how much the page holds: pooled maps, and megabytes for q, k and v.
         call: with a model: the second part of a text, tokens to generate, and whether long texts are shortened.
+        weighting: what the page shows first. ``"norm"``: norm-weighted maps, each attention weight times the norm of the value vector that it multiplies, transformed
+            by the head's slice of the output projection (Kobayashi et al. 2020). The reader can switch if the page has these norms: those of a model's folder (except
+            encoder-decoders and pooled maps), or ``computation.value_norms``. A `Capture` has no values.
         title: title of the page.
         lang: language of the page, ``"en"`` or ``"zh"``; default: what the reader's browser prefers.
         path: also write the page there.
@@ -116,6 +120,7 @@ def view(
     is_model = isinstance(source, (str, os.PathLike))
     check_call(call)
     check_vector_megabytes(size.vector_megabytes)
+    check_weighting(weighting)
     check_measure(annotations.without_measure, without, is_model)
     check_pooling(size.pooling)
     if not is_model:
@@ -126,10 +131,14 @@ def view(
     elif wrong := [*given(computation, "causal"), *given(size, "pooled_blocks"), *given(computation, "progress")]:
         raise ValueError(f"{' and '.join(wrong)}: only for attention weights that view computes from q and k, if source is not given")
     if not is_model:
-        page = Page(_core.page(_texts(arguments), "polyhead" if title is None else title, lang, size.vector_megabytes, annotations.without_measure))
+        if weighting == "norm" and computation.value_norms is None:
+            missing = "polyhead.capture records attention weights and no values" if isinstance(source, Capture) else "source has attention weights and no values"
+            raise ValueError(f"weighting is 'norm', and {missing}; give computation=Computation(value_norms=polyhead.value_norms(v, output_weight))")
+        start = "#weighting=norm" if weighting == "norm" else ""
+        page = Page(_core.page(_texts(arguments), "polyhead" if title is None else title, lang, size.vector_megabytes, annotations.without_measure, start))
     else:
         _refuse_weights(arguments)
-        page = Page(_image_page(arguments, call, title, lang, size) if image is not None else _text_page(arguments, call, title, lang, size))
+        page = Page(_image_page(arguments, call, title, lang, size, weighting) if image is not None else _text_page(arguments, call, title, lang, size, weighting))
     if path is not None:
         page.save(path)
     return page
@@ -145,6 +154,8 @@ def _computed(arguments: MapArguments, size: PageSize) -> MapArguments:
         return arguments._replace(source=source, computation=computation._replace(attend=attend))
     if computation.v is not None:
         raise ValueError(f"v is for the computation of a single weight, and the page has pooled maps of {T} x {S} tokens, whose cells are blocks")
+    if computation.value_norms is not None:
+        raise ValueError(f"value_norms are for maps of single keys, and the page has pooled maps of {T} x {S} tokens, whose cells are blocks")
     tokens, keys = arguments.tokens, arguments.keys
     return arguments._replace(
         source=source,
@@ -171,25 +182,25 @@ def _refuse_weights(arguments: MapArguments) -> None:
     if arguments.text is None and arguments.image is None:
         raise ValueError("text is missing; source is the folder of a model, which needs a text, or, if it is a model of images, an image")
     wrong = {
-        **given(arguments, "tokens", "keys"), **arguments.annotations._asdict(), **given(arguments.computation, "gate", "pair_bias"), **given(arguments, "patches", "pooling"), **arguments.vectors(),
+        **given(arguments, "tokens", "keys"), **arguments.annotations._asdict(), **given(arguments.computation, "gate", "pair_bias", "value_norms"), **given(arguments, "patches", "pooling"), **arguments.vectors(),
     }  # fmt: skip
     if names := [name for name, value in wrong.items() if value is not None]:
         raise ValueError(f"{' and '.join(names)}: for attention weights; source is the folder of a model, which has its own")
 
 
-def _image_page(arguments: MapArguments, call: ModelCall, title: str | None, lang: str | None, size: PageSize) -> str:
+def _image_page(arguments: MapArguments, call: ModelCall, title: str | None, lang: str | None, size: PageSize, weighting: str) -> str:
     if wrong := [*given(arguments, "without"), *_named(call)]:
         raise ValueError(f"{' and '.join(wrong)}: for texts, and image is given; view(folder, text) without image shows only the maps of the model's text encoder")
     if arguments.text is not None and not isinstance(arguments.text, str):
         raise ValueError("text is a list, and image is given; together with images, give one text, to a model with an image encoder and a text encoder (CLIP, SigLIP)")
     images = images_of_model(arguments.image)
     names = ["image"] if len(images) == 1 else [f"image {place + 1}" for place in range(len(images))]
-    return _core.image_page(arguments.source, images, names, arguments.text, names[0] if title is None else title, lang, size.vector_megabytes)
+    return _core.image_page(arguments.source, images, names, arguments.text, names[0] if title is None else title, lang, size.vector_megabytes, weighting)
 
 
-def _text_page(arguments: MapArguments, call: ModelCall, title: str | None, lang: str | None, size: PageSize) -> str:
+def _text_page(arguments: MapArguments, call: ModelCall, title: str | None, lang: str | None, size: PageSize, weighting: str) -> str:
     texts = [arguments.text] if isinstance(arguments.text, str) else arguments.text
-    return _core.model_page(arguments.source, texts, call.pair, title, call.truncate, lang, size.vector_megabytes, heads_off(arguments.without), call.generate)
+    return _core.model_page(arguments.source, texts, call.pair, title, call.truncate, lang, size.vector_megabytes, heads_off(arguments.without), call.generate, weighting)
 
 
 def _texts(arguments: MapArguments) -> list[dict[str, Any]]:

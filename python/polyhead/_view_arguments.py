@@ -54,6 +54,8 @@ class Computation(NamedTuple):
         gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; the page shows them as a strip beside the map.
         pair_bias: what was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without it.
         progress: without source: as in `maps`.
+        value_norms: ``[layers, heads, S]``, for a batch ``[layers, B, heads, S]``, as `value_norms` computes them from v and the output projection: the page then
+            has a switch to norm-weighted maps, each attention weight times the norm of its key (Kobayashi et al. 2020).
 
     Raises:
         ValueError, TypeError: raised by the call of `view`, for fields that do not fit.
@@ -69,6 +71,7 @@ class Computation(NamedTuple):
     gate: Any = None
     pair_bias: Array | None = None
     progress: Callable[[int, int], object] | None = None
+    value_norms: Any = None
 
 
 class PageSize(NamedTuple):
@@ -149,6 +152,13 @@ def check_call(call: ModelCall) -> None:
         raise TypeError(f"generate is of type {type(call.generate).__name__}; it must be an int")
     if call.generate < 0:
         raise ValueError(f"generate is {call.generate}; it must be 0 tokens or more")
+
+
+def check_weighting(weighting: object) -> None:
+    if not isinstance(weighting, str):
+        raise TypeError(f"weighting is of type {type(weighting).__name__}; it must be 'attention' or 'norm'")
+    if weighting not in ("attention", "norm"):
+        raise ValueError(f"weighting is {weighting!r}; it must be 'attention' or 'norm'")
 
 
 def check_vector_megabytes(megabytes: object) -> None:

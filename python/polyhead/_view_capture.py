@@ -489,7 +489,7 @@ def captured_sets(tabs: list[_Tab], arguments: MapArguments) -> list[dict[str, A
     """The texts of a page, each with its further sets as tabs. Sequence i of each set is in text i. The sets may have different numbers of sequences."""
     names = _names(tabs) if len(tabs) > 1 else [""]
     annotations, text = arguments.annotations, arguments.text
-    refused = {**given(annotations, "axes"), **given(arguments.computation, "gate", "pair_bias"), **given(arguments, "image", "patches", "without"), **arguments.vectors()}
+    refused = {**given(annotations, "axes"), **given(arguments.computation, "gate", "pair_bias", "value_norms"), **given(arguments, "image", "patches", "without"), **arguments.vectors()}
     if wrong := list(refused):
         sets = f"the capture has {len(tabs)}: {', '.join(names)}; captured.select(prefix) selects some of its calls" if len(tabs) > 1 else "the capture has pooled maps or steps with a cache"
         raise ValueError(f"{' and '.join(wrong)}: for one set of maps of single tokens; {sets}")

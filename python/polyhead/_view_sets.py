@@ -169,7 +169,7 @@ def _pooled(tabs: list[_Maps], arguments: MapArguments) -> _Maps:
     if len(tabs) > 1 or tabs[0].batch is not None:
         raise ValueError("pooling is for one set of maps of one text; source has several")
     tokens, keys = arguments.tokens, arguments.keys
-    of_tokens = {**given(arguments.annotations, "special", "segments", "block_keys", "links", "possible_links"), **given(arguments.computation, "gate", "pair_bias"), **given(arguments, "image")}
+    of_tokens = {**given(arguments.annotations, "special", "segments", "block_keys", "links", "possible_links"), **given(arguments.computation, "gate", "pair_bias", "value_norms"), **given(arguments, "image")}
     if wrong := list(of_tokens):
         raise ValueError(f"{' and '.join(wrong)}: for single tokens, and the cells of pooled maps are blocks")
     if tokens is None:
@@ -384,7 +384,7 @@ def _require_one_set(arguments: MapArguments, tabs: list[_Maps]) -> None:
     if len(tabs) == 1:
         return
     listed = f"for one set of maps; source has {len(tabs)}: {', '.join(tab.name for tab in tabs)}"
-    for name in (*given(arguments.annotations, "axes"), *given(arguments.computation, "gate", "pair_bias"), *given(arguments, "image", "without")):
+    for name in (*given(arguments.annotations, "axes"), *given(arguments.computation, "gate", "pair_bias", "value_norms"), *given(arguments, "image", "without")):
         raise ValueError(f"{name} is {listed}")
     if vectors := arguments.vectors():
         raise ValueError(f"{', '.join(vectors)}: {listed}")
@@ -398,6 +398,22 @@ def _gates(gate: Any, count: int | None, batch: int | None) -> Any:
     if texts != batch:
         raise ValueError(f"gate has a batch of {texts} and source of {batch}")
     return gates
+
+
+def _norms(norms: Any, place: int, batch: int | None) -> Any:
+    """The norms [layers, heads, S] of one text."""
+    if norms is None:
+        return None
+    import numpy as np
+
+    layers = norms if isinstance(norms, (list, tuple)) else [norms]
+    _refuse_gradients(layers, "value_norms")
+    array = np.stack([np.asarray(layer) for layer in norms]) if isinstance(norms, (list, tuple)) else np.asarray(norms)
+    if batch is None:
+        return array
+    if array.ndim != 4 or array.shape[1] != batch:
+        raise ValueError(f"value_norms is {list(array.shape)}; for {batch} texts it must be [layers, B, heads, S]")
+    return array[:, place]
 
 
 def _require_pair_bias(pair_bias: Any, values: Any) -> None:
@@ -466,7 +482,7 @@ def _text(arguments: MapArguments, tabs: list[_Maps], place: int, gates: Any, im
             text=(text if isinstance(text, str) else text[place] if text is not None else "" if batch is None else str(place)),
             name=tab.name, pooling=arguments.pooling, attentions=tab.of(place), queries=query, keys=key, axes=annotations.axes, block_keys=blocked if masked else None,
             links=pairs(links, "links") if linked else None, possible_links=pairs(possible, "possible_links"),
-            gate=gates if gates is None or batch is None else [layer[place] for layer in gates], pair_bias=arguments.computation.pair_bias, image=image, vectors=vectors, without=changes,
+            gate=gates if gates is None or batch is None else [layer[place] for layer in gates], pair_bias=arguments.computation.pair_bias, image=image, vectors=vectors, without=changes, value_norms=_norms(arguments.computation.value_norms, place, batch),
         ))  # fmt: skip
     if annotations.links is not None and len(tabs) > 1 and not any(tab.sides == ("query", "key") for tab in tabs):
         raise ValueError(f"links are for cross-attention; source has {', '.join(tab.name for tab in tabs)}")
@@ -474,11 +490,11 @@ def _text(arguments: MapArguments, tabs: list[_Maps], place: int, gates: Any, im
     return found[0]
 
 
-def described(*, text: str, name: str, pooling: str | None, attentions: Any, queries: Side, keys: Side, block_keys: Any, links: Any, possible_links: Any, axes: Any = None, gate: Any = None, pair_bias: Any = None, image: Any = None, vectors: Mapping[str, Any] | None = None, without: Any = ()) -> dict[str, Any]:
+def described(*, text: str, name: str, pooling: str | None, attentions: Any, queries: Side, keys: Side, block_keys: Any, links: Any, possible_links: Any, axes: Any = None, gate: Any = None, pair_bias: Any = None, image: Any = None, vectors: Mapping[str, Any] | None = None, without: Any = (), value_norms: Any = None) -> dict[str, Any]:
     """A set of maps in the form that the bindings read."""
     return {
         "text": text, "name": name, "pooling": pooling, "attentions": attentions, "queries": queries.described(), "keys": None if queries is keys else keys.described(),
         "query_axis": axes[0] if axes else "", "key_axis": axes[1] if axes else "",
         "block_keys": None if block_keys is None else [bool(flag) for flag in keys.checked("block_keys", block_keys, (0, 1), "True or False")],
-        "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, "image": image, "vectors": {} if vectors is None else vectors, "without": without, "tabs": [],
+        "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, "image": image, "vectors": {} if vectors is None else vectors, "without": without, "value_norms": value_norms, "tabs": [],
     }  # fmt: skip

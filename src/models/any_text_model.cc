@@ -15,6 +15,7 @@
 #include "polyhead/models/language_model.h"
 #include "polyhead/models/model_config.h"
 #include "polyhead/models/sequence_to_sequence_model.h"
+#include "polyhead/models/value_norms.h"
 
 namespace polyhead::models {
 namespace {
@@ -35,7 +36,7 @@ class AnyEncoder final : public AnyTextModel {
 
   TextRun run(TokenizedText tokens, const TextRunOptions& options) const override {
     require_no_answer(options.generate);
-    return text_run_of(model_.run(std::move(tokens), {.attentions = options.attentions, .pooled = options.pooled, .head_vectors = options.head_vectors}));
+    return text_run_of(model_.run(std::move(tokens), {.attentions = options.attentions, .pooled = options.pooled, .head_vectors = options.head_vectors, .value_norms = options.value_norms}));
   }
 
   double change_without_head(const TextRun& with, std::int64_t layer, std::int64_t head) override {
@@ -108,8 +109,16 @@ class AnyDecoder final : public AnyTextModel {
       for (Tensor* keys : {&result.k, &result.v}) *keys = Tensor(dtype, {layers, c.layer.kv_heads, count, c.layer.head_width});
       result.scale = c.attention_scale;
       result.attend = attended(count);
+      const LanguageModel::RotaryTables tables = model_.rotary_tables(count);
+      std::vector<nn::Rotary> rotaries;
+      for (std::int64_t i = 0; i < layers; ++i) rotaries.push_back(model_.attention_options(i, tables).rotary);
+      result.rotations = layer_rotations(rotaries);
     }
-    model_.forward({.ids = result.ids}, {.hidden = result.hidden, .attentions = result.attentions, .pooled = result.pooled, .q = result.q, .k = result.k, .v = result.v}, {.workspace = &workspace_});
+    Tensor values;  // the values for value_norms, if the result does not have them
+    if (options.value_norms && !result.v) values = Tensor(dtype, {layers, c.layer.kv_heads, count, c.layer.head_width});
+    Tensor& v = result.v ? result.v : values;
+    model_.forward({.ids = result.ids}, {.hidden = result.hidden, .attentions = result.attentions, .pooled = result.pooled, .q = result.q, .k = result.k, .v = v}, {.workspace = &workspace_});
+    if (options.value_norms) result.value_norms = models::value_norms(model_, v, {.workspace = &workspace_});
     return result;
   }
 
@@ -191,7 +200,11 @@ class AnyTextSide final : public AnyTextModel {
         for (std::int64_t i = 0; i < count * count; ++i) result.attend.data<bool>()[i] = i % count <= i / count;
       }
     }
-    model_.forward({.ids = result.ids}, {.hidden = result.hidden, .attentions = result.attentions, .q = result.q, .k = result.k, .v = result.v, .embedding = result.embedding}, {.workspace = &workspace_});
+    Tensor values;  // the values for value_norms, if the result does not have them
+    if (options.value_norms && !result.v) values = Tensor(dtype, {c.layers, c.layer.heads, count, c.layer.width / c.layer.heads});
+    Tensor& v = result.v ? result.v : values;
+    model_.forward({.ids = result.ids}, {.hidden = result.hidden, .attentions = result.attentions, .q = result.q, .k = result.k, .v = v, .embedding = result.embedding}, {.workspace = &workspace_});
+    if (options.value_norms) result.value_norms = models::value_norms(model_, v, {.workspace = &workspace_});
     return result;
   }
 
@@ -227,6 +240,7 @@ class AnyTwoSides final : public AnyTextModel {
   }
 
   TextRun run(TokenizedText tokens, const TextRunOptions& options) const override {
+    if (options.value_norms) fail(ErrorCode::unsupported, "norm-weighted maps need the values of the heads, and polyhead keeps none of models with an encoder and a decoder");
     const SequenceToSequenceConfig& c = model_.config;
     const SequenceToSequenceOptions run{.workspace = &workspace_};
     const DType dtype = accumulation_dtype(c.encoder.dtype);

@@ -9,6 +9,7 @@
 
 #include "nn/check.h"
 #include "nn/elementwise.h"
+#include "polyhead/models/value_norms.h"
 
 namespace polyhead::models {
 namespace {
@@ -109,13 +110,23 @@ SentenceResult SentenceModel::run(TokenizedText tokens, const SentenceOptions& o
   if (options.head_vectors) {
     for (Tensor* heads : {&result.q, &result.k, &result.v}) *heads = Tensor(results, {config.layers, config.heads, length, config.width / config.heads});
   }
+  if (options.head_vectors && config.rotary) {
+    const BertEncoder::RotaryTables tables = encoder.rotary_tables(length);
+    std::vector<nn::Rotary> layers;
+    for (std::int64_t i = 0; i < config.layers; ++i) layers.push_back(encoder.attention_options(i, tables).rotary);
+    result.rotations = layer_rotations(layers);
+  }
+  Tensor values;  // the values for value_norms, if the result does not have them
+  if (options.value_norms && !options.head_vectors) values = Tensor(results, {config.layers, config.heads, length, config.width / config.heads});
+  Tensor& v = options.head_vectors ? result.v : values;
   if (options.all_hidden) result.all_hidden = Tensor(config.dtype, {config.layers + 1, length, config.width});
   if (options.head_vectors && encoder.relative_bias) result.bias = bias_of_pairs(encoder, length, results);
   if (options.head_vectors && std::ranges::any_of(config.window_reach, [](std::int64_t window) { return window > 0; })) result.attend = pairs_of_windows(config.window_reach, length);
   encoder.forward({.ids = result.ids, .segments = config.segments > 0 ? ConstTensorView(segments) : ConstTensorView()},
-                  {.hidden = result.hidden, .all_hidden = result.all_hidden, .attentions = result.attentions, .pooled = result.pooled, .q = result.q, .k = result.k, .v = result.v},
+                  {.hidden = result.hidden, .all_hidden = result.all_hidden, .attentions = result.attentions, .pooled = result.pooled, .q = result.q, .k = result.k, .v = v},
                   {.backend = options.backend, .executor = options.executor, .workspace = options.workspace});
   sentence_embedding(result.hidden, {}, result.embedding);
+  if (options.value_norms) result.value_norms = Tensor::copy_of(models::value_norms(encoder, v, {.executor = options.executor, .workspace = options.workspace}), results);
   return result;
 }
 

@@ -18,7 +18,9 @@ inline TextRun text_run_of(SentenceResult result) {
           .k = std::move(result.k),
           .v = std::move(result.v),
           .bias = std::move(result.bias),
-          .attend = std::move(result.attend)};
+          .attend = std::move(result.attend),
+          .rotations = std::move(result.rotations),
+          .value_norms = std::move(result.value_norms)};
 }
 
 }  // namespace polyhead::models

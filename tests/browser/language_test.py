@@ -12,7 +12,7 @@ import re
 from session import reload, run
 
 # Names of file formats, keys of the keyboard, languages and people are not translated.
-NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon", "Abnar", "Zuidema", "rollout", "softmax", "exp"}
+NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon", "Kobayashi", "Abnar", "Zuidema", "rollout", "softmax", "exp"}
 
 # Returns all visible texts, and those of tooltips and screen readers, without the words that come from the reader or the model.
 TEXTS = """() => {
@@ -58,6 +58,14 @@ def states(session):
     page.keyboard.press("s")
     page.locator("#cover").fill("60")
     yield "strongest links"
+    page.locator(".cells").focus()
+    page.keyboard.press("ArrowDown")
+    page.locator("#weighting").select_option("norm")
+    yield "weights times norms"
+    page.locator("#walk-open").click()
+    for step in range(page.locator("#walk-steps li").count()):
+        page.locator(f'#walk-steps [data-place="{step}"]').click()
+        yield f"step {step + 1} of one head"
     page.locator('[data-view="lines"]').click()
     page.locator(".words.left .label").nth(3).click()
     yield "lines, a word"

@@ -65,6 +65,26 @@ class Maps(ProgramTest):
         for got, wanted in zip(actual[1], flat(nested), strict=True):
             self.assertAlmostEqual(got, wanted, delta=1e-12)
 
+    def test_norm_weighted_maps(self):
+        values, width = 2, 5
+        v, weight = numbers(BATCH, KV_HEADS, QUERIES, values), numbers(width, HEADS * values)
+        file = self.folder / "qkv.safetensors"
+        save_safetensors(file, self.tensors | {"v": v, "output_weight": weight})
+
+        def norm(b, n, s):
+            row = v[2][((b * KV_HEADS + n // (HEADS // KV_HEADS)) * QUERIES + s) * values:][:values]
+            return math.hypot(*(sum(weight[2][e * HEADS * values + n * values + i] * row[i] for i in range(values)) for e in range(width)))
+
+        norms = [[[norm(b, n, s) for s in range(QUERIES)] for n in range(HEADS)] for b in range(BATCH)]
+        for command in ("maps", "attend"):
+            found = self.maps("--attention-weights", "--weighting", "norm", "--rows", "4,1", "--keys", "3,0", command=command, file=file)
+            self.assertNotIn("attention_weights", found)
+            self.assert_is(found["value_norms"], (BATCH, HEADS, QUERIES), norms)
+            self.assert_is(found["norm_weighted_map"], (BATCH, HEADS, 2, 2), [[[[self.p[b][n][t][s] * norms[b][n][s] for s in (3, 0)] for t in (4, 1)] for n in range(HEADS)] for b in range(BATCH)])
+        out = self.folder / "no.npz"
+        self.fails(2, "maps", "--tensors", file, "-o", out, "--weighting", "norm", "--key-sums", mentions=["--weighting norm is for the attention weights"])
+        self.fails(1, "maps", "--tensors", self.file, "-o", out, "--weighting", "norm", "--attention-weights", mentions=["has no tensor 'v'"])
+
     def of_heads(self, f):
         return [[f(head) for head in heads] for heads in self.p]
 

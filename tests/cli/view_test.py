@@ -139,6 +139,28 @@ class Json(ViewTest):
                 self.assertLess(max(abs(a - b) for a, b in zip(found, expected, strict=True)), 1e-6)
         self.assertGreater(max(abs(a - b) for a, b in zip(head(0, 0), head(0, 1))), 1e-3, "heads that agree would prove nothing")
 
+    def test_the_weighting_norm_multiplies_by_the_norms_of_the_values(self):
+        arrays = self.folder / "a.safetensors"
+        told = self.json("--text", FOX, "--weighting", "norm", "--layer", "0", "--head", "1", "--arrays", arrays)
+        self.assertEqual(told["map"]["weighting"], "norm")
+        loaded = load_safetensors(arrays)
+        (shape, norms), weights = loaded["value_norms"], loaded["attentions"][1][144:288]
+        self.assertEqual(shape, (2, 2, 12))
+        norms = norms[12:24]
+        for t, row in enumerate(told["texts"][0]["map"]):
+            for s, number in enumerate(row):
+                self.assertAlmostEqual(number, weights[t * 12 + s] * norms[s], places=5)
+        self.assertGreater(max(norms) / min(norms), 1.01, "equal norms would prove nothing")
+        drawn = self.succeeds("view", self.model, "--text", FOX, "--weighting", "norm").stdout.decode()
+        self.assertIn("times the norms of the transformed values", " ".join(drawn.split()))
+        page = self.folder / "norm.html"
+        self.succeeds("view", self.model, "--text", FOX, "--weighting", "norm", "-o", page)
+        self.assertIn('"start":"#weighting=norm"', page.read_text())
+        self.succeeds("view", self.model, "--text", FOX, "-o", page)
+        self.assertIn('"value_norms":', page.read_text())
+        self.fails(2, "view", self.model, "--text", FOX, "--weighting", "norm", "--link", "2,4", mentions=["--link ranks heads by their attention weights"])
+        self.fails(2, "view", self.model, "--text", FOX, "--weighting", "norms", mentions=["--weighting", "did you mean 'norm'"])
+
     def test_numbers_that_json_lacks_are_words_as_everywhere(self):
         tensors = tiny_model.tensors()
         name = "encoder.layer.1.output.dense.bias"
@@ -147,8 +169,8 @@ class Json(ViewTest):
         self.assertEqual(self.json("--text", "the fox")["texts"][0]["embedding"], ["nan"] * 8)
 
     def test_the_map_names_its_layer_and_head(self):
-        self.assertEqual(self.json("--text", "a")["map"], {"layer": 1, "head": None, "description": "layer 1, mean of its 2 heads"})
-        self.assertEqual(self.json("--text", "a", "--layer", "0", "--head", "1")["map"], {"layer": 0, "head": 1, "description": "layer 0, head 1"})
+        self.assertEqual(self.json("--text", "a")["map"], {"layer": 1, "head": None, "description": "layer 1, mean of its 2 heads", "weighting": "attention"})
+        self.assertEqual(self.json("--text", "a", "--layer", "0", "--head", "1")["map"], {"layer": 0, "head": 1, "description": "layer 0, head 1", "weighting": "attention"})
         self.assertIsNone(self.json("--text", "a", "--mean")["map"]["layer"])
 
     def test_a_pair_has_two_segments(self):

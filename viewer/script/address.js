@@ -1,7 +1,7 @@
 // Converts the page's state to its address (#layer=3&head=5…) and back.
-const initial = { text: 0, layer: null, head: null, view: "auto", reading: "looks", beside: "layer", kept: "", block: "all", special: "show", scale: "root", theme: "auto", lang: "auto", letters: "on", measure: "none", over: "text", sort: "off", least: "0", pieces: "apart", cover: "100", with: null, heads: "maps", order: "layer", row: null, column: null, rank: "weight", feature: "0", task: "", say: "" };
+const initial = { text: 0, layer: null, head: null, view: "auto", reading: "looks", beside: "layer", weighting: "attention", walk: "", kept: "", block: "all", special: "show", scale: "root", theme: "auto", lang: "auto", letters: "on", measure: "none", over: "text", sort: "off", least: "0", pieces: "apart", cover: "100", with: null, heads: "maps", order: "layer", row: null, column: null, rank: "weight", feature: "0", task: "", say: "" };
 const LONGEST = 4000;  // most characters of a typed text that the address holds
-const choices = { view: ["auto", "matrix", "lines", "read", "compare"], reading: ["looks", "looked"], beside: ["none", "layer", "kept"], special: Object.keys(SPECIAL), scale: Object.keys(SCALES), theme: ["auto", "light", "dark"], lang: ["auto", ...Object.keys(LANGUAGES)], letters: ["on", "off"], heads: ["maps", "distances"], order: ["layer", "alike"], measure: ["none", ...Object.keys(MEASURES)], over: ["text", "all"], sort: ["off", "on"],
+const choices = { view: ["auto", "matrix", "lines", "read", "compare"], reading: ["looks", "looked"], beside: ["none", "layer", "kept"], special: Object.keys(SPECIAL), weighting: ["attention", "norm"], scale: Object.keys(SCALES), theme: ["auto", "light", "dark"], lang: ["auto", ...Object.keys(LANGUAGES)], letters: ["on", "off"], heads: ["maps", "distances"], order: ["layer", "alike"], measure: ["none", ...Object.keys(MEASURES)], over: ["text", "all"], sort: ["off", "on"],
                   least: Array.from({ length: 21 }, (_, i) => String(5 * i)),
                   pieces: ["apart", "merged"], cover: Array.from({ length: 20 }, (_, i) => String(5 * i + 5)), rank: ["weight", "above"] };
 
@@ -24,9 +24,10 @@ function stateOf(address, texts) {
   state.with = otherHeadOf(given.get("with"), texts, state.text) ? given.get("with") : null;
   for (const [name, allowed] of Object.entries(choices)) if (allowed.includes(given.get(name))) state[name] = given.get(name);
   if (data.live) Object.assign(state, { task: data.live.tasks.includes(given.get("task")) ? given.get("task") : initial.task, say: (given.get("say") ?? initial.say).slice(0, LONGEST) });
+  if (/^\d{1,2}$/.test(given.get("walk") ?? "")) state.walk = given.get("walk");
   if (/^\d+-\d+$/.test(given.get("block") ?? "")) state.block = given.get("block");
   if (/^\d+\.\d+(,\d+\.\d+)*$/.test(given.get("kept") ?? "")) state.kept = given.get("kept");
-  return state;
+  return Object.assign(state, settleWeighting(state, { weighting: state.weighting }));
 }
 
 function addressOf(state) {

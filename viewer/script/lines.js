@@ -37,7 +37,7 @@ class Lines {
     this.heads.replaceChildren(...items, ...(this.names.length < Lines.mostHeads ? [make("li", {}, add)] : []));
     this.spot = null;
     this.links();
-    const left_out = this.cut ? say("Only the {0} strongest links are drawn; point at a word to see all of its links.", Lines.most) : look.part < 1 ? say("Only the strongest links are drawn.") : say("Attention weights below {0} are not drawn.", Lines.smallest);
+    const left_out = this.cut ? say("Only the {0} strongest links are drawn; point at a word to see all of its links.", Lines.most) : look.part < 1 ? say("Only the strongest links are drawn.") : text.unit ? say("Numbers below {0} are not drawn.", text.decoder.show(Lines.smallest)) : say("Attention weights below {0} are not drawn.", Lines.smallest);
     this.note.textContent = say("Attention from the words on the left to the words on the right. {0}", left_out);
     this.body.setAttribute("aria-label", say("{0}: attention from words on the left to words on the right. Arrow keys move between pairs.", title));
     this.leftLabels = fillLabels(this.left, text.queries, shown.rows);

@@ -26,6 +26,7 @@ function textsOfPage(html) {
     if (!fits) throw new Error(say("its attention weights are damaged"));
     if (!annotationsAreValid(text, rows, columns, lengthOf)) throw new Error(say("its data are damaged"));
     if (JSON.stringify(json.without_measure) !== JSON.stringify(data.without_measure)) delete text.without;  // drop numbers of another measure: they cannot be compared with those of this page
+    delete text.value_norms;  // other texts are compared by their attention weights
     return new Text(text, opened);
   });
 }

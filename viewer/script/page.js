@@ -24,6 +24,11 @@ const views = { matrix: new Matrix(events), lines: new Lines(events), read: new 
 const imageView = new Read(events, Patches);
 const detail = new Detail();
 const worked = new Worked((feature) => update({ feature }));
+const walk = new Walk((step) => {
+  state.walk = step;
+  writeAddress(addressOf(state), false);
+  showWalk();
+});
 const minimap = new Minimap($("minimap"), $("stage"));
 const link = new Link({ grid, pin: (spot) => choose(spot), open: (layer, head) => update({ layer, head }, "cells"), rank: (rank) => update({ rank }) });
 
@@ -36,6 +41,7 @@ function update(changes, focus) {
   const opened = "layer" in changes && (state.layer === null) !== (changes.layer === null);
   const before = { ...state };
   Object.assign(state, changes);
+  Object.assign(state, settleWeighting(state, changes));
   if (state.text !== before.text || state.pieces !== before.pieces) pin(null);  // the pinned indices would now be a pair of other words
   writeAddress(addressOf(state), opened);
   show(before);
@@ -47,7 +53,7 @@ function update(changes, focus) {
 // ---- Showing ----
 
 const wordsAt = (index) => (state.pieces === "merged" && mergedTexts[index].merges ? mergedTexts : texts)[index];
-const textAt = (index) => (state.special === "share" ? sharedOut(wordsAt(index)) : wordsAt(index));
+const textAt = (index) => (state.special === "share" ? sharedOut(wordsAt(index)) : state.weighting === "norm" && normsOf(wordsAt(index)) ? normWeighted(wordsAt(index)) : wordsAt(index));
 const textShown = () => textAt(state.text);
 function placesOf(text) {
   const block = blockOf(text, state.block), hidden = ["hide", "share"].includes(state.special);
@@ -70,18 +76,18 @@ function show(before = {}) {
   if (state.row >= text.queries.size || state.column >= text.keys.size) pin(null);
   if (text.pooled) Object.assign(state, { heads: "maps", view: "auto" });
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
-  const look = { scale: SCALES[state.scale], ...rampsOf(getComputedStyle(document.documentElement)), placesOf, fadeSpecial: state.special === "fade" };
+  const look = { scale: scaleOf(state.scale, text), ...rampsOf(getComputedStyle(document.documentElement)), placesOf, fadeSpecial: state.special === "fade" };
   if (changed("lang")) showLanguage();
   if (changed("text", "pieces")) {
     zoom = 0;
     link.build(text);
   }
-  if (changed("text", "pieces", "lang") || (changed("special") && [state.special, before.special].includes("share"))) showText(text);
+  if (changed("text", "pieces", "lang", "weighting") || (changed("special") && [state.special, before.special].includes("share"))) showText(text);
   const measured = measuresOf(text).includes(state.measure) ? state.measure : "none";
   const source = sourceOfMeasures(text);
   grid.arrange({ measure: source.ready === false ? "none" : measured, over: source === text ? "text" : source.texts.length, sort: state.sort === "on", least: Number(state.least) / 100 }, source);
   showMeasures(measured, source);
-  if (changed("text", "pieces", "special", "block", "scale", "theme", "lang")) {
+  if (changed("text", "pieces", "special", "weighting", "block", "scale", "theme", "lang")) {
     showLegend(look);
     grid.draw(look);
   }
@@ -98,7 +104,7 @@ function show(before = {}) {
   if (isOpen()) showHead(text, look);
   showDistances(text, look);
   showPinned();
-  if (isOpen() && changed("text", "pieces", "layer", "head", "special", "block", "view", "with", "lang")) announce();
+  if (isOpen() && changed("text", "pieces", "layer", "head", "special", "weighting", "block", "view", "with", "lang")) announce();
 }
 
 function showLanguage() {
@@ -108,6 +114,7 @@ function showLanguage() {
   $("precision").textContent = decoder.encoding.precision();
   fillTexts();
   fillSelect($("special"), Object.entries(SPECIAL).map(([name, { name: said }]) => [name, said()]));
+  fillSelect($("weighting"), Object.entries(WEIGHTINGS).map(([name, said]) => [name, said()]));
   fillSelect($("scale"), Object.entries(SCALES).map(([name, scale]) => [name, scale.name()]));
 }
 
@@ -116,7 +123,8 @@ function showText(text) {
   $("sentence").hidden = text.text === data.title || text.text === "";
   document.body.classList.toggle("wide", Boolean(text.pooled || text.queries.long || text.keys.long));
   $("pooled-note").hidden = $("about-blocks").hidden = !text.pooled;
-  $("about-cells").hidden = $("about-measures").hidden = $("about-text").hidden = $("heads-as").hidden = $("views").hidden = Boolean(text.pooled);
+  $("about-cells").hidden = $("about-measures").hidden = $("about-text").hidden = $("views").hidden = Boolean(text.pooled);
+  $("heads-as").hidden = Boolean(text.pooled || text.unit);
   $("pooled-note").textContent = text.pooled ? blocksNote(text) : "";
   $("about-blocks").textContent = text.pooled ? aboutBlocks(text) : "";
   const unknown = [...new Set([text.queries, text.keys])].map((tokens) => [tokens.unknown.size, tokens.size]).filter(([count]) => count > 0);
@@ -176,7 +184,7 @@ function showLegend(look) {
   paint($("legend"), steps, 256, [0], [...steps.keys()], { ...look, scale: { position: (weight) => weight } });
   $('legend-ticks').replaceChildren(...look.scale.ticks().map(([at, name]) => make('span', {textContent: name, style: {at}})));
   $("scale-note").textContent = look.scale.note?.() ?? "";
-  $("legend-caption").textContent = captionOf(textShown());
+  $("legend-caption").textContent = textShown().unit ? say("Attention weight × norm of the value, row word to column word") : captionOf(textShown());
   $("gold-legend").hidden = !textShown().links;
   $("blocked-legend").hidden = textShown().blocked.size === 0;
 }
@@ -187,6 +195,8 @@ function showControls(text) {
   $("block").value = blocksOf(text).includes(state.block) ? state.block : "all";
   $("block-note").hidden = $("block").value === "all";
   $("special").value = state.special;
+  showWeighting(texts, wordsAt(state.text), state);
+  document.querySelector('[data-view="compare"]').hidden = Boolean(text.unit);
   $("scale").value = state.scale;
   $("theme").value = state.theme;
   $("letters").checked = state.letters === "on";
@@ -229,7 +239,7 @@ function showHead(text, look) {
   $("rollout-note").hidden = state.layer !== ROLLOUT;
   $("gate-note").hidden = !text.gate(state.layer, state.head);
   $("links-note").hidden = !text.links;
-  if (text.links) $("links-note").textContent = alignmentNote(text, map);
+  if (text.links) $("links-note").textContent = alignmentNote(text, (text.plain ?? text).map(state.layer, state.head));
   $("badges").replaceChildren(...measured.map(([name, value]) => make("li", { className: name === state.measure ? "lit" : "" }, `${MEASURES[name].name()} `, make("b", { textContent: withUnit(name, value) }))));
   if (shown.rows.length === 0 || shown.columns.length === 0) {
     $("stage").replaceChildren(make("p", { className: "note", textContent: say("All words are hidden.") }));
@@ -297,7 +307,8 @@ function point(spot) {
   view().light(spot, kept);
   detail.show(current.text, current.map, current.shown, told, view().reading);
   if (!goesOn) $("where").textContent = say("Under the pointer: {0}", detail.sentence(current.text, current.map, spot));
-  $("gate-note").textContent = GateStrip.note(current.text, state, told?.row ?? null, (weight) => current.text.decoder.show(weight));
+  else if (productOf(current.text, state, told)) $("where").textContent = productOf(current.text, state, told);
+  $("gate-note").textContent = GateStrip.note(current.text, state, told?.row ?? null, (weight) => (current.text.plain ?? current.text).decoder.show(weight));
 }
 
 function choose(spot) {
@@ -312,9 +323,16 @@ function choose(spot) {
 function showPinned() {
   const text = textShown();
   document.body.classList.toggle("pinned", pinned() !== null);
-  link.show(text, pinned(), state.rank, current.look);
+  link.show(text.plain ?? text, pinned(), state.rank, current.look);
   const model = wordsAt(state.text);  // use the original text: q and k give the weights before attention to special tokens is shared out
   if (isOpen() && current.map && !text.pooled) worked.show({ text: model, layer: state.layer, head: state.head, map: model.map(state.layer, state.head), spot: pinned(), feature: Number(state.feature), style: getComputedStyle(document.documentElement) });
+  showWalk();
+}
+
+function showWalk() {
+  const text = wordsAt(state.text);
+  $("walk").hidden = !isOpen() || !current.map || Boolean(text.pooled);
+  walk.show({ text, layer: state.layer, head: state.head, spot: pinned(), step: $("walk").hidden ? "" : state.walk, style: getComputedStyle(document.documentElement) });
 }
 
 // Tells screen readers which head is shown and, if a pair is chosen, the weight of the pair.
@@ -411,7 +429,7 @@ const letters = {
 const lettersInHead = {
   n: () => nextHead(1), p: () => nextHead(-1), N: () => nextLayer(1), P: () => nextLayer(-1), m: toggleMean,
   v: () => {
-    const names = Object.keys(views);
+    const names = Object.keys(views).filter((name) => name !== "compare" || !textShown().unit);
     update({ view: names[(names.indexOf(viewName()) + 1) % names.length] }, "cells");
   },
   "+": () => setZoom(1), "=": () => setZoom(1), "-": () => setZoom(-1), "0": () => setZoom(0),
@@ -437,7 +455,7 @@ $("least").addEventListener("input", () => update({ least: $("least").value }));
 $("merge").addEventListener("change", () => update({ pieces: $("merge").checked ? "merged" : "apart" }));
 $("cover").addEventListener("input", () => update({ cover: $("cover").value }));
 $("letters").addEventListener("change", () => update({ letters: $("letters").checked ? "on" : "off" }));
-for (const name of ['over', 'special', 'scale', 'theme', 'lang', 'measure', 'block']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
+for (const name of ['over', 'special', 'weighting', 'scale', 'theme', 'lang', 'measure', 'block']) $(name).addEventListener('change', () => update({[name]: $(name).value}));
 $("back").addEventListener("click", close);
 for (const button of document.querySelectorAll("[data-dialog]")) button.addEventListener("click", () => openDialog(button.dataset.dialog));
 for (const button of document.querySelectorAll("[data-step]")) button.addEventListener("click", () => nextHead(Number(button.dataset.step)));
@@ -466,7 +484,7 @@ addEventListener("afterprint", () => print(false));
 
 // ---- Export ----
 
-const withNote = (name) => (state.special === "share" && hasSpecial(textShown()) ? `${name} · ${say("special tokens shared out")}` : name);
+const withNote = (name) => (state.special === "share" && hasSpecial(textShown()) ? `${name} · ${say("special tokens shared out")}` : textShown().unit ? `${name} · ${WEIGHTINGS.norm()}` : name);
 const nameOfScreen = () => withNote(nameOfMap());
 const nameOfMap = () => (isOpen() ? titleOf(state.layer, state.head) : state.heads === "maps" ? say("All heads") : say("Distances between heads"));
 

@@ -15,7 +15,7 @@ const NO_ROLLOUT = new Set(["Decoder", "Windows", "Time", "Space", "Rows", "Colu
 // model computes with the bias.
 function hasRollout(text) {
   const { layers, keys, queries, name, bias, pooled } = text.source ?? text;
-  return !pooled && keys === queries && layers > 1 && !name.split(" · ").some((word) => NO_ROLLOUT.has(word)) && bias !== "without" && layers * keys.size ** 3 <= ROLLOUT_MOST;
+  return !pooled && !text.unit && keys === queries && layers > 1 && !name.split(" · ").some((word) => NO_ROLLOUT.has(word)) && bias !== "without" && layers * keys.size ** 3 <= ROLLOUT_MOST;
 }
 
 // A_L … A_1 with A_l = (I + mean over the heads of layer l) / 2, each row divided by its sum.

@@ -15,17 +15,32 @@ function rowsOf(layers, layer, head, heads, count) {
   return Array.from({ length: count }, (_, at) => values.subarray(at * width, (at + 1) * width));
 }
 
-// The steps from q and k of query t to its attention weights, in float64. Every key has { dot, scaled, bias, attend, score, exp, weight }.
+// A row of q or k before its rotation: the features (a, b) of a pair were rotated to (a cos - b sin, a sin + b cos). Scaled tables have cos² + sin² above 1.
+function unrotated(row, cos, sin, neighbours) {
+  const before = Float64Array.from(row), pairs = cos.length;
+  for (let i = 0; i < pairs; ++i) {
+    const [first, second] = neighbours ? [2 * i, 2 * i + 1] : [i, i + pairs], size = cos[i] ** 2 + sin[i] ** 2;
+    before[first] = (row[first] * cos[i] + row[second] * sin[i]) / size;
+    before[second] = (row[second] * cos[i] - row[first] * sin[i]) / size;
+  }
+  return before;
+}
+
+// The steps from q and k of query t to its attention weights, in float64. Every key has { unrotated, dot, scaled, bias, attend, score, exp,
+// weight }; unrotated is q · k without the rotation of rotary positions.
 function workedRow(text, layer, head, t) {
   const { vectors, heads } = text;
   const of = (name, count) => (vectors[name] ? rowsOf(vectors[name], layer, head, heads, count) : null);
   const q = of("q", text.queries.size)[t], keys = of("k", text.keys.size), values = of("v", text.keys.size);
   const bias = of("bias", text.queries.size)?.[t], attend = of("attend", text.queries.size)?.[t];
+  const { cos, sin, neighbours } = vectors.rotary ?? {}, turns = (table) => rowsOf(table, layer, 0, 1, text.keys.size);
+  const angles = cos && [turns(cos), turns(sin)], before = angles && unrotated(q, angles[0][t], angles[1][t], neighbours);
   const row = keys.map((k, s) => {
+    const plain = angles && unrotated(k, angles[0][s], angles[1][s], neighbours).reduce((sum, x, i) => sum + x * before[i], 0);
     const dot = q.reduce((sum, x, i) => sum + x * k[i], 0);
     const scaled = dot * vectors.scale;
     const score = attend?.[s] === 0 ? -Infinity : scaled + (bias?.[s] ?? 0);
-    return { dot, scaled, bias: bias?.[s], attend: attend ? attend[s] !== 0 : undefined, score };
+    return { unrotated: plain, dot, scaled, bias: bias?.[s], attend: attend ? attend[s] !== 0 : undefined, score };
   });
   const largest = row.reduce((most, { score }) => Math.max(most, score), -Infinity);  // NaN if any score is NaN
   for (const key of row) key.exp = largest === -Infinity ? 0 : Math.exp(key.score - largest);

@@ -27,7 +27,7 @@ class Worked {
     const off = Math.abs(worked.row[spot.column].weight - map[spot.row * text.keys.size + spot.column]);
     $("worked-note").hidden = off <= 1e-4;
     if (off > 1e-4) $("worked-note").textContent = say("The map has {0} here: it was computed or stored with fewer digits.", text.decoder.show(map[spot.row * text.keys.size + spot.column]));
-    this.body.append(this.#products(), this.#steps(), this.#row(), ...(worked.output ? [this.#output()] : []));
+    this.body.append(this.#products(), this.#steps(), this.#row(), whyPart(this), ...(worked.output ? [this.#output()] : []));
   }
 
   // The reason why the weight of the pair cannot be computed; null if it can.
@@ -46,7 +46,7 @@ class Worked {
   }
 
   // A strip of coloured squares, one for each number. The ends of the colour scale are -bound and bound.
-  #strip(numbers, bound, label) {
+  strip(numbers, bound, label) {
     const canvas = make("canvas", { className: "squares", role: "img", width: Math.max(1, numbers.length), height: 1, style: { count: numbers.length }, aria: { label } });
     const image = new ImageData(canvas.width, 1);
     const pixels = new Uint32Array(image.data.buffer);
@@ -57,12 +57,12 @@ class Worked {
 
   colour(number, bound) { return this.ramp.at(bound > 0 ? 0.5 + number / bound / 2 : 0.5); }
 
-  #scale(bound) {
+  scale(bound) {
     const steps = Array.from({ length: 65 }, (_, i) => bound * (i / 32 - 1));
-    return make("p", { className: "quiet bounds", aria: { hidden: true } }, short(-bound), this.#strip(bound > 0 ? steps : [0], bound, ""), short(bound));
+    return make("p", { className: "quiet bounds", aria: { hidden: true } }, short(-bound), this.strip(bound > 0 ? steps : [0], bound, ""), short(bound));
   }
 
-  #part(name, title, ...children) { return make("div", { className: `part ${name}` }, make("h3", {}, ...title), ...children); }
+  part(name, title, ...children) { return make("div", { className: `part ${name}` }, make("h3", {}, ...title), ...children); }
 
   static table(names, rows, className = "") {
     const head = make("tr", {}, ...names.map((name) => (name ? make("th", { scope: "col", textContent: name }) : make("td"))));
@@ -83,8 +83,8 @@ class Worked {
     const bound = largestSize([...q, ...k]), most = largestSize(products);
     const strips = [[say("q of “{0}”", query), q, bound], [say("k of “{0}”", key), k, bound], [say("q × k, feature by feature"), products, most]];
     const numbers = Worked.table([say("feature"), "q", "k", "q × k"], q.map((x, i) => Worked.line([String(i), digits(x), digits(k[i]), digits(products[i])], { data: { feature: i } })).concat(Worked.line([say("sum"), "", "", digits(worked.row[column].dot)], { className: "total" })), "features");
-    return this.#part("products", [say("1. Products of q and k")],
-                      ...strips.flatMap(([label, values, size]) => [make("p", { dir: "auto", textContent: label }), this.#strip(values, size, label), ...(values === q ? [] : [this.#scale(size)])]),
+    return this.part("products", [say("1. Products of q and k")],
+                      ...strips.flatMap(([label, values, size]) => [make("p", { dir: "auto", textContent: label }), this.strip(values, size, label), ...(values === q ? [] : [this.scale(size)])]),
                       make("p", { id: "worked-dot" }, ...sayParts("Their sum: {0} = {1}", make("b", { textContent: "q · k" }), make("output", { textContent: digits(worked.row[column].dot) }))),
                       Worked.scroll(say("Numbers of q and k"), numbers));
   }
@@ -106,7 +106,7 @@ class Worked {
 
   #steps() {
     const lines = this.steps().map(([what, number, name]) => Worked.line([what, make("output", { textContent: digits(number) })], { data: { step: name } }));
-    return this.#part("stepwise", [say("2. From q · k to the weight")], Worked.table([say("step"), say("number")], lines, "steps"));
+    return this.part("stepwise", [say("2. From q · k to the weight")], Worked.table([say("step"), say("number")], lines, "steps"));
   }
 
   #row() {
@@ -117,7 +117,7 @@ class Worked {
     });
     const total = Worked.line([say("sum"), "", digits(worked.sum), digitsOfShare(worked.row.reduce((sum, { weight }) => sum + weight, 0)), ""], { className: "total" });
     const names = [say("key"), say("score"), say("exp(score − largest)"), say("weight"), ""];
-    return this.#part("row-of", sayParts("3. All keys of “{0}”: softmax", word(this.#words()[0])),
+    return this.part("row-of", sayParts("3. All keys of “{0}”: softmax", word(this.#words()[0])),
                       Worked.scroll(say("Scores of the row"), Worked.table(names, [...lines, total], "softmax")));
   }
 
@@ -126,9 +126,9 @@ class Worked {
     const shares = worked.row.map(({ weight }, s) => Array.from(worked.values[s], (x) => (weight === 0 ? 0 : weight * x)));
     const bound = Math.max(largestSize(worked.output), ...shares.map(largestSize));
     const lines = shares.map((share, s) => Worked.line(
-        [word(text.keys.word(s)), this.#strip(share, bound, say("weight × v of “{0}”", text.keys.word(s))), digitsOfShare(worked.row[s].weight), digits(worked.values[s][feature]), digits(share[feature])],
+        [word(text.keys.word(s)), this.strip(share, bound, say("weight × v of “{0}”", text.keys.word(s))), digitsOfShare(worked.row[s].weight), digits(worked.values[s][feature]), digits(share[feature])],
         { className: s === column ? "lit" : "", data: { key: s } }));
-    const total = Worked.line([say("output"), this.#strip(worked.output, bound, say("output of the head")), "", "", digits(worked.output[feature])], { className: "total" });
+    const total = Worked.line([say("output"), this.strip(worked.output, bound, say("output of the head")), "", "", digits(worked.output[feature])], { className: "total" });
     const picked = make("input", { type: "number", id: "worked-feature", min: 0, max: worked.output.length - 1, value: feature });
     picked.addEventListener("change", () => {
       const place = Math.min(worked.output.length - 1, Math.max(0, Math.round(Number(picked.value)) || 0));
@@ -136,8 +136,8 @@ class Worked {
       $("worked-feature").focus();
     });
     const names = [say("key"), say("weight × v, all features"), say("weight"), `v[${feature}]`, `${say("weight")} × v[${feature}]`];
-    return this.#part("output-of", sayParts("4. Output of the head for “{0}”: the sum of weight × v", word(this.#words()[0])),
-                      make("label", {}, ...sayParts("Numbers of feature {0}", picked)), this.#scale(bound),
+    return this.part("output-of", sayParts("4. Output of the head for “{0}”: the sum of weight × v", word(this.#words()[0])),
+                      make("label", {}, ...sayParts("Numbers of feature {0}", picked)), this.scale(bound),
                       Worked.scroll(say("Weighted values"), Worked.table(names, [...lines, total], "values")));
   }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "polyhead/models/head_vectors.h"
 #include "polyhead/models/sentence_model.h"
 #include "polyhead/models/tokenizer.h"
 
@@ -40,6 +41,8 @@ struct TextRun {
   std::optional<double> scale{};           // scale of the scores; absent: 1/sqrt(H)
   // Broadcast to [L,N,T,T]. bias is added to the scores; absent: 0. attend is true where a query may attend to a key; absent: everywhere.
   Tensor bias{}, attend{};
+  std::optional<LayerRotations> rotations{};  // of q and k, if positions are rotary; absent without q
+  Tensor value_norms{};  // [L,N,T]: norms of the transformed value vectors (polyhead/nn/value_norms.h), by which an attention weight is multiplied in a norm-weighted map; absent if not requested
   // The text that a decoder wrote; a token that the tokenizer does not have is shown as the piece "<id>" and adds no text. The tokens that a decoder wrote are
   // the last ones of `tokens` and have segment 1; those that a model with encoder and decoder wrote are in `target`.
   std::optional<std::string> generated{};
@@ -50,6 +53,7 @@ struct TextRunOptions {
   bool attentions = true;
   std::int64_t pooled = 0;    // p: number of blocks along each axis of the pooled maps, at most T; 0: no pooled maps
   bool head_vectors = false;  // whether q, k and v are computed
+  bool value_norms = false;   // Error if it is set for a model with an encoder and a decoder
   std::int64_t generate = 0;  // maximum number of tokens that a decoder writes, each time the likeliest token; Error if it is not 0 for an encoder
 };
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "polyhead/models/bert.h"
+#include "polyhead/models/head_vectors.h"
 #include "polyhead/models/tokenizer.h"
 
 #pragma GCC visibility push(default)
@@ -27,6 +28,8 @@ struct SentenceResult {
   Tensor q, k, v;        // [L,N,T,H], dtype as `attentions`; absent without SentenceOptions::head_vectors
   Tensor bias;           // [1,N,T,T] added to the scores of every layer; absent without head_vectors or a relative bias
   Tensor attend;         // bool [L,1,T,T], true where a token attends to a key; absent without head_vectors, or if every token attends to all tokens
+  std::optional<LayerRotations> rotations;  // of q and k, if positions are rotary; absent without head_vectors
+  Tensor value_norms;    // [L,N,T]: norms of the transformed value vectors (polyhead/nn/value_norms.h); absent without SentenceOptions::value_norms
 };
 
 struct SentenceOptions {
@@ -35,6 +38,7 @@ struct SentenceOptions {
   std::int64_t pooled = 0;  // p: number of blocks along each axis of the pooled maps, at most T; 0: no pooled maps
   bool all_hidden = false;
   bool head_vectors = false;
+  bool value_norms = false;
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;  // memory for intermediate tensors

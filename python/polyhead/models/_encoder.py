@@ -19,6 +19,7 @@ class TextEncoderRun(NamedTuple):
     q: NumPyArray | None = None  # [L,*,N,T,H], rotated if positions are rotary
     k: NumPyArray | None = None  # [L,*,N,T,H], as q
     v: NumPyArray | None = None  # [L,*,N,T,H]
+    value_norms: NumPyArray | None = None  # [L,*,N,T], the norms of the values, each transformed by the head's slice of the output projection; as `polyhead.value_norms`
 
 
 class TextEncoder(SavedByTransformers):

@@ -24,6 +24,7 @@ class VisionEncoderRun(NamedTuple):
     q: NumPyArray | None = None  # [L,*,N,T,H]
     k: NumPyArray | None = None  # [L,*,N,T,H]
     v: NumPyArray | None = None  # [L,*,N,T,H]
+    value_norms: NumPyArray | None = None  # [L,*,N,T], the norms of the values, each transformed by the head's slice of the output projection; as `polyhead.value_norms`
 
 
 class VisionEncoder(SavedByTransformers):
@@ -67,6 +68,7 @@ class TextSideRun(NamedTuple):
     q: NumPyArray | None = None  # [L,*,N,T,H]
     k: NumPyArray | None = None  # [L,*,N,T,H]
     v: NumPyArray | None = None  # [L,*,N,T,H]
+    value_norms: NumPyArray | None = None  # [L,*,N,T], the norms of the values, each transformed by the head's slice of the output projection; as `polyhead.value_norms`
 
 
 class TextSide(SavedByTransformers):

@@ -20,6 +20,7 @@ class LanguageRun(NamedTuple):
     q: NumPyArray | None = None  # [L,*,N,T,H], normed and rotated
     k: NumPyArray | None = None  # [L,*,K,T,H], normed and rotated
     v: NumPyArray | None = None  # [L,*,K,T,H]
+    value_norms: NumPyArray | None = None  # [L,*,N,T], the norms of the values, each transformed by the head's slice of the output projection; as `polyhead.value_norms`
 
 
 class LanguageModel(WritesTokens):

@@ -1,0 +1,27 @@
+// The norms of the transformed value vectors of a model's heads (polyhead/nn/value_norms.h), from the values v that its forward() writes.
+// norm-weighted map[l,*,n,t,s] = attentions[l,*,n,t,s] * value_norms[l,*,n,s]
+#pragma once
+
+#include <span>
+
+#include "polyhead/nn/value_norms.h"
+#include "polyhead/tensor.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::models {
+
+struct BertEncoder;
+struct LanguageModel;
+struct TextSide;
+struct VisionEncoder;
+
+// Return [L,*,N,T], float32, or float64 if v or the parameters are. v [L,*,K,T,V], as BertOutput::v, LanguageOutput::v and so on.
+Tensor value_norms(const BertEncoder& model, ConstTensorView v, const nn::RunOptions& options = {});
+Tensor value_norms(const LanguageModel& model, ConstTensorView v, const nn::RunOptions& options = {});
+Tensor value_norms(const TextSide& model, ConstTensorView v, const nn::RunOptions& options = {});
+Tensor value_norms(const VisionEncoder& model, ConstTensorView v, const nn::RunOptions& options = {});
+// Of the given layers of any model; `layers` is not empty.
+Tensor value_norms(std::span<const nn::MultiHeadAttention* const> layers, ConstTensorView v, const nn::RunOptions& options = {});
+
+}  // namespace polyhead::models
+#pragma GCC visibility pop

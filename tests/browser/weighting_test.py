@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""The page switches between attention weights and norm-weighted maps: each number is the attention weight times the norm of its key's transformed value.
+
+    weighting_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import base64
+import csv
+import io
+import pathlib
+import re
+import struct
+
+from session import reload, run
+
+
+def norms_of(data):
+    """Returns the norms of each key by (layer, head)."""
+    entry = data["texts"][0]
+    decoded = lambda text: struct.unpack(f"<{len(base64.b64decode(text)) // 4}f", base64.b64decode(text))
+    return {(layer, head): decoded(text) for layer, heads in enumerate(entry["value_norms"]) for head, text in enumerate(heads)}
+
+
+class Wanted:
+    """The norm-weighted numbers, from the arrays and the norms in the page's data."""
+
+    def __init__(self, expected):
+        self.expected, self.norms = expected, norms_of(expected.data)
+        places = [(layer, head) for layer in range(expected.layers) for head in range(expected.heads)]
+        self.unit = max(self.number(*place, row, column) for place in places for row in range(expected.rows) for column in range(expected.columns))
+
+    def number(self, layer, head, row, column):
+        if layer == "mean":
+            return sum(self.number(one, "mean", row, column) for one in range(self.expected.layers)) / self.expected.layers
+        if head == "mean":
+            return sum(self.number(layer, one, row, column) for one in range(self.expected.heads)) / self.expected.heads
+        return self.expected.weight(layer, head, row, column) * self.norms[layer, head][column]
+
+
+def check_numbers(checks, session, choose):
+    page, expected = session.page, session.expected
+    wanted = Wanted(expected)
+    checks.that(page.locator("#weighting").is_visible() and page.locator("#weighting").input_value() == "attention", "the page opens with attention weights")
+    before = page.locator(".thumb img").first.get_attribute("src")
+    page.locator("#weighting").select_option("norm")
+    session.drawn()
+    page.wait_for_function("(before) => document.querySelector('.thumb img').src !== before", arg=before)
+    checks.that("norm of the value" in session.text("#legend-caption") and "do not sum to 1" in session.text("#weighting-note"), "legend and note say what the numbers are")
+    tick = float(re.findall(r"[\d.e+-]+", page.locator("#legend-ticks span").last.text_content())[-1])
+    checks.that(abs(tick / wanted.unit - 1) < 0.06, "the end of the colour scale is the largest number of all heads", (tick, wanted.unit))
+    checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0 and not page.locator("#heads-as").is_visible(), "rollout and distances are of attention weights, so they are left out")
+    for layer, head in [*choose.heads(3), ("mean", "mean"), (choose.layer(), "mean")]:
+        session.open(layer, head)
+        for row, column in choose.cells(4):
+            session.hover(row, column)
+            shown, right = float(session.shown_weight()), wanted.number(layer, head, row, column)
+            checks.that(abs(shown - right) <= 2e-3 * wanted.unit + 1e-3 * right, f"{layer}, {head}, {row} to {column}: {right:.4g}", shown)
+            if head != "mean":
+                factors = [float(number) for number in re.findall(r"[\d.]+", session.text("#where"))[:2]]
+                checks.that(abs(factors[0] - expected.weight(layer, head, row, column)) <= 1e-4 and abs(factors[1] / wanted.norms[layer, head][column] - 1) <= 1e-3, "with its two factors", session.text("#where"))
+        checks.that(not page.locator('[data-view="compare"]').is_visible(), "no comparison of such numbers")
+        page.keyboard.press("Escape")
+
+
+def check_state(checks, session, choose):
+    """The address keeps the choice; what needs rows that sum to 1 is switched off; measures and worked cells stay those of attention weights."""
+    page, expected = session.page, session.expected
+    layer, head = choose.heads(1)[0]
+    page.locator("#measure").select_option("previous")
+    badges = lambda: page.locator(".cell .badge").all_text_contents()[:expected.layers]
+    before = badges()
+    page.locator("#weighting").select_option("norm")
+    checks.that(badges() == before, "measures stay those of attention weights", (badges(), before))
+    session.open(layer, head)
+    row, column = choose.cells(1)[0]
+    session.hover(row, column)
+    page.mouse.down()
+    page.mouse.up()
+    weight = float(page.locator('.steps tr[data-step="weight"] output').text_content())
+    checks.that(abs(weight - expected.weight(layer, head, row, column)) <= 1e-5 and not page.locator("#worked-note").is_visible(), "the worked cell is of the attention weight", weight)
+    first = page.locator("#link-list .number b").first.text_content()
+    heaviest = max(expected.weight(l, h, row, column) for l in range(expected.layers) for h in range(expected.heads))
+    checks.that(abs(float(first) - heaviest) <= 1e-4, "links of words are of attention weights", (first, heaviest))
+    reload(page)
+    session.drawn()
+    checks.that(page.locator("#weighting").input_value() == "norm" and "weighting=norm" in page.url, "the address keeps the choice")
+    page.locator("#special").select_option("share")
+    checks.that(page.locator("#weighting").input_value() == "attention", "sharing out is of attention weights")
+    page.locator("#weighting").select_option("norm")
+    checks.that(page.locator("#special").input_value() == "hide", "and the other way round")
+    page.locator('#export summary').click()
+    with page.expect_download() as waiting:
+        page.locator('[data-export="csv"]').click()
+    table = list(csv.reader(io.StringIO(pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig"))))
+    wanted = Wanted(expected)
+    tokens = [int(name.split(":")[0]) for name in table[0][1:]]
+    wrong = [(line[0], number) for line in table[1:] for token, number in zip(tokens, line[1:]) if abs(float(number) - wanted.number(layer, head, int(line[0].split(":")[0]), token)) > 1e-4 * wanted.unit]
+    checks.that("norm of the value" in table[0][0] and not wrong, "the CSV file has the numbers and their name", (table[0][0], wrong[:3]))
+
+
+def check_merged(checks, session):
+    """Words of several pieces: the sum over a word's pieces, the mean over the pieces that look."""
+    page, expected = session.page, session.expected
+    wanted = Wanted(expected)
+    session.open(0, 1)
+    page.locator("#merge").check()
+    page.locator("#weighting").select_option("norm")
+    session.hover(0, 1)
+    right = sum(wanted.number(0, 1, 0, column) for column in (1, 2))
+    checks.that(abs(float(session.shown_weight()) - right) <= 2e-3 * right + 1e-3, "a merged word has the sum of its pieces", (session.shown_weight(), right))
+
+
+def merge(data):
+    data["texts"][0]["queries"]["pieces"][2] = "##" + data["texts"][0]["queries"]["pieces"][2]
+
+
+def check_without(checks, session):
+    checks.that(not session.page.locator("#weighting").is_visible() and session.text("#weighting-note") == "", "a page without norms has no switch")
+    weights = session.expected.weight(1, 2, 3, 4)
+    session.open(1, 2)
+    session.hover(3, 4)
+    checks.that(abs(float(session.shown_weight()) - weights) <= 1e-4, "and shows attention weights, whatever its address says")
+
+
+def drop(data):
+    del data["texts"][0]["value_norms"]
+
+
+def rounds(test):
+    choose = test.choose
+    return [
+        ("numbers", check_numbers, [choose], {}),
+        ("state", check_state, [choose], {}),
+        ("merged", check_merged, [], test.made(merge)),
+        ("without", check_without, [], {**test.made(drop), "address": "weighting=norm"}),
+        ("dark", check_numbers, [choose], {"color_scheme": "dark"}),
+    ]
+
+
+if __name__ == "__main__":
+    run(__doc__, rounds)
