@@ -1,5 +1,5 @@
-"""Attention with a score_mod, which has the signature of FlexAttention's. It is traced once in each call, differentiated, and run by an interpreter in the kernels. No
-compiler is needed."""
+"""Attention with a score_mod, which has the signature of FlexAttention's. It is traced once in each call, differentiated, and run by an interpreter in the kernels, which
+calls compiled functions for runs of arithmetic if llvmlite is installed. No compiler is needed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_mask
 from .. import _core
 from .._arguments import wanted_fields
 from .._score_program import OPS, Trace, gradient_sums, program_of, slope_of
+from .._score_runs import compile_runs, score_compiler
 from . import _eager
 from . import _functional as core
 from ._ops import _on_views, _tensor, _view
@@ -52,7 +53,11 @@ class _Program:
         rows = [(OPS.index(op), *rest) for op, *rest in instructions]
         gradients = [(numbers[load], numbers[derivative], first, strides) for load, derivative, first, strides in sums.rows]
         tables = [self._table(tensor) for tensor in trace.tables]
+        self.instructions = len(rows)
+        self.float64 = trace.float64
         self.code = _core.ScoreProgram(rows, tables, numbers[result], numbers.get(slope, -1), gradients, sums.total)
+        if compile_runs(self.code.interpreted_runs(trace.float64)):
+            self.code = _core.ScoreProgram(rows, tables, numbers[result], numbers.get(slope, -1), gradients, sums.total)
 
     @staticmethod
     def _table(tensor: Tensor) -> Any:
@@ -169,3 +174,20 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], op
         out, lse, weights = _Attention.apply(program, options, q.float(), k.float(), v.float(), options.bias, options.sink, *trace.tables)  # type: ignore[no-untyped-call]
         return out.to(q.dtype), lse, weights.to(q.dtype)
     return _Attention.apply(program, options, *inputs)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def explain_score_mod(score_mod: Callable[..., Any], *, dtype: torch.dtype = torch.float32, heads: int = 1, gradients: bool = True) -> str:
+    """Says how `attention` computes a ``score_mod`` for q of this dtype: the number of its instructions, and how many runs of arithmetic are compiled or interpreted, and
+    why. Compiles them, as `attention` does.
+
+    ``heads``: query heads, which decide the gradients of captured tensors. ``gradients``: with the derivatives of the backward pass.
+    """
+    trace, result = trace_score_mod(score_mod, float64=dtype == torch.float64)
+    before = score_compiler()
+    program = _Program(trace, result, heads, gradients)
+    after = score_compiler()
+    runs, interpreted = len(program.code.runs(program.float64)), len(program.code.interpreted_runs(program.float64))
+    text = f"score_mod: {program.instructions} instructions{' with derivatives' if gradients else ''}\nruns of arithmetic: {runs - interpreted} compiled, {interpreted} interpreted"
+    if after.functions > before.functions:
+        text += f"\ncompiled now: {after.functions - before.functions} in {(after.seconds - before.seconds) * 1e3:.0f} ms"
+    return text + f"\ncompiler: {after.name or f'none, because {after.reason}'}"
