@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, _C
 from torch.autograd import Function
-from torch.nn.attention.flex_attention import BlockMask, create_mask
+from torch.nn.attention.flex_attention import BlockMask
 
 from .. import _core
 from .._arguments import wanted_fields
@@ -33,10 +33,26 @@ def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
         raise ValueError(f"attention: block_mask is for {block_mask.seq_lengths[0]} queries and {block_mask.seq_lengths[1]} keys; T is {queries} and S is {keys}")
     if batch not in (1, q.shape[0]) or heads not in (1, q.shape[-3]) or q.dim() != 4:
         raise ValueError(f"attention: block_mask is for B = {batch} and H = {heads}; q is {list(q.shape)}")
-    attend = create_mask(block_mask.mask_mod, batch, heads, queries, keys, device="cpu")
     rows, columns = block_mask.BLOCK_SIZE
-    blocks = block_mask.to_dense().bool().repeat_interleave(rows, -2).repeat_interleave(columns, -1)
-    return attend & blocks[..., :queries, :keys]
+    # FlexAttention does not call mask_mod for full blocks, and neither does polyhead: its calls would take longer than the attention.
+    partial = _blocks(block_mask.kv_num_blocks, block_mask.kv_indices, queries, keys, rows, columns)
+    full = torch.zeros_like(partial) if block_mask.full_kv_num_blocks is None else _blocks(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, queries, keys, rows, columns)
+    attend = full[..., :, None, :, None].expand(-1, -1, -1, rows, -1, columns).contiguous()
+    places = partial.nonzero()
+    if len(places) > 0:
+        b, h, i, j = places.unbind(-1)
+        q_idx, kv_idx = ((first[:, None] * size + torch.arange(size)).clamp(max=extent - 1) for first, size, extent in ((i, rows, queries), (j, columns, keys)))
+        of_row = torch.vmap(block_mask.mask_mod, (None, None, None, 0))
+        attend[b, h, i, :, j, :] = torch.vmap(torch.vmap(of_row, (None, None, 0, None)))(b, h, q_idx, kv_idx).bool()
+    return attend.flatten(-2).flatten(-3, -2)[..., :queries, :keys]
+
+
+def _blocks(counts: Tensor, indices: Tensor, queries: int, keys: int, rows: int, columns: int) -> Tensor:
+    """Lists of blocks as a boolean tensor ``[B,H,blocks of queries, blocks of keys]``."""
+    blocks = torch.zeros(*counts.shape[:2], -(-queries // rows), -(-keys // columns) + 1, dtype=torch.bool)  # the last column takes the entries that are no block
+    listed = torch.arange(indices.shape[-1]) < counts[..., None]
+    blocks.scatter_(-1, torch.where(listed, indices, blocks.shape[-1] - 1).long(), True)
+    return blocks[..., :-1]
 
 
 class _Program:
