@@ -39,7 +39,7 @@ MUTANTS = [
     Mutant("score rule: positions within the document", "src/cpu/sdpa/group.cc", "group.rule_key = problem.documents.front().keys.first", "group.rule_key = 0", "positions count from the start of the packed sequence", RULE),
     Mutant("score rule not differentiated", "src/reference/backward.cc", "if (problem.score_rule) differentiate_score_rule(", "if (problem.softcap > 1e9) differentiate_score_rule(", "the backward pass applies the rule's derivative (eq. 8')", RULE),
     Mutant("masked pairs differentiated", "src/cpu/sdpa/apply_score_rule.h", "load_vector(copy + s) == T{0} ?", "load_vector(copy + s) != load_vector(copy + s) ?", "a gradient of 0 stays 0, whatever the rule returns", RULE),
-    Mutant("gradients of another head", "src/cpu/sdpa/apply_score_rule.h", "sums + rows[row].head * group.rule->gradient_count", "sums", "each head has its own sums of the rule's gradients", RULE),
+    Mutant("gradients of another head", "src/cpu/sdpa/apply_score_rule.h", "sums + rows[row].head * rule.gradient_count", "sums", "each head has its own sums of the rule's gradients", RULE),
     Mutant("score rule in maps dropped", MAPS_KERNEL, "if (task_.rule != nullptr && !keys.empty())", "if (task_.rule != nullptr && keys.empty())", "maps show the rule's scores", RULE),
     Mutant("softcap dropped", ROW, "if (const double c = problem_.softcap; c > 0) {", "if (const double c = problem_.softcap; c > 1e9) {",
            "scores are capped by c tanh(x/c)", CORE),
