@@ -34,5 +34,12 @@ inline constexpr ScoreOpInfo kScoreOpInfo[] = {
 };
 static_assert(sizeof(kScoreOpInfo) / sizeof(ScoreOpInfo) == kScoreOps);
 
+inline constexpr int kMostScoreInstructions = 256;  // most instructions of a score program
+
+// Computes a run of instructions (score_program.h) for the numbers of `vectors` x kScoreRunBytes bytes. An input that is one number for all keys points to this
+// number. An output may be the same memory as an input, which the function has then read as far as it writes.
+using ScoreRunFunction = void (*)(const void* const* inputs, void* const* outputs, std::int64_t vectors);
+inline constexpr std::int64_t kScoreRunBytes = 64;
+
 }  // namespace polyhead
 #pragma GCC visibility pop

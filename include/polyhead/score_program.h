@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "polyhead/score_op.h"
@@ -46,9 +48,12 @@ struct ScoreProgramCode {
 // The constructor checks the instructions. The tables, and the ScoreProgram or a copy of it, must live as long as the ScoreRule made from it.
 class ScoreProgram {
  public:
-  static constexpr int kMostInstructions = 256;
+  static constexpr int kMostInstructions = kMostScoreInstructions;
   explicit ScoreProgram(ScoreProgramCode code);
   ScoreRule rule() const;
+  // The texts of the program's runs for scores in float64 or float32. interpreted_runs: only of those without a function.
+  std::vector<std::string> runs(bool float64) const;
+  std::vector<std::string> interpreted_runs(bool float64) const;
 
  private:
   struct Compiled;
@@ -56,6 +61,17 @@ class ScoreProgram {
   std::int64_t gradient_count_;
   bool differentiable_;
 };
+
+// A run is a list of instructions of arithmetic, comparison and choice, computed for each pair one after the other without a call between them. A caller with a
+// compiler may provide a function for the run, which must compute the same bits: each operation rounds once, without fused multiply-adds. Programs that are
+// constructed afterwards call the function; without one the run is interpreted. The text describes the run: "float32 vvs; multiply 0 2; add 3 1; 4" has the type,
+// the inputs (v: a number for each key, s: one number), instructions separated by ';' with their operands, and the outputs. Inputs and then instructions are
+// counted from 0. A constant is an input, so programs that differ in constants share functions.
+//
+// Functions stay for the life of the process: at most kMostScoreRunFunctions, then provide_score_run returns false. It also returns false for a text that has
+// a function. Any thread may call it at any time.
+inline constexpr int kMostScoreRunFunctions = 1024;
+bool provide_score_run(std::string_view text, ScoreRunFunction function);
 
 }  // namespace polyhead
 #pragma GCC visibility pop

@@ -34,6 +34,9 @@ struct ScoreRule {
   const void* data = nullptr;  // passed to forward and backward
   // The count of numbers that the rule reads and that have gradients. SdpaBackward::d_score_rule [N, gradient_count] receives the gradients of each query head.
   std::int64_t gradient_count = 0;
+  // Promises of `backward` that save the kernels work. keeps_zeros: a gradient of 0 stays 0 and adds nothing to the sums, whatever the old score is; `before` may
+  // then hold any number for masked pairs. reads_before = false: `before` may be nullptr.
+  bool keeps_zeros = false, reads_before = true;
 
   explicit operator bool() const { return forward != nullptr; }
 };

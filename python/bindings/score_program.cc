@@ -63,6 +63,12 @@ Gradients backward(const Program& program, nb::handle q_given, nb::handle k_give
   return gradients.objects({sums.object});
 }
 
+nb::typed<nb::list, nb::str> list_of(const std::vector<std::string>& texts) {
+  nb::list list;
+  for (const std::string& text : texts) list.append(text);
+  return list;
+}
+
 }  // namespace
 
 void bind_score_program(nb::module_& m) {
@@ -72,7 +78,10 @@ void bind_score_program(nb::module_& m) {
     return names;
   });
   nb::class_<Program>(m, "ScoreProgram")
-      .def("__init__", &make_program, any("instructions"), any("tables"), nb::arg("result"), nb::arg("slope"), any("gradients"), nb::arg("gradient_count"));
+      .def("__init__", &make_program, any("instructions"), any("tables"), nb::arg("result"), nb::arg("slope"), any("gradients"), nb::arg("gradient_count"))
+      .def("runs", [](const Program& self, bool float64) { return list_of(self.program->runs(float64)); }, nb::arg("float64"))
+      .def("interpreted_runs", [](const Program& self, bool float64) { return list_of(self.program->interpreted_runs(float64)); }, nb::arg("float64"));
+  m.def("provide_score_run", [](const std::string& text, std::uintptr_t address) { return provide_score_run(text, reinterpret_cast<ScoreRunFunction>(address)); }, nb::arg("text"), nb::arg("address"));
   m.def("score_forward", &forward, nb::arg("program"), any("q"), any("k"), any("v"), any("options"), nb::arg("want_weights"));
   m.def("score_backward", &backward, nb::arg("program"), any("q"), any("k"), any("v"), any("out"), any("lse"), any("d_out"), any("options"), nb::arg("wanted"),
         nb::arg("want_sums"));

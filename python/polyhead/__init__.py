@@ -13,7 +13,7 @@ Letters in every docstring: ``*`` any number of leading (batch) dimensions, ``N`
 import importlib.util
 from typing import TYPE_CHECKING
 
-from . import _attention, _cache, _capture, _capturing, _device, _layer, _second_derivatives, _view, models
+from . import _attention, _cache, _capture, _capturing, _device, _layer, _score_runs, _second_derivatives, _view, models
 from ._attention import *
 from ._cache import *
 from ._capture import *
@@ -21,6 +21,7 @@ from ._capturing import *
 from ._core import version as __version__
 from ._device import *
 from ._layer import *
+from ._score_runs import *
 from ._second_derivatives import *
 from ._view import *
 
@@ -31,6 +32,7 @@ __all__ += _capture.__all__
 __all__ += _capturing.__all__
 __all__ += _device.__all__
 __all__ += _layer.__all__
+__all__ += _score_runs.__all__
 __all__ += _second_derivatives.__all__
 __all__ += _view.__all__
 

@@ -235,6 +235,42 @@ def _hyperbolic(x: Number, *, is_sine: bool) -> Number:
     return (sine if is_sine else cosine).with_derivatives((x, cosine if is_sine else sine))
 
 
+_LARGE = 1e9  # from here on sqrt(x^2 + 1) is x in float64
+
+
+def _hyperbolic_arcsine(x: Number) -> Number:
+    magnitude, square = x.of("absolute"), x * x
+    small = _log1p(magnitude + square / (1 + (1 + square).of("square_root")))
+    y = (magnitude > _LARGE).where(magnitude.of("log") + math.log(2), small)
+    return (x < 0).where(-y, (x > 0).where(y, x)).with_derivatives((x, 1 / (1 + square).of("square_root")))  # x at 0 keeps the sign of -0, and NaN
+
+
+def _hyperbolic_arccosine(x: Number) -> Number:
+    above = x - 1
+    product = above * (x + 1)
+    y = (x > _LARGE).where(x.of("log") + math.log(2), _log1p(above + product.of("square_root")))
+    return (x < 1).where(math.nan, y).with_derivatives((x, 1 / (x < 1).where(math.nan, product).of("square_root")))
+
+
+def floor_of_quotient(a: Number, b: Number, bits: int) -> Number:
+    """The floor of the exact quotient a / b. bits: of the precision. The floor of the rounded quotient may be larger by 1, as for 1 / 0.1, so the sign of the remainder
+    decides. From 2^bits on it is the rounded quotient."""
+    quotient = (a / b).of("floor")
+    product = quotient * b
+    high = [_high_half(x, bits) for x in (quotient, b)]
+    low = [x - half for x, half in zip((quotient, b), high)]
+    rest = ((high[0] * high[1] - product) + high[0] * low[1] + low[0] * high[1]) + low[0] * low[1]  # quotient b - product, exactly (Dekker 1971)
+    remainder = quotient.of("equal", 0).where(a, (a - product) - rest)
+    too_large = (b < 0).where(remainder > 0, remainder < 0)
+    infinite = a.of("absolute").of("equal", math.inf).where(b.of("equal", 0).of("logical_not"), 0)  # NaN in torch and NumPy
+    return infinite.where(math.nan, too_large.where(quotient - 1, quotient)).with_derivatives()
+
+
+def _high_half(x: Number, bits: int) -> Number:
+    scaled = x * (2.0 ** ((bits + 1) // 2) + 1)
+    return scaled - (scaled - x)
+
+
 def _gelu(x: Number) -> Number:
     cumulative = (x * -math.sqrt(0.5)).of("complementary_error") * 0.5  # erfc, because 1 + erf would lose digits by cancellation for negative x
     return (x * cumulative).with_derivatives((x, cumulative + x * (x * x * -0.5).of("exp") * (0.5 * math.sqrt(2 / math.pi))))
@@ -327,6 +363,8 @@ FUNCTIONS: tuple[Function, ...] = (
     Function(lambda x: _hyperbolic(x, is_sine=False), ("cosh",), ("cosh",)),
     Function(lambda x: x.of("tanh"), ("tanh",), ("tanh",)),
     Function(lambda x: _log1p(2 * x / (1 - x)) * 0.5, ("atanh", "arctanh"), ("atanh",)),
+    Function(_hyperbolic_arcsine, ("asinh", "arcsinh"), ("asinh",)),
+    Function(_hyperbolic_arccosine, ("acosh", "arccosh"), ("acosh",)),
     Function(lambda x: x.of("sigmoid"), ("sigmoid", "expit"), ("logistic",)),
     Function(lambda x: x.of("error_function"), ("erf",), ("erf",)),
     Function(lambda x: x.of("complementary_error"), ("erfc",), ("erfc",)),

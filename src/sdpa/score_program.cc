@@ -1,7 +1,9 @@
 #include "polyhead/score_program.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "core/text.h"
@@ -44,14 +46,135 @@ void* scratch_of_thread(std::int64_t bytes) {
   return std::align(kAlignment, static_cast<std::size_t>(bytes), start, space);
 }
 
+// The functions that provide_score_run() received: a list to which nodes are only added, so that reading it needs no lock, also after a fork.
+struct ProvidedRun {
+  std::string text;
+  ScoreRunFunction function;
+  const ProvidedRun* next;
+  int number;  // in the list, from 1
+};
+constinit std::atomic<const ProvidedRun*> provided_runs = nullptr;
+
+ScoreRunFunction provided_function(std::string_view text) {
+  for (const ProvidedRun* run = provided_runs.load(std::memory_order_acquire); run != nullptr; run = run->next) {
+    if (run->text == text) return run->function;
+  }
+  return nullptr;
+}
+
+// Operations that a run may contain: those whose results have the same bits wherever they are computed.
+bool in_runs(ScoreOp op) {
+  switch (op) {
+    case ScoreOp::add: case ScoreOp::subtract: case ScoreOp::multiply: case ScoreOp::divide: case ScoreOp::maximum: case ScoreOp::minimum:
+    case ScoreOp::less: case ScoreOp::less_equal: case ScoreOp::equal: case ScoreOp::logical_and: case ScoreOp::logical_or:
+    case ScoreOp::negate: case ScoreOp::absolute: case ScoreOp::square_root: case ScoreOp::floor: case ScoreOp::logical_not: case ScoreOp::select: case ScoreOp::round: return true;
+    default: return false;
+  }
+}
+
+using Registers = std::vector<std::int32_t>;
+
+// A step, and the registers that it reads.
+struct PlannedStep {
+  cpu::ScoreStep step;
+  Registers operands;
+};
+
+struct Run {
+  std::string instructions;  // without the type
+  Registers inputs, outputs;
+  int steps = 0;
+  std::string text(bool float64) const { return (float64 ? "float64 " : "float32 ") + instructions; }
+};
+
+// Forward or backward pass: the steps in the order in which they are computed.
+struct Pass {
+  std::vector<cpu::ScoreStep> per_tile, per_range, per_distance, per_row;
+  std::vector<Run> runs;
+  std::vector<cpu::ScoreRunSteps> run_steps;  // as many as `runs`
+  std::vector<std::int32_t> places;
+  cpu::ScoreSteps steps{};
+};
+
+// Describes the steps [first, last) as a run. `outputs`: those of their registers that are read outside of the run.
+Run run_of(const std::vector<PlannedStep>& steps, std::size_t first, std::size_t last, Registers outputs, const cpu::ScoreKind* kinds) {
+  Run run;
+  run.steps = static_cast<int>(last - first);
+  const auto written_by = [&](std::int32_t number) {
+    for (std::size_t i = first; i < last; ++i) {
+      if (steps[i].step.to == number) return static_cast<int>(i - first);
+    }
+    return -1;
+  };
+  for (std::size_t i = first; i < last; ++i) {
+    for (const std::int32_t number : steps[i].operands) {
+      if (written_by(number) < 0 && std::find(run.inputs.begin(), run.inputs.end(), number) == run.inputs.end()) run.inputs.push_back(number);
+    }
+  }
+  const auto name_of = [&](std::int32_t number) {
+    const int step = written_by(number);
+    const auto input = std::find(run.inputs.begin(), run.inputs.end(), number) - run.inputs.begin();
+    return " " + std::to_string(step < 0 ? static_cast<std::int64_t>(input) : static_cast<std::int64_t>(run.inputs.size()) + step);
+  };
+  for (const std::int32_t number : run.inputs) run.instructions += kinds[number] >= cpu::ScoreKind::key ? 'v' : 's';
+  for (std::size_t i = first; i < last; ++i) {
+    run.instructions += std::string("; ") + kScoreOpInfo[steps[i].step.op].name;
+    for (const std::int32_t number : steps[i].operands) run.instructions += name_of(number);
+  }
+  run.instructions += ";";
+  run.outputs = std::move(outputs);
+  for (const std::int32_t number : run.outputs) run.instructions += name_of(number);
+  return run;
+}
+
+// Orders the steps of the rows: first all steps outside of runs whose operands exist, then all steps of the next run, and so on. `roots`: registers that are read
+// after the last step.
+void plan_rows(std::vector<PlannedStep> steps, const Registers& roots, const cpu::ScoreKind* kinds, Pass& pass) {
+  std::vector<PlannedStep> ordered;
+  std::vector<std::pair<std::size_t, std::size_t>> runs;
+  const auto may_run = [](const PlannedStep& step) { return step.step.kind == cpu::ScoreKind::pair && in_runs(static_cast<ScoreOp>(step.step.op)); };
+  const auto is_ready = [&](const PlannedStep& step) {
+    return std::none_of(step.operands.begin(), step.operands.end(), [&](std::int32_t number) {
+      return std::any_of(steps.begin(), steps.end(), [&](const PlannedStep& other) { return other.step.to == number; });
+    });
+  };
+  while (!steps.empty()) {
+    for (const bool in_run : {false, true}) {
+      const std::size_t first = ordered.size();
+      for (auto next = steps.begin(); next != steps.end();) {  // operands have smaller numbers, so one pass finds all steps that are or become ready
+        if (may_run(*next) == in_run && is_ready(*next)) {
+          ordered.push_back(*next), next = steps.erase(next);
+        } else {
+          ++next;
+        }
+      }
+      if (in_run && ordered.size() > first + 1) runs.emplace_back(first, ordered.size());
+    }
+  }
+  for (const auto& [first, last] : runs) {
+    Registers outputs;
+    for (std::size_t i = first; i < last; ++i) {
+      const std::int32_t number = ordered[i].step.to;
+      bool is_read = std::find(roots.begin(), roots.end(), number) != roots.end();
+      for (std::size_t j = last; j < ordered.size() && !is_read; ++j) is_read = std::find(ordered[j].operands.begin(), ordered[j].operands.end(), number) != ordered[j].operands.end();
+      if (is_read) outputs.push_back(number);
+    }
+    pass.runs.push_back(run_of(ordered, first, last, std::move(outputs), kinds));
+  }
+  for (const Run& run : pass.runs) {
+    pass.run_steps.push_back({.steps = run.steps, .input_count = static_cast<int>(run.inputs.size()), .output_count = static_cast<int>(run.outputs.size()), .inputs = run.inputs.data(),
+                              .outputs = run.outputs.data(), .functions = {provided_function(run.text(false)), provided_function(run.text(true))}});
+  }
+  for (std::size_t i = 0; i < runs.size(); ++i) ordered[runs[i].first].step.run = &pass.run_steps[i];
+  for (const PlannedStep& step : ordered) pass.per_row.push_back(step.step);
+}
+
 }  // namespace
 
-// The instructions in the form that the kernels read. Steps that do not depend on the query run once for a tile, other steps for each row.
 struct ScoreProgram::Compiled {
-  std::vector<cpu::ScoreStep> forward_once, forward_per_row, backward_once, backward_per_row;
   std::vector<cpu::ScoreSum> sums;
-  std::unique_ptr<bool[]> varies;
-  cpu::ScoreSteps forward, backward;
+  std::vector<cpu::ScoreKind> kinds;
+  Pass forward, backward;
 };
 
 ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradient_count), differentiable_(code.slope >= 0) {
@@ -67,20 +190,22 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
       require(values.extent(axis) <= (std::int64_t{1} << 24), "ScoreProgram: a table is ", values.shape(), "; indices are exact up to 2^24");
   }
   auto compiled = std::make_shared<Compiled>();
-  compiled->varies = std::make_unique<bool[]>(static_cast<std::size_t>(count));
+  std::vector<cpu::ScoreKind>& kinds = compiled->kinds;
   std::vector<int> units;  // for each register: by how much it changes from one key to the next; 0, 1, -1, or kUnknown
-  std::vector<std::uint8_t> depends;  // for each register, bits: 1 if it depends on the query or the score, 2 if it depends on the key or the score
-  std::vector<cpu::ScoreStep> steps;
+  enum : std::uint8_t { kQuery = 1, kKey = 2, kScore = 4, kDistance = 8 };
+  std::vector<std::uint8_t> depends;  // for each register, bits of what it depends on
+  std::vector<PlannedStep> steps;
   for (const ScoreInstruction& instruction : code.instructions) {
     const auto number = static_cast<std::int32_t>(steps.size());
     require(static_cast<int>(instruction.op) < kScoreOps, "ScoreProgram: instruction ", number, " has an unknown operation");
     const bool loads = instruction.op == ScoreOp::load;
     require(!loads || (instruction.table >= 0 && static_cast<std::size_t>(instruction.table) < code.tables.size()), "ScoreProgram: instruction ", number, " loads from no table");
-    cpu::ScoreStep step{.op = static_cast<std::uint8_t>(instruction.op), .varies = false, .to = number, .a = instruction.a, .b = instruction.b, .c = instruction.c, .d = instruction.d,
+    cpu::ScoreStep step{.op = static_cast<std::uint8_t>(instruction.op), .kind = {}, .to = number, .a = instruction.a, .b = instruction.b, .c = instruction.c, .d = instruction.d,
                         .value = instruction.value};
-    std::uint8_t on = instruction.op == ScoreOp::score ? 3 : instruction.op == ScoreOp::query ? 1 : instruction.op == ScoreOp::key ? 2 : 0;
+    std::uint8_t on = instruction.op == ScoreOp::score ? kScore : instruction.op == ScoreOp::query ? kQuery : instruction.op == ScoreOp::key ? kKey : 0;
     const std::int32_t operands[] = {instruction.a, instruction.b, instruction.c, instruction.d};
-    for (int i = 0; i < operands_of(instruction, code.tables); ++i) {
+    const int operand_count = operands_of(instruction, code.tables);
+    for (int i = 0; i < operand_count; ++i) {
       require(operands[i] >= 0 && operands[i] < number, "ScoreProgram: instruction ", number, " reads register ", operands[i], "; an instruction may read registers of earlier instructions");
       on |= depends[static_cast<std::size_t>(operands[i])];
     }
@@ -89,43 +214,65 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
       step.table = values.data(), step.float64 = values.dtype() == DType::f64, step.rank = values.rank();
       for (int axis = 0; axis < values.rank(); ++axis) step.extents[axis] = values.extent(axis), step.strides[axis] = values.stride(axis);
     }
-    units.push_back(unit_of(instruction, (on & 2) != 0, units));
+    units.push_back(unit_of(instruction, (on & ~kQuery) != 0, units));
     for (int axis = 0, varying = 0; axis < step.rank; ++axis) {
       const int unit = units[static_cast<std::size_t>(operands[axis])];
       if (unit == 0) continue;
       const bool usable = ++varying == 1 && unit != kUnknown;
       step.unit_axis = usable ? axis : -1, step.unit = usable ? unit : 0;
     }
-    step.varies = compiled->varies[static_cast<std::size_t>(number)] = (on & 2) != 0;
-    depends.push_back(on), steps.push_back(step);
+    PlannedStep planned{.step = step, .operands = Registers(operands, operands + operand_count)};
+    if (instruction.op == ScoreOp::subtract) {
+      const auto is = [&](std::int32_t operand, ScoreOp which) { return code.instructions[static_cast<std::size_t>(operand)].op == which; };
+      const int distance = is(instruction.a, ScoreOp::key) && is(instruction.b, ScoreOp::query) ? 1 : is(instruction.a, ScoreOp::query) && is(instruction.b, ScoreOp::key) ? -1 : 0;
+      if (distance != 0) planned.step.distance = distance, planned.operands.clear(), on = kDistance;
+    }
+    using enum cpu::ScoreKind;
+    planned.step.kind = on == 0 ? tile : on == kQuery ? row : on == kKey ? key : on == kDistance ? cpu::ScoreKind::distance : pair;
+    kinds.push_back(planned.step.kind), depends.push_back(on), steps.push_back(std::move(planned));
   }
-  // Chooses the steps that are needed to compute the registers `roots`.
-  const auto choose = [&](std::vector<std::int32_t> roots, std::vector<cpu::ScoreStep>& once, std::vector<cpu::ScoreStep>& per_row) {
+  // Chooses the steps that are needed to compute the registers `roots`, the last of which is the result.
+  const auto plan = [&](const Registers& roots, Pass& pass) {
     std::vector<bool> needed(steps.size());
     for (const std::int32_t root : roots) needed[static_cast<std::size_t>(root)] = true;
     for (auto i = steps.size(); i-- > 0;) {
       if (!needed[i]) continue;
-      const std::int32_t operands[] = {steps[i].a, steps[i].b, steps[i].c, steps[i].d};
-      for (int j = 0; j < operands_of(code.instructions[i], code.tables); ++j) needed[static_cast<std::size_t>(operands[j])] = true;
+      for (const std::int32_t operand : steps[i].operands) needed[static_cast<std::size_t>(operand)] = true;
     }
+    std::vector<PlannedStep> per_row;
+    pass.places.assign(steps.size(), -1);
+    pass.steps.score = -1;
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      if (needed[i]) ((depends[i] & 1) != 0 ? per_row : once).push_back(steps[i]);
+      if (!needed[i]) continue;
+      const cpu::ScoreStep& step = steps[i].step;
+      if (static_cast<ScoreOp>(step.op) == ScoreOp::score) {
+        pass.steps.score = step.to;
+        continue;
+      }
+      pass.places[i] = static_cast<std::int32_t>(pass.steps.bytes), pass.steps.bytes += cpu::score_register_bytes(step.kind);
+      switch (step.kind) {
+        case cpu::ScoreKind::tile: pass.per_tile.push_back(step); break;
+        case cpu::ScoreKind::key: pass.per_range.push_back(step); break;
+        case cpu::ScoreKind::distance: pass.per_distance.push_back(step); break;
+        case cpu::ScoreKind::row: case cpu::ScoreKind::pair: per_row.push_back(steps[i]); break;
+      }
     }
+    plan_rows(std::move(per_row), roots, kinds.data(), pass);
+    const auto count = [](const auto& list) { return static_cast<int>(list.size()); };
+    cpu::ScoreSteps& all = pass.steps;
+    all.per_tile = pass.per_tile.data(), all.per_range = pass.per_range.data(), all.per_distance = pass.per_distance.data(), all.per_row = pass.per_row.data();
+    all.per_tile_count = count(pass.per_tile), all.per_range_count = count(pass.per_range), all.per_distance_count = count(pass.per_distance), all.per_row_count = count(pass.per_row);
+    all.registers = static_cast<int>(steps.size()), all.kinds = kinds.data(), all.places = pass.places.data(), all.result = roots.back();
   };
-  const auto pass = [&](const std::vector<cpu::ScoreStep>& once, const std::vector<cpu::ScoreStep>& per_row, std::int32_t result) {
-    return cpu::ScoreSteps{.once = once.data(), .per_row = per_row.data(), .once_count = static_cast<int>(once.size()), .per_row_count = static_cast<int>(per_row.size()),
-                           .registers = count, .varies = compiled->varies.get(), .result = result, .sums = nullptr, .sum_count = 0};
-  };
-  choose({code.result}, compiled->forward_once, compiled->forward_per_row);
-  compiled->forward = pass(compiled->forward_once, compiled->forward_per_row, code.result);
+  plan({code.result}, compiled->forward);
   if (differentiable_) {
-    std::vector<std::int32_t> roots{code.slope};
+    Registers roots;
     for (const ScoreGradient& gradient : code.gradients) {
       require(gradient.load >= 0 && gradient.load < count && code.instructions[static_cast<std::size_t>(gradient.load)].op == ScoreOp::load && gradient.derivative >= 0 && gradient.derivative < count,
               "ScoreProgram: a gradient names an instruction that is no load, or its derivative is no register");
       __extension__ using Wide = __int128;  // the caller chooses the strides, so `last` may exceed 64 bits
       Wide last = gradient.first;
-      const cpu::ScoreStep& load = steps[static_cast<std::size_t>(gradient.load)];
+      const cpu::ScoreStep& load = steps[static_cast<std::size_t>(gradient.load)].step;
       for (int axis = 0; axis < load.rank; ++axis) {
         require(gradient.strides[axis] >= 0, "ScoreProgram: a gradient has a negative stride");
         last += static_cast<Wide>(std::max<std::int64_t>(load.extents[axis] - 1, 0)) * gradient.strides[axis];
@@ -133,18 +280,23 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
       require(gradient.first >= 0 && last < code.gradient_count, "ScoreProgram: a gradient reaches beyond its ", code.gradient_count, " sums");
       roots.push_back(gradient.load), roots.push_back(gradient.derivative);
     }
-    choose(roots, compiled->backward_once, compiled->backward_per_row);
-    compiled->backward = pass(compiled->backward_once, compiled->backward_per_row, code.slope);
+    roots.push_back(code.slope);
+    plan(roots, compiled->backward);
+    const ScoreInstruction& slope = code.instructions[static_cast<std::size_t>(code.slope)];
+    compiled->backward.steps.result_is_one = slope.op == ScoreOp::constant && slope.value == 1;
     for (const ScoreGradient& gradient : code.gradients) {
-      const auto is_load = [&](const cpu::ScoreStep& step) { return step.to == gradient.load; };
-      auto* from = &compiled->backward_once;
-      auto found = std::find_if(from->begin(), from->end(), is_load);
-      if (found == from->end()) from = &compiled->backward_per_row, found = std::find_if(from->begin(), from->end(), is_load);
-      cpu::ScoreSum sum{.load = &*found, .derivative = gradient.derivative, .first = gradient.first, .strides = {}};
+      const cpu::ScoreStep* found = nullptr;
+      const Pass& pass = compiled->backward;
+      for (const auto* list : {&pass.per_tile, &pass.per_range, &pass.per_distance, &pass.per_row}) {
+        for (const cpu::ScoreStep& step : *list) {
+          if (step.to == gradient.load) found = &step;
+        }
+      }
+      cpu::ScoreSum sum{.load = found, .derivative = gradient.derivative, .first = gradient.first, .strides = {}};
       std::copy(std::begin(gradient.strides), std::end(gradient.strides), std::begin(sum.strides));
       compiled->sums.push_back(sum);
     }
-    compiled->backward.sums = compiled->sums.data(), compiled->backward.sum_count = static_cast<int>(compiled->sums.size());
+    compiled->backward.steps.sums = compiled->sums.data(), compiled->backward.steps.sum_count = static_cast<int>(compiled->sums.size());
   }
   compiled_ = std::move(compiled);
 }
@@ -153,17 +305,46 @@ ScoreRule ScoreProgram::rule() const {
   ScoreRule rule;
   rule.data = compiled_.get(), rule.gradient_count = gradient_count_;
   rule.forward = [](const ScoreTile& tile, const void* data) {
-    const auto& kernels = cpu::current_kernels_of<cpu::ScoreProgramKernels>();
-    const cpu::ScoreSteps& steps = static_cast<const Compiled*>(data)->forward;
-    kernels.forward(steps, tile, scratch_of_thread(kernels.scratch_bytes(steps)));
+    const cpu::ScoreSteps& steps = static_cast<const Compiled*>(data)->forward.steps;
+    cpu::current_kernels_of<cpu::ScoreProgramKernels>().forward(steps, tile, scratch_of_thread(steps.bytes));
   };
   if (!differentiable_) return rule;
+  rule.keeps_zeros = true, rule.reads_before = compiled_->backward.steps.score >= 0;
   rule.backward = [](const ScoreTile& tile, const void* before, double* sums, const void* data) {
-    const auto& kernels = cpu::current_kernels_of<cpu::ScoreProgramKernels>();
-    const cpu::ScoreSteps& steps = static_cast<const Compiled*>(data)->backward;
-    kernels.backward(steps, tile, before, sums, scratch_of_thread(kernels.scratch_bytes(steps)));
+    const cpu::ScoreSteps& steps = static_cast<const Compiled*>(data)->backward.steps;
+    if (steps.result_is_one && (sums == nullptr || steps.sum_count == 0)) return;
+    cpu::current_kernels_of<cpu::ScoreProgramKernels>().backward(steps, tile, before, sums, scratch_of_thread(steps.bytes));
   };
   return rule;
+}
+
+std::vector<std::string> ScoreProgram::runs(bool float64) const {
+  std::vector<std::string> texts;
+  for (const Pass* pass : {&compiled_->forward, &compiled_->backward}) {
+    for (const Run& run : pass->runs) texts.push_back(run.text(float64));
+  }
+  return texts;
+}
+
+std::vector<std::string> ScoreProgram::interpreted_runs(bool float64) const {
+  std::vector<std::string> texts;
+  for (const Pass* pass : {&compiled_->forward, &compiled_->backward}) {
+    for (std::size_t i = 0; i < pass->runs.size(); ++i) {
+      if (pass->run_steps[i].functions[float64 ? 1 : 0] == nullptr) texts.push_back(pass->runs[i].text(float64));
+    }
+  }
+  return texts;
+}
+
+bool provide_score_run(std::string_view text, ScoreRunFunction function) {
+  if (provided_function(text) != nullptr) return false;
+  auto node = std::make_unique<ProvidedRun>(std::string(text), function, provided_runs.load(std::memory_order_acquire), 0);
+  do {
+    node->number = node->next == nullptr ? 1 : node->next->number + 1;
+    if (node->number > kMostScoreRunFunctions) return false;
+  } while (!provided_runs.compare_exchange_weak(node->next, node.get(), std::memory_order_acq_rel));
+  node.release();  // stays for the life of the process
+  return true;
 }
 
 }  // namespace polyhead

@@ -112,6 +112,65 @@ TEST(ScorePrograms, SpecialFunctionsKeepTheirDigits) {
   }
 }
 
+int calls_of_run = 0;
+
+// Computes a run that no other test has: (x + s) * (x - s) for the input x of the pairs and the one number s.
+void run_of_float(const void* const* inputs, void* const* outputs, std::int64_t vectors) {
+  ++calls_of_run;
+  for (std::int64_t i = 0; i < vectors * 16; ++i) {
+    const float x = static_cast<const float*>(inputs[0])[i], s = *static_cast<const float*>(inputs[1]);
+    const volatile float sum = x + s, difference = x - s;  // volatile: without a fused multiply-add
+    static_cast<float*>(outputs[0])[i] = sum * difference;
+  }
+}
+
+// A provided function gives the bits of the interpreter, for numbers of keys that are whole vectors and others, and is called only for its type.
+TEST(ScorePrograms, RunsCallTheProvidedFunction) {
+  const ScoreProgramCode code{.instructions = {op(ScoreOp::score), number(0.375), op(ScoreOp::add, 0, 1), op(ScoreOp::subtract, 0, 1), op(ScoreOp::multiply, 2, 3)}, .result = 4};
+  const std::string text = "float32 vs; add 0 1; subtract 0 1; multiply 2 3; 4";
+  EXPECT_THAT(ScoreProgram(code).runs(false), testing::ElementsAre(text));
+  EXPECT_THAT(ScoreProgram(code).interpreted_runs(true), testing::ElementsAre("float64" + text.substr(7)));
+  std::vector<std::vector<double>> interpreted;
+  std::vector<double> scores(333);
+  for (std::size_t i = 0; i < scores.size(); ++i) scores[i] = std::sin(static_cast<double>(i)) * 3;
+  const std::size_t sizes[] = {1, 15, 16, 17, 128, 129, 160, 333};
+  for (const std::size_t size : sizes) interpreted.push_back(computed(code, std::vector<double>(scores.begin(), scores.begin() + static_cast<std::ptrdiff_t>(size)), false));
+  EXPECT_EQ(calls_of_run, 0);
+  EXPECT_TRUE(provide_score_run(text, run_of_float));
+  EXPECT_FALSE(provide_score_run(text, run_of_float));
+  EXPECT_THAT(ScoreProgram(code).interpreted_runs(false), testing::IsEmpty());
+  for_each_instruction_set([&] {
+    calls_of_run = 0;
+    for (std::size_t i = 0; i < std::size(sizes); ++i) EXPECT_EQ(computed(code, std::vector<double>(scores.begin(), scores.begin() + static_cast<std::ptrdiff_t>(sizes[i])), false), interpreted[i]);
+    EXPECT_EQ(calls_of_run, 1 + 1 + 1 + 1 + 1 + 2 + 2 + 3);
+    computed(code, scores, true);
+    EXPECT_EQ(calls_of_run, 12);
+  });
+}
+
+// Registers of distances: rows of a tile read the same numbers, each from another place.
+TEST(ScorePrograms, DistancesAreThoseOfEachRow) {
+  for (const bool reversed : {false, true}) {
+    const ScoreProgram program({.instructions = {op(ScoreOp::score), op(ScoreOp::query), op(ScoreOp::key), reversed ? op(ScoreOp::subtract, 1, 2) : op(ScoreOp::subtract, 2, 1), number(0.25), op(ScoreOp::multiply, 3, 4),
+                                                 op(ScoreOp::tanh, 5), op(ScoreOp::add, 0, 6)},
+                                .result = 7});
+    const ScoreRule rule = program.rule();
+    for (const std::int64_t rows : {1, 12, 16, 17, 35}) {
+      for (const std::int64_t keys : {1, 16, 128, 131, 256}) {
+        std::vector<double> scores(static_cast<std::size_t>(rows * (keys + 3)), 0.5);
+        ScoreTile tile{.scores = scores.data(), .float64 = true, .rows = rows, .keys = keys, .row_stride = keys + 3, .first_query = 7, .first_key = 20};
+        rule.forward(tile, rule.data);
+        for (std::int64_t i = 0; i < rows; ++i) {
+          for (std::int64_t j = 0; j < keys + (i + 1 < rows ? 3 : 0); ++j) {
+            const double distance = static_cast<double>(20 + j - 7 - i) * (reversed ? -1 : 1), wanted = j < keys ? 0.5 + std::tanh(distance * 0.25) : 0.5;
+            ASSERT_NEAR(scores[static_cast<std::size_t>(i * (keys + 3) + j)], wanted, 1e-14) << rows << " " << keys << " " << i << " " << j;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(ScorePrograms, TablesAreReadInPlace) {
   const Tensor table = Tensor::of<float>({4, 6}, {0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15, 20, 21, 22, 23, 24, 25, 30, 31, 32, 33, 34, 35});
   // The program computes table[h, k - 7] for h = 3 and keys from 5 on. The first index is -2, and the last index lies outside of the table.

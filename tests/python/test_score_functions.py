@@ -27,7 +27,7 @@ NUMBERS: dict[str, Function] = {
     "log": lambda x: torch.log(x.abs() + 0.1), "log2": lambda x: torch.log2(x.abs() + 0.1), "log10": lambda x: torch.log10(x.abs() + 0.1),
     "log1p": lambda x: torch.log1p(x.abs() * 1e-3) * 1e3, "sin": lambda x: torch.sin(9 * x), "cos": lambda x: (9 * x).cos(), "tan": lambda x: torch.tan(x / 9), "asin": lambda x: torch.asin(0.9 * torch.tanh(x)),
     "acos": lambda x: torch.acos(0.9 * torch.tanh(x)), "atan": lambda x: torch.atan(3 * x), "sinh": torch.sinh, "cosh": torch.cosh, "tanh": torch.tanh, "atanh": lambda x: torch.atanh(0.9 * torch.tanh(x)),
-    "sigmoid": torch.sigmoid, "expit": torch.special.expit, "erf": torch.erf, "erfc": torch.special.erfc, "silu": F.silu, "logsigmoid": F.logsigmoid, "mish": F.mish, "softsign": F.softsign,
+    "asinh": lambda x: torch.asinh(3 * x), "acosh": lambda x: torch.acosh(1.1 + x * x), "sigmoid": torch.sigmoid, "expit": torch.special.expit, "erf": torch.erf, "erfc": torch.special.erfc, "silu": F.silu, "logsigmoid": F.logsigmoid, "mish": F.mish, "softsign": F.softsign,
     "tanhshrink": F.tanhshrink, "gelu": F.gelu, "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "softplus": F.softplus, "softplus beta": lambda x: F.softplus(x, 3.0, 2.0), "elu": F.elu,
     "elu alpha": lambda x: F.elu(9 * x, 0.5), "celu": lambda x: F.celu(x, 2.0), "selu": F.selu, "leaky_relu": lambda x: F.leaky_relu(x, 0.2), "hardtanh": F.hardtanh, "relu6": lambda x: F.relu6(4 * x), "hardsigmoid": F.hardsigmoid,
     "hardswish": F.hardswish, "relu": F.relu, "floor": lambda x: x * torch.floor(x), "ceil": lambda x: x * torch.ceil(x), "round": lambda x: x * torch.round(2 * x), "trunc": lambda x: x * torch.trunc(x), "frac": lambda x: x * x.frac(),
@@ -72,6 +72,32 @@ def test_a_function_and_its_gradient(name: str) -> None:
         narrow = attention(q.float(), k.float(), v.float(), score_mod=score_mod)
     if name not in STEPS:
         torch.testing.assert_close(narrow.double(), exact, rtol=2e-4, atol=2e-5)
+
+
+def finite(x: Any) -> Any:
+    return torch.nan_to_num(x, nan=12345.0, posinf=3e30, neginf=-3e30)
+
+
+def test_the_floor_of_a_quotient() -> None:
+    """Quotients that round up to an integer, of both signs; with 0 and infinity."""
+    numbers = [1.0, -1, 0.3, 0.7, 7.5, -7.5, 1e6, 3e-5, 0.0, -0.0, float("inf"), -float("inf"), float("nan")]
+    for dtype in (torch.float32, torch.float64):
+        a = torch.tensor([x for x in numbers for _ in numbers] + [0.1 * i for i in range(300)], dtype=dtype)
+        b = torch.tensor(numbers * len(numbers) + [0.1] * 300, dtype=dtype)
+        q, k, v = torch.ones(1, 1, 1, 1, dtype=dtype), torch.zeros(1, 1, len(a), 1, dtype=dtype), torch.eye(len(a), dtype=dtype)[None, None]
+        wanted = finite(a // b)
+        for i in range(len(a)):
+            lse = attention(q, k[:, :, :1], v[:, :, :1], score_mod=lambda score, _b, h, t, s, i=i: finite(a[s + i] // b[s + i]), return_lse=True)[1]
+            torch.testing.assert_close(lse.flatten(), wanted[i : i + 1], rtol=0, atol=0, msg=lambda m, i=i: f"{a[i]} // {b[i]}: {m}")
+
+
+def test_inverse_hyperbolic_functions_keep_their_digits() -> None:
+    x = torch.tensor([0.0, 1e-9, -1e-9, 1e-3, -2.5, 1, 1 + 1e-9, 30, -1e5, 1e8, 1e12, 1e300, -1e300, float("inf"), 0.5, -3, float("nan")], dtype=torch.float64)
+    q, k, v = torch.ones(1, 1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, 1, 1, dtype=torch.float64), torch.ones(1, 1, 1, 1, dtype=torch.float64)
+    for function in (torch.asinh, torch.acosh):
+        for i in range(len(x)):
+            lse = attention(q, k, v, score_mod=lambda score, b, h, t, s, i=i, function=function: finite(function(x[s + i])), return_lse=True)[1]
+            torch.testing.assert_close(lse.flatten(), finite(function(x[i : i + 1])), rtol=2e-14, atol=0, msg=lambda m, i=i: f"{x[i]}: {m}")
 
 
 def test_extreme_scores() -> None:
@@ -149,7 +175,7 @@ def test_a_result_changed_in_place_leaves_the_arguments() -> None:
 
 def test_every_function_of_the_table_is_tested() -> None:
     tested = {name.split()[0] for name in NUMBERS}
-    aliases = {"arcsin", "arccos", "arctan", "arctanh", "arctan2", "fix", "expit", "log_sigmoid"}
+    aliases = {"arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh", "arctan2", "fix", "expit", "log_sigmoid"}
     of_table = {name for function in _score_program.FUNCTIONS for name in function.torch}
     assert of_table - aliases <= tested
 
@@ -160,6 +186,6 @@ def test_the_page_lists_what_can_be_traced() -> None:
     operators = {"add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "rtruediv", "rdiv", "floordiv", "rfloordiv", "mod", "rmod", "pos", "pow", "rpow", "lt", "le", "gt", "ge", "eq", "ne",
                  "and", "or", "rand", "ror", "xor", "rxor", "invert"}  # fmt: skip
     second = {"subtract", "multiply", "divide", "true_divide", "floor_divide", "negative", "absolute", "less", "less_equal", "greater", "greater_equal", "bitwise_and", "bitwise_or", "bitwise_not", "bitwise_xor",
-              "clip", "max", "min", "expit", "arcsin", "arccos", "arctan", "arctanh", "arctan2", "fix", "log_sigmoid", "type", "contiguous", "clone"}  # fmt: skip
+              "clip", "max", "min", "expit", "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh", "arctan2", "fix", "log_sigmoid", "type", "contiguous", "clone"}  # fmt: skip
     types = {"float32", "float64", "int32", "int64"}
     assert page - types == set(_FUNCTIONS) - operators - second

@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
 
 import polyhead
 from polyhead.torch import attention
+from polyhead.torch._score_mod import attend_of
 from test_flex_attention import EXAMPLES, SECTIONS, dense
 
 B, N, T, S, H = 2, 4, 37, 45, 16
@@ -120,7 +121,7 @@ def test_what_cannot_be_traced_is_refused_with_its_name() -> None:
     table = torch.randn(3, 4)
     for score_mod, message in (
         (lambda score, b, h, q, k: torch.erfinv(score), "erfinv"),
-        (lambda score, b, h, q, k: score.acosh(), "acosh"),
+        (lambda score, b, h, q, k: score.lgamma(), "lgamma"),
         (lambda score, b, h, q, k: score if q > k else -score, "a condition of Python"),
         (lambda score, b, h, q, k: score + table, "a tensor of shape [3, 4] without an index"),
         (lambda score, b, h, q, k: score + table[h], "a tensor of shape [4] without an index"),
@@ -363,3 +364,17 @@ def test_more_functions_are_what_flex_attention_computes(dtype: torch.dtype) -> 
     is_as_in_flex_attention(lambda score, b, h, q, k: F.relu(score).masked_fill(q < k, -torch.inf), dtype)
     is_refused(lambda score, b, h, q, k: score + 2**q, "the power of a base of type int and an exponent of int")
     is_refused(lambda score, b, h, q, k: score + k.masked_fill(q < k, 0.5), "masked_fill of int with float")
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_mask_of_a_block_mask_is_that_of_its_mask_mod(batch: int) -> None:
+    """Full, partial and empty blocks, extents that are no multiple of a block, and a mask_mod that reduces vectors of a pair."""
+    queries, keys = 75, 100
+    vectors = torch.randint(0, 2, (keys, 3))
+
+    def mask_mod(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (q - k >= 20 * h) | ((vectors[q] == vectors[k]).all() & (k < 40 + 10 * b) & (q > 50))
+
+    mask = create_block_mask(mask_mod, batch, 2, queries, keys, device="cpu", BLOCK_SIZE=16)
+    found = attend_of(mask, torch.zeros(batch, 2, queries, 4), torch.zeros(batch, 2, keys, 4))
+    assert torch.equal(found, create_mask(mask_mod, batch, 2, queries, keys, device="cpu"))

@@ -12,7 +12,9 @@ import numpy as np
 from jax import numpy as jnp
 from jax.extend.core import Literal
 
+from .. import _core
 from .._score_program import FUNCTIONS, OPS, Number, Sums, Trace, arctangent_of_two, gradient_sums, power_of, program_of, slope_of, truncated
+from .._score_runs import compile_runs
 
 _MOST_ELEMENTS = 64  # most elements of an array that is computed element by element
 _ARGUMENTS = ("score", "batch", "head", "query", "key")
@@ -49,6 +51,11 @@ class Rule:
             sums, slope = gradient_sums(trace, derivatives, self._shapes, wanted, self._heads), slope_of(trace, derivatives)
         instructions, numbers = program_of(trace, self._result, slope, sums, name="score_fn", differentiated=results is not None)
         rows = [(numbers[self._result], numbers.get(slope, -1), sums.total), *((OPS.index(op), *rest[:5], repr(rest[5])) for op, *rest in instructions)]
+        # Compiles the runs now. The program that bindings/jax.cc makes of the words finds them; where it does not, as in another process, they are interpreted.
+        gradients = [(numbers[load], numbers[derivative], 0, []) for load, derivative, _, _ in sums.rows]
+        tables = [np.zeros((1,) * len(shape), np.float32) for shape in self._shapes]
+        code = [(OPS.index(op), *rest) for op, *rest in instructions]
+        compile_runs(_core.ScoreProgram(code, tables, numbers[self._result], numbers.get(slope, -1), gradients, 1).interpreted_runs(trace.float64))
         words = {
             "program": _list(rows),
             "sums": _list([(numbers[load], numbers[derivative], first, *strides) for load, derivative, first, strides in sums.rows]),

@@ -1,4 +1,4 @@
-"""polyhead in protein models: the attention of openfold, boltz and esm is computed by polyhead, forward and backward, with the same parameters and results.
+"""polyhead in protein models: the attention of openfold, boltz, protenix, fair-esm and ESM-C is computed by polyhead, forward and backward, with the same parameters and results.
 
     import polyhead.patch
 
@@ -15,6 +15,6 @@ from .._frameworks import require_package
 
 require_package(__name__, "torch")
 
-from ._replace import Patch, boltz, esm, openfold
+from ._replace import Patch, boltz, esm, esmc, openfold, protenix
 
-__all__ = ["Patch", "boltz", "esm", "openfold"]
+__all__ = ["Patch", "boltz", "esm", "esmc", "openfold", "protenix"]

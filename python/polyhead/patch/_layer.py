@@ -19,7 +19,7 @@ from ..torch._gated import mean
 from ..torch._inputs import DTYPES
 from ..torch._rules import Options
 
-_PACKAGES = ("boltz", "openfold", "openfold3")
+_PACKAGES = ("boltz", "openfold", "openfold3", "protenix")
 _OFFSET = 1e4  # exp(-1e4) is 0 in every dtype. A bias this low acts as a mask, unless the other scores of the row are as low.
 _LARGEST = _OFFSET / 4  # bound of a bias that is given together with masks; such biases of two keys differ by at most half of the offset
 LINEARS = ("linear_q", "linear_k", "linear_v", "linear_o", "linear_g")

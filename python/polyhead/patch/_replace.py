@@ -14,7 +14,7 @@ from .._options import Precision, require_precision
 from ..torch import _layer_pass as passes
 from ..torch._eager import watched
 from ..torch._replacements import Replacements
-from . import _boltz, _esm, _openfold
+from . import _boltz, _esm, _esmc, _openfold, _protenix
 
 
 class Method(NamedTuple):
@@ -181,6 +181,8 @@ def _methods(*rows: tuple[Any, ...]) -> tuple[Method, ...]:
 
 _BOLTZ = _Package("boltz", ("boltz",), ("boltz",), _methods(*_boltz.METHODS))
 _ESM = _Package("esm", ("esm",), ("fair-esm",), _methods(*_esm.METHODS))
+_ESMC = _Package("esmc", ("esm",), ("esm",), _methods(*_esmc.METHODS))
+_PROTENIX = _Package("protenix", ("protenix",), ("protenix",), _methods(*_protenix.METHODS))
 _OPENFOLD = _Package("openfold", ("openfold", "openfold3"), ("openfold", "openfold3"), _methods(*_openfold.METHODS))
 
 
@@ -243,3 +245,44 @@ def openfold(*, precision: Precision = "native") -> Patch:
         NotImplementedError: polyhead does not know the methods of the installed version.
     """
     return Patch(_OPENFOLD, precision)
+
+
+def esmc(*, precision: Precision = "native") -> Patch:
+    """Makes polyhead compute the attention of ESM-C and ESM-3 in EvolutionaryScale's package esm, which has the same name as fair-esm's and cannot be installed beside it.
+
+    The function changes the package's classes at once; the `Patch` undoes that. The package's own code still runs calls on other devices and under torch.compile, tracing
+    or torch.func, and the few calls that docs/folding.md lists.
+
+    Args:
+        precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+
+    Returns:
+        The applied patch.
+
+    Raises:
+        ValueError: another precision than that of an applied patch of the package, or an unknown word.
+        ImportError: the package is not installed.
+        NotImplementedError: polyhead does not know the methods of the installed version.
+    """
+    return Patch(_ESMC, precision)
+
+
+def protenix(*, precision: Precision = "native") -> Patch:
+    """Makes polyhead compute the attention of protenix: triangle attention and attention of tokens with a pair bias. On a machine without CUDA, protenix imports only with
+    the environment variable LAYERNORM_TYPE=torch.
+
+    The function changes the package's classes at once; the `Patch` undoes that. The package's own code still runs calls on other devices and under torch.compile, tracing
+    or torch.func, and the few calls that docs/folding.md lists.
+
+    Args:
+        precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+
+    Returns:
+        The applied patch.
+
+    Raises:
+        ValueError: another precision than that of an applied patch of the package, or an unknown word.
+        ImportError: protenix is not installed.
+        NotImplementedError: polyhead does not know the methods of the installed version.
+    """
+    return Patch(_PROTENIX, precision)

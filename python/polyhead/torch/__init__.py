@@ -19,6 +19,7 @@ from ._onnx import onnx_translations
 from ._pair_bias import attention_pair_bias
 from ._replace_sdpa import SdpaReplacement, replace_sdpa
 from ._replace_sdpa import sdpa as sdpa  # an earlier name of replace_sdpa
+from ._score_mod import explain_score_mod
 from ._sdpa import scaled_dot_product_attention
 from ._sequence_local import sequence_local_attention
 from ._triangle import triangle_attention
@@ -29,6 +30,7 @@ __all__ = [
     "SdpaReplacement",
     "attention",
     "attention_pair_bias",
+    "explain_score_mod",
     "onnx_translations",
     "replace_sdpa",
     "scaled_dot_product_attention",

@@ -1,5 +1,5 @@
-"""Attention with a score_mod, which has the signature of FlexAttention's. It is traced once in each call, differentiated, and run by an interpreter in the kernels. No
-compiler is needed."""
+"""Attention with a score_mod, which has the signature of FlexAttention's. It is traced once in each call, differentiated, and run by an interpreter in the kernels, which
+calls compiled functions for runs of arithmetic if llvmlite is installed. No compiler is needed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, _C
 from torch.autograd import Function
-from torch.nn.attention.flex_attention import BlockMask, create_mask
+from torch.nn.attention.flex_attention import BlockMask
 
 from .. import _core
 from .._arguments import wanted_fields
 from .._score_program import OPS, Trace, gradient_sums, program_of, slope_of
+from .._score_runs import compile_runs, score_compiler
 from . import _eager
 from . import _functional as core
 from ._ops import _on_views, _tensor, _view
@@ -32,10 +33,26 @@ def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
         raise ValueError(f"attention: block_mask is for {block_mask.seq_lengths[0]} queries and {block_mask.seq_lengths[1]} keys; T is {queries} and S is {keys}")
     if batch not in (1, q.shape[0]) or heads not in (1, q.shape[-3]) or q.dim() != 4:
         raise ValueError(f"attention: block_mask is for B = {batch} and H = {heads}; q is {list(q.shape)}")
-    attend = create_mask(block_mask.mask_mod, batch, heads, queries, keys, device="cpu")
     rows, columns = block_mask.BLOCK_SIZE
-    blocks = block_mask.to_dense().bool().repeat_interleave(rows, -2).repeat_interleave(columns, -1)
-    return attend & blocks[..., :queries, :keys]
+    # FlexAttention does not call mask_mod for full blocks, and neither does polyhead: its calls would take longer than the attention.
+    partial = _blocks(block_mask.kv_num_blocks, block_mask.kv_indices, queries, keys, rows, columns)
+    full = torch.zeros_like(partial) if block_mask.full_kv_num_blocks is None else _blocks(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, queries, keys, rows, columns)
+    attend = full[..., :, None, :, None].expand(-1, -1, -1, rows, -1, columns).contiguous()
+    places = partial.nonzero()
+    if len(places) > 0:
+        b, h, i, j = places.unbind(-1)
+        q_idx, kv_idx = ((first[:, None] * size + torch.arange(size)).clamp(max=extent - 1) for first, size, extent in ((i, rows, queries), (j, columns, keys)))
+        of_row = torch.vmap(block_mask.mask_mod, (None, None, None, 0))
+        attend[b, h, i, :, j, :] = torch.vmap(torch.vmap(of_row, (None, None, 0, None)))(b, h, q_idx, kv_idx).bool()
+    return attend.flatten(-2).flatten(-3, -2)[..., :queries, :keys]
+
+
+def _blocks(counts: Tensor, indices: Tensor, queries: int, keys: int, rows: int, columns: int) -> Tensor:
+    """Lists of blocks as a boolean tensor ``[B,H,blocks of queries, blocks of keys]``."""
+    blocks = torch.zeros(*counts.shape[:2], -(-queries // rows), -(-keys // columns) + 1, dtype=torch.bool)  # the last column takes the entries that are no block
+    listed = torch.arange(indices.shape[-1]) < counts[..., None]
+    blocks.scatter_(-1, torch.where(listed, indices, blocks.shape[-1] - 1).long(), True)
+    return blocks[..., :-1]
 
 
 class _Program:
@@ -52,7 +69,11 @@ class _Program:
         rows = [(OPS.index(op), *rest) for op, *rest in instructions]
         gradients = [(numbers[load], numbers[derivative], first, strides) for load, derivative, first, strides in sums.rows]
         tables = [self._table(tensor) for tensor in trace.tables]
+        self.instructions = len(rows)
+        self.float64 = trace.float64
         self.code = _core.ScoreProgram(rows, tables, numbers[result], numbers.get(slope, -1), gradients, sums.total)
+        if compile_runs(self.code.interpreted_runs(trace.float64)):
+            self.code = _core.ScoreProgram(rows, tables, numbers[result], numbers.get(slope, -1), gradients, sums.total)
 
     @staticmethod
     def _table(tensor: Tensor) -> Any:
@@ -169,3 +190,20 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], op
         out, lse, weights = _Attention.apply(program, options, q.float(), k.float(), v.float(), options.bias, options.sink, *trace.tables)  # type: ignore[no-untyped-call]
         return out.to(q.dtype), lse, weights.to(q.dtype)
     return _Attention.apply(program, options, *inputs)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def explain_score_mod(score_mod: Callable[..., Any], *, dtype: torch.dtype = torch.float32, heads: int = 1, gradients: bool = True) -> str:
+    """Says how `attention` computes a ``score_mod`` for q of this dtype: the number of its instructions, and how many runs of arithmetic are compiled or interpreted, and
+    why. Compiles them, as `attention` does.
+
+    ``heads``: query heads, which decide the gradients of captured tensors. ``gradients``: with the derivatives of the backward pass.
+    """
+    trace, result = trace_score_mod(score_mod, float64=dtype == torch.float64)
+    before = score_compiler()
+    program = _Program(trace, result, heads, gradients)
+    after = score_compiler()
+    runs, interpreted = len(program.code.runs(program.float64)), len(program.code.interpreted_runs(program.float64))
+    text = f"score_mod: {program.instructions} instructions{' with derivatives' if gradients else ''}\nruns of arithmetic: {runs - interpreted} compiled, {interpreted} interpreted"
+    if after.functions > before.functions:
+        text += f"\ncompiled now: {after.functions - before.functions} in {(after.seconds - before.seconds) * 1e3:.0f} ms"
+    return text + f"\ncompiler: {after.name or f'none, because {after.reason}'}"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .._score_program import FUNCTIONS, GELUS, Number, Trace, arctangent_of_two, hypotenuse, power_of, sign_of, softplus_of, truncated
+from .._score_program import FUNCTIONS, GELUS, Number, Trace, arctangent_of_two, floor_of_quotient, hypotenuse, power_of, sign_of, softplus_of, truncated
 
 _NUMBERS = (int, float, bool)
 _TABLES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool)
@@ -348,6 +348,8 @@ def _floor_divide(trace: Trace, a: Any, b: Any) -> Value:
     kind = _kind(_value(trace, a), _value(trace, b))
     if kind == "bool":
         raise _refuse("a division with floor of bool")
+    if kind == "float":
+        return _float(floor_of_quotient(_number(trace, a), _number(trace, b), 53 if trace.float64 else 24))
     return _FLOOR(trace, Value(trace, _DIVIDE(trace, a, b).register, kind))
 
 

@@ -3,15 +3,31 @@
 
 #include <cstdint>
 
+#include "polyhead/score_op.h"
 #include "polyhead/score_rule.h"
 
 namespace polyhead::cpu {
 
+// What the number in a register depends on. `tile`: one number for a tile. `row`: one for each row. `key`: one for each key. `distance`: one for each key - query,
+// so that a tile has rows + keys - 1 numbers. `pair`: one for each pair.
+enum class ScoreKind : std::uint8_t { tile, row, key, distance, pair };
+
+struct ScoreStep;
+
+// Steps that follow each other and that one function computes, if a caller has provided one (provide_score_run).
+struct ScoreRunSteps {
+  int steps, input_count, output_count;
+  const std::int32_t *inputs, *outputs;  // registers
+  ScoreRunFunction functions[2];         // for float and double; nullptr: the interpreter computes the steps
+};
+
 struct ScoreStep {
   std::uint8_t op;               // ScoreOp
-  bool varies;                   // true: the register `to` holds a number for each key; false: a single number
+  ScoreKind kind;                // of the register `to`
   std::int32_t to, a, b, c, d;   // indices of registers: `to` is written, the others are read
   double value;
+  int distance = 0;              // 1: the step computes key - query; -1: query - key; 0: it computes `op`
+  const ScoreRunSteps* run = nullptr;  // if this step is the first of a run
   // The following members are set only if op is ScoreOp::load.
   const void* table = nullptr;
   bool float64 = false;
@@ -27,17 +43,27 @@ struct ScoreSum {
   std::int64_t first, strides[4];
 };
 
+inline constexpr int kMostScoreRows = 16;  // number of rows for which registers of the kind `distance` have numbers at a time
+
 struct ScoreSteps {
-  const ScoreStep *once, *per_row;
-  int once_count, per_row_count, registers;
-  const bool* varies;  // for each register: whether it holds a number for each key (ScoreStep::varies)
-  std::int32_t result;  // register of the new score; in the backward pass, register of the derivative of the new score by the old score
+  // Steps of the kinds tile, key, distance, and row and pair.
+  const ScoreStep *per_tile, *per_range, *per_distance, *per_row;
+  int per_tile_count, per_range_count, per_distance_count, per_row_count;
+  int registers;
+  const ScoreKind* kinds;       // of each register
+  const std::int32_t* places;   // of each register: its offset in bytes in the scratch memory, a multiple of 64; -1: not in memory
+  std::int64_t bytes;           // of the scratch memory
+  std::int32_t score;           // register of the old score; -1: no step reads it
+  std::int32_t result;          // register of the new score; in the backward pass, register of the derivative of the new score by the old score
+  bool result_is_one;           // backward: the derivative is 1
   const ScoreSum* sums;
   int sum_count;
 };
 
+// Bytes of a register of a kind: the vectors of 128 float or 64 double keys, 16 rows more for distances, or one vector.
+constexpr std::int32_t score_register_bytes(ScoreKind kind) { return kind == ScoreKind::distance ? 640 : kind == ScoreKind::key || kind == ScoreKind::pair ? 512 : 64; }
+
 struct ScoreProgramKernels {
-  std::int64_t (*scratch_bytes)(const ScoreSteps& steps);
   void (*forward)(const ScoreSteps& steps, const ScoreTile& tile, void* scratch);
   void (*backward)(const ScoreSteps& steps, const ScoreTile& tile, const void* before, double* sums, void* scratch);
 };

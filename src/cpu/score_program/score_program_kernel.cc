@@ -11,62 +11,117 @@ namespace {
 template <class T>
 constexpr std::int64_t kRange = 512 / static_cast<std::int64_t>(sizeof(T));  // number of keys in a range; a register then needs 512 bytes
 
+constexpr int kMostRegisters = kMostScoreInstructions;
+
+template <class T>
+struct TermsOf {
+  typedef T type __attribute__((vector_size(8 * sizeof(T))));  // NOLINT(modernize-use-using): `using` drops the attribute of a dependent type
+};
+
 template <class T>
 class Interpreter {
  public:
-  Interpreter(const ScoreSteps& steps, const ScoreTile& tile, void* scratch) : steps_(steps), tile_(tile), registers_(static_cast<T*>(scratch)) {}
+  Interpreter(const ScoreSteps& steps, const ScoreTile& tile, void* scratch) : steps_(steps), tile_(tile), scratch_(static_cast<char*>(scratch)) {
+    for (int i = 0; i < steps.registers; ++i) pointers_[i] = memory_of(i);
+  }
 
   void forward() {
-    for_each_range([&](std::int64_t row, T* scores) {
-      load_row(scores);
+    // The steps write the new scores to the tile if the last of them computes a number for each pair.
+    const bool in_tile = steps_.kinds[steps_.result] == ScoreKind::pair && steps_.result != steps_.score;
+    for_each_row([&](std::int64_t row, T* scores) {
+      const bool whole = point_to_scores(scores);
+      if (in_tile) pointers_[steps_.result] = whole ? scores : memory_of(steps_.result);
       run(steps_.per_row, steps_.per_row_count, row);
+      if (whole && in_tile) return;
+      if (whole && steps_.result == steps_.score) return;
       for (std::int64_t i = 0; i < count_; ++i) scores[i] = at(steps_.result, i);
     });
   }
 
   void backward(const T* before, double* sums) {
-    for_each_range([&](std::int64_t row, T* d_scores) {
-      load_row(before + (d_scores - static_cast<T*>(tile_.scores)));
+    for_each_row([&](std::int64_t row, T* d_scores) {
+      if (steps_.score >= 0) point_to_scores(before + (d_scores - static_cast<T*>(tile_.scores)));
       run(steps_.per_row, steps_.per_row_count, row);
       for (int i = 0; i < steps_.sum_count && sums != nullptr; ++i) add(steps_.sums[i], d_scores, sums);
-      for (std::int64_t i = 0; i < count_; ++i) d_scores[i] *= at(steps_.result, i);
+      if (!steps_.result_is_one) multiply(d_scores);
     });
   }
 
  private:
   static constexpr int kWidth = kLanes<T>;
 
-  T* of(std::int32_t number) const { return registers_ + number * kRange<T>; }
-  T at(std::int32_t number, std::int64_t i) const { return of(number)[steps_.varies[number] ? i : 0]; }
+  T* memory_of(std::int32_t number) const { return steps_.places[number] < 0 ? nullptr : reinterpret_cast<T*>(scratch_ + steps_.places[number]); }
+  T* of(std::int32_t number) const { return pointers_[number]; }
+  bool varies(std::int32_t number) const { return steps_.kinds[number] >= ScoreKind::key; }
+  T at(std::int32_t number, std::int64_t i) const { return of(number)[varies(number) ? i : 0]; }
 
+  // How many numbers a step computes.
+  std::int64_t count_of(const ScoreStep& step) const { return step.kind == ScoreKind::distance ? count_ + rows_ - 1 : step.kind >= ScoreKind::key ? count_ : 1; }
+
+  // Calls f(row, the row's scores of the range) for each row of each range of keys.
   template <class F>
-  POLYHEAD_INLINE void for_each_range(const F& f) {
+  POLYHEAD_INLINE void for_each_row(const F& f) {
+    run(steps_.per_tile, steps_.per_tile_count, 0);
     for (column_ = 0; column_ < tile_.keys; column_ += kRange<T>) {
       count_ = tile_.keys - column_ < kRange<T> ? tile_.keys - column_ : kRange<T>;
-      score_ = nullptr;
-      run(steps_.once, steps_.once_count, 0);
-      for (std::int64_t row = 0; row < tile_.rows; ++row) f(row, static_cast<T*>(tile_.scores) + row * tile_.row_stride + column_);
+      run(steps_.per_range, steps_.per_range_count, 0);
+      for (first_row_ = 0; first_row_ < tile_.rows; first_row_ += kMostScoreRows) {
+        rows_ = tile_.rows - first_row_ < kMostScoreRows ? tile_.rows - first_row_ : kMostScoreRows;
+        shift_distances(0);
+        run(steps_.per_distance, steps_.per_distance_count, 0);
+        for (std::int64_t i = 0; i < rows_; ++i) {
+          shift_distances(rows_ - 1 - i);
+          f(first_row_ + i, static_cast<T*>(tile_.scores) + (first_row_ + i) * tile_.row_stride + column_);
+        }
+      }
     }
   }
 
-  // Copies the scores of the range to old_, and fills the last vector of old_ up with zeros.
-  void load_row(const T* scores) {
-    for (std::int64_t i = 0; i < count_; ++i) old_[i] = scores[i];
-    for (std::int64_t i = count_; i % kWidth != 0; ++i) old_[i] = 0;
-    score_ = old_;
+  // Makes the registers of distances begin with the distance of number `shift`. The first distance is that of the last row and the first key.
+  void shift_distances(std::int64_t shift) {
+    for (int i = 0; i < steps_.per_distance_count; ++i) {
+      const std::int32_t number = steps_.per_distance[i].to;
+      pointers_[number] = memory_of(number) + shift;
+    }
+  }
+
+  // Makes the register of the old score point to the scores. If these are no whole vectors, they are copied to old_, which is filled up with zeros. Returns
+  // whether they are whole vectors.
+  bool point_to_scores(const T* scores) {
+    constexpr std::int64_t kVector = kScoreRunBytes / static_cast<std::int64_t>(sizeof(T));
+    const bool whole = count_ % kVector == 0;
+    if (steps_.score < 0) return whole;
+    if (!whole) {
+      for (std::int64_t i = 0; i < count_; ++i) old_[i] = scores[i];
+      for (std::int64_t i = count_; i % kVector != 0; ++i) old_[i] = 0;
+    }
+    pointers_[steps_.score] = whole ? const_cast<T*>(scores) : old_;
+    return whole;
+  }
+
+  // Multiplies the gradients by the derivative of the new score. A gradient of 0, which masked pairs have, stays 0 even if the derivative is NaN.
+  void multiply(T* d_scores) const {
+    const T* const derivative = of(steps_.result);
+    const bool one_number = !varies(steps_.result);
+    std::int64_t i = 0;
+    for (; i + kWidth <= count_; i += kWidth) {
+      const Vector<T> d = load_vector(d_scores + i), factor = one_number ? broadcast(derivative[0]) : load_vector(derivative + i);
+      store_vector<T>(d == T{0} ? d : d * factor, d_scores + i);
+    }
+    for (; i < count_; ++i) d_scores[i] = d_scores[i] == T{0} ? d_scores[i] : d_scores[i] * derivative[one_number ? 0 : i];
   }
 
   template <class F>
   POLYHEAD_INLINE void unary(const ScoreStep& step, const F& f) {
     const T* const a = of(step.a);
     T* const to = of(step.to);
-    const std::int64_t end = step.varies ? count_ : 1;
+    const std::int64_t end = count_of(step);
     for (std::int64_t i = 0; i < end; i += kWidth) store_vector<T>(f(load_vector(a + i)), to + i);
   }
   template <class F>
   POLYHEAD_INLINE void binary(const ScoreStep& step, const F& f) {
     const T *const a = of(step.a), *const b = of(step.b);
-    const std::int64_t of_a = steps_.varies[step.a] ? 1 : 0, of_b = steps_.varies[step.b] ? 1 : 0, end = step.varies ? count_ : 1;
+    const std::int64_t of_a = varies(step.a) ? 1 : 0, of_b = varies(step.b) ? 1 : 0, end = count_of(step);
     T* const to = of(step.to);
     for (std::int64_t i = 0; i < end; i += kWidth) store_vector<T>(f(load_vector(a + i * of_a), load_vector(b + i * of_b)), to + i);
   }
@@ -76,7 +131,7 @@ class Interpreter {
     typedef T Some __attribute__((vector_size(sizeof(T) * kLanes<double>), aligned(alignof(T)), may_alias));  // a vector of T with as many lanes as a vector of float64
     const T* const a = of(step.a);
     T* const to = of(step.to);
-    const std::int64_t end = step.varies ? count_ : 1;
+    const std::int64_t end = count_of(step);
     for (std::int64_t i = 0; i < end; i += kWidth) {
 #pragma GCC unroll 2
       for (int j = 0; j < kWidth; j += kLanes<double>)
@@ -88,7 +143,34 @@ class Interpreter {
   void fill(const ScoreStep& step, T value) { store_vector<T>(broadcast(value), of(step.to)); }
 
   void run(const ScoreStep* steps, int count, std::int64_t row) {
-    for (const ScoreStep* step = steps; step != steps + count; ++step) compute(*step, row);
+    for (const ScoreStep* step = steps; step != steps + count; ++step) {
+      if (step->run != nullptr) {
+        if (const ScoreRunFunction function = step->run->functions[sizeof(T) == 8]) {
+          call(function, *step->run);
+          step += step->run->steps - 1;
+          continue;
+        }
+      }
+      step->distance != 0 ? fill_distances(*step) : compute(*step, row);
+    }
+  }
+
+  void call(ScoreRunFunction function, const ScoreRunSteps& run) const {
+    const void* inputs[kMostRegisters];
+    void* outputs[kMostRegisters];
+    for (int i = 0; i < run.input_count; ++i) inputs[i] = of(run.inputs[i]);
+    for (int i = 0; i < run.output_count; ++i) outputs[i] = of(run.outputs[i]);
+    function(inputs, outputs, (count_ * static_cast<std::int64_t>(sizeof(T)) + kScoreRunBytes - 1) / kScoreRunBytes);
+  }
+
+  // Computes key - query or query - key, whose difference is exact up to 2^24 in float.
+  void fill_distances(const ScoreStep& step) {
+    const std::int64_t first = tile_.first_key + column_ - (tile_.first_query + first_row_ + rows_ - 1), end = count_of(step);
+    const Vector<T> lanes = __builtin_convertvector(lane_numbers<T>(), Vector<T>);
+    for (std::int64_t i = 0; i < end; i += kWidth) {
+      const Vector<T> distance = lanes + static_cast<T>(first + i);
+      store_vector<T>(step.distance > 0 ? distance : T{0} - distance, of(step.to) + i);
+    }
   }
 
   void compute(const ScoreStep& step, std::int64_t row) {
@@ -103,9 +185,7 @@ class Interpreter {
         for (std::int64_t i = 0; i < count_; i += kWidth) store_vector<T>(lanes + static_cast<T>(tile_.first_key + column_ + i), of(step.to) + i);
         return;
       }
-      case ScoreOp::score:
-        for (std::int64_t i = 0; i < count_; i += kWidth) store_vector<T>(load_vector(score_ + i), of(step.to) + i);
-        return;
+      case ScoreOp::score: return;  // the register points to the scores
       case ScoreOp::load: return load(step);
       case ScoreOp::add: return binary(step, [](V a, V b) { return a + b; });
       case ScoreOp::subtract: return binary(step, [](V a, V b) { return a - b; });
@@ -138,7 +218,7 @@ class Interpreter {
       case ScoreOp::logical_not: return unary(step, [](V a) { return truth(a == T{0}); });
       case ScoreOp::select: {
         const T *const a = of(step.a), *const b = of(step.b), *const c = of(step.c);
-        const std::int64_t of_a = steps_.varies[step.a] ? 1 : 0, of_b = steps_.varies[step.b] ? 1 : 0, of_c = steps_.varies[step.c] ? 1 : 0, end = step.varies ? count_ : 1;
+        const std::int64_t of_a = varies(step.a) ? 1 : 0, of_b = varies(step.b) ? 1 : 0, of_c = varies(step.c) ? 1 : 0, end = count_of(step);
         for (std::int64_t i = 0; i < end; i += kWidth)
           store_vector<T>(load_vector(a + i * of_a) != T{0} ? load_vector(b + i * of_b) : load_vector(c + i * of_c), of(step.to) + i);
         return;
@@ -167,44 +247,62 @@ class Interpreter {
     return root * root;
   }
 
+  static std::int64_t index_of(const ScoreStep& step, int axis, T value) {
+    const T extent = static_cast<T>(step.extents[axis]), index = value < T{0} ? value + extent : value;
+    return index >= T{0} && index < extent ? static_cast<std::int64_t>(index) : -1;
+  }
+
+  // The elements that a load reads for `end` keys, if these are start, start + stride, ... They are, unless the range of indices crosses an end of the axis or
+  // changes from negative to non-negative, or an index outside of its axis is the same for all keys.
+  struct Neighbours {
+    bool found;
+    std::int64_t start, stride;
+  };
+  POLYHEAD_INLINE Neighbours neighbours(const ScoreStep& step, const std::int64_t* strides, std::int64_t end) const {
+    const std::int32_t numbers[] = {step.a, step.b, step.c, step.d};
+    if (step.unit_axis < 0) return {};
+    const T* const values = of(numbers[step.unit_axis]);
+    const std::int64_t first = index_of(step, step.unit_axis, values[0]), last = index_of(step, step.unit_axis, values[end - 1]);
+    if (first < 0 || last != first + step.unit * (end - 1)) return {};
+    std::int64_t start = first * strides[step.unit_axis];
+    for (int axis = 0; axis < step.rank; ++axis) {
+      if (axis == step.unit_axis) continue;
+      const std::int64_t index = index_of(step, axis, of(numbers[axis])[0]);
+      if (index < 0) return {};
+      start += index * strides[axis];
+    }
+    return {true, start, step.unit * strides[step.unit_axis]};
+  }
+
   // Calls f(i, inside, element) for each pair i of a load, where `element` is the element's offset by `strides`; inside is false if an index lies outside of
   // the table.
   template <class F>
   POLYHEAD_INLINE void for_each_element(const ScoreStep& step, const std::int64_t* strides, std::int64_t end, const F& f) const {
+    if (const Neighbours run = neighbours(step, strides, end); run.found) {
+      if (run.stride == 1) {
+        for (std::int64_t i = 0; i < end; ++i) f(i, true, run.start + i);
+      } else {
+        for (std::int64_t i = 0; i < end; ++i) f(i, true, run.start + i * run.stride);
+      }
+      return;
+    }
     const std::int32_t numbers[] = {step.a, step.b, step.c, step.d};
     std::int64_t base = 0;
     bool outside = false;
     int varying[4], varying_count = 0;
-    const auto index_of = [&](int axis, T value) -> std::int64_t {
-      const T extent = static_cast<T>(step.extents[axis]), index = value < T{0} ? value + extent : value;
-      return index >= T{0} && index < extent ? static_cast<std::int64_t>(index) : -1;
-    };
     for (int axis = 0; axis < step.rank; ++axis) {
-      if (steps_.varies[numbers[axis]]) {
+      if (varies(numbers[axis])) {
         varying[varying_count++] = axis;
         continue;
       }
-      const std::int64_t index = index_of(axis, of(numbers[axis])[0]);
+      const std::int64_t index = index_of(step, axis, of(numbers[axis])[0]);
       outside |= index < 0, base += index * strides[axis];
-    }
-    if (step.unit_axis >= 0 && !outside) {  // the elements are neighbours, unless the range of indices crosses an end of the axis, or changes from negative to non-negative
-      const T* const index = of(numbers[step.unit_axis]);
-      const std::int64_t first = index_of(step.unit_axis, index[0]), last = index_of(step.unit_axis, index[end - 1]);
-      if (first >= 0 && last == first + step.unit * (end - 1)) {
-        const std::int64_t stride = step.unit * strides[step.unit_axis], start = base + first * strides[step.unit_axis];
-        if (stride == 1) {
-          for (std::int64_t i = 0; i < end; ++i) f(i, true, start + i);
-        } else {
-          for (std::int64_t i = 0; i < end; ++i) f(i, true, start + i * stride);
-        }
-        return;
-      }
     }
     for (std::int64_t i = 0; i < end; ++i) {
       std::int64_t element = base;
       bool inside = !outside;
       for (int v = 0; v < varying_count; ++v) {
-        const std::int64_t index = index_of(varying[v], of(numbers[varying[v]])[i]);
+        const std::int64_t index = index_of(step, varying[v], of(numbers[varying[v]])[i]);
         inside &= index >= 0, element += index * strides[varying[v]];
       }
       f(i, inside, element);
@@ -214,40 +312,69 @@ class Interpreter {
   void load(const ScoreStep& step) {
     T* const to = of(step.to);
     const auto read = [&](const auto* table) {
-      for_each_element(step, step.strides, step.varies ? count_ : 1,
+      for_each_element(step, step.strides, count_of(step),
                        [&](std::int64_t i, bool inside, std::int64_t element) { to[i] = inside ? static_cast<T>(table[element]) : static_cast<T>(__builtin_nan("")); });
     };
     step.float64 ? read(static_cast<const double*>(step.table)) : read(static_cast<const float*>(step.table));
-    if (step.varies) {
-      for (std::int64_t i = count_; i % kWidth != 0; ++i) to[i] = 0;
+    if (varies(step.to)) {
+      for (std::int64_t i = count_of(step); i % kWidth != 0; ++i) to[i] = 0;
     } else {
       store_vector<T>(broadcast(to[0]), to);
     }
   }
 
-  // Adds the gradient of the elements that a load reads. A pair whose gradient is 0, such as a masked pair, adds nothing.
+  // Adds the gradients of the elements that a load reads. A pair whose gradient is 0, such as a masked pair, adds nothing.
   void add(const ScoreSum& sum, const T* d_scores, double* sums) const {
     double* const to = sums + sum.first;
-    if (!sum.load->varies) {  // all keys of the row read the same element
-      double total = 0;
-      for (std::int64_t i = 0; i < count_; ++i) total += d_scores[i] == T{0} ? 0 : static_cast<double>(d_scores[i] * at(sum.derivative, i));
-      for_each_element(*sum.load, sum.strides, 1, [&](std::int64_t, bool inside, std::int64_t element) { to[inside ? element : 0] += inside ? total : 0; });
+    const T* const derivative = of(sum.derivative);
+    const std::int64_t of_derivative = varies(sum.derivative) ? 1 : 0;
+    const auto product = [&](std::int64_t i) { return d_scores[i] == T{0} ? 0 : static_cast<double>(d_scores[i] * derivative[i * of_derivative]); };
+    // The products of kTerms keys.
+    const auto products = [&](std::int64_t i) {
+      Terms<T> d, factors;
+      __builtin_memcpy(&d, d_scores + i, sizeof(d));
+      of_derivative != 0 ? static_cast<void>(__builtin_memcpy(&factors, derivative + i, sizeof(factors))) : static_cast<void>(factors = derivative[0] - Terms<T>{});
+      return __builtin_convertvector(d == T{0} ? Terms<T>{} : d * factors, Terms<double>);
+    };
+    if (!varies(sum.load->to)) {  // all keys of the row read the same element
+      Terms<double> totals{};  // kTerms sums on every instruction set, added as a binary tree
+      std::int64_t i = 0;
+      for (; i + kTerms <= count_; i += kTerms) totals += products(i);
+      for (std::int64_t j = 0; i < count_; ++i, ++j) totals[j] += product(i);
+      for (int half = kTerms / 2; half > 0; half /= 2) {
+        for (int j = 0; j < half; ++j) totals[j] += totals[j + half];
+      }
+      for_each_element(*sum.load, sum.strides, 1, [&](std::int64_t, bool inside, std::int64_t element) { to[inside ? element : 0] += inside ? totals[0] : 0; });
+      return;
+    }
+    if (const Neighbours run = neighbours(*sum.load, sum.strides, count_); run.found && run.stride == 1) {
+      std::int64_t i = 0;
+      for (; i + kTerms <= count_; i += kTerms) {
+        Terms<double> earlier;
+        __builtin_memcpy(&earlier, to + run.start + i, sizeof(earlier));
+        earlier += products(i);
+        __builtin_memcpy(to + run.start + i, &earlier, sizeof(earlier));
+      }
+      for (; i < count_; ++i) to[run.start + i] += product(i);
       return;
     }
     for_each_element(*sum.load, sum.strides, count_, [&](std::int64_t i, bool inside, std::int64_t element) {
-      if (inside && d_scores[i] != T{0}) to[element] += static_cast<double>(d_scores[i] * at(sum.derivative, i));
+      if (inside) to[element] += product(i);
     });
   }
 
+  static constexpr int kTerms = 8;  // how many products are added at once
+  template <class E>
+  using Terms = typename TermsOf<E>::type;
+
   const ScoreSteps& steps_;
   const ScoreTile& tile_;
-  T* const registers_;
-  const T* score_ = nullptr;
-  std::int64_t column_ = 0, count_ = 0;
+  char* const scratch_;
+  std::int64_t column_ = 0, count_ = 0;  // the first key and the number of keys of the range
+  std::int64_t first_row_ = 0, rows_ = 0;
+  T* pointers_[kMostRegisters];
   T old_[kRange<T>];
 };
-
-std::int64_t scratch_bytes(const ScoreSteps& steps) { return (steps.registers + 1) * 512; }
 
 void forward(const ScoreSteps& steps, const ScoreTile& tile, void* scratch) {
   tile.float64 ? Interpreter<double>(steps, tile, scratch).forward() : Interpreter<float>(steps, tile, scratch).forward();
@@ -261,6 +388,6 @@ void backward(const ScoreSteps& steps, const ScoreTile& tile, const void* before
 }  // namespace
 
 extern const ScoreProgramKernels score_program_kernels;
-constinit const ScoreProgramKernels score_program_kernels = {scratch_bytes, forward, backward};
+constinit const ScoreProgramKernels score_program_kernels = {forward, backward};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

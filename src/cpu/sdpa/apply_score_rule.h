@@ -60,12 +60,13 @@ void apply_score_rule(const HeadGroup& group, T factor, const Row* rows, int cou
 }
 
 // Replaces d_x, the gradients of the new scores, by the gradients of the scaled scores in `before`. Where d_x is 0 it stays 0 whatever the rule computes, because
-// a masked pair has d_x = 0 and its score may be NaN. Overwrites `before`; `copy` is scratch of the same size.
+// a masked pair has d_x = 0 and its score may be NaN; a rule with keeps_zeros sees to that itself. Overwrites `before`; `copy` is scratch of the same size.
 template <class T>
 void differentiate_score_rule(const HeadGroup& group, double* sums, const Row* rows, int count, std::int64_t first, KeyRange keys, const StripBlocks& blocks,
                               std::int64_t stride, T* d_x, T* before, T* copy) {
+  const ScoreRule& rule = *group.rule;
   for_each_kept_range<T>(first, keys, blocks, [&](KeyRange range) {
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < count && !rule.keeps_zeros; ++i) {
       for (std::int64_t s = i * stride + range.first; s < i * stride + range.last; s += kLanes<T>) {
         const Vector<T> d = load_vector(d_x + s);
         store_vector<T>(d, copy + s);
@@ -75,10 +76,10 @@ void differentiate_score_rule(const HeadGroup& group, double* sums, const Row* r
     // In the vectors that contain the first and the last of `keys`, elements of d_x outside of `keys` are undefined, so the tile leaves these elements out.
     const KeyRange defined{larger(range.first, keys.first), smaller(range.last, keys.last)};
     for_each_score_tile(group, rows, count, first, defined, stride, d_x, [&](const ScoreTile& tile, int row) {
-      double* const of_head = sums == nullptr ? nullptr : sums + rows[row].head * group.rule->gradient_count;
-      group.rule->backward(tile, before + row * stride + defined.first, of_head, group.rule->data);
+      double* const of_head = sums == nullptr ? nullptr : sums + rows[row].head * rule.gradient_count;
+      rule.backward(tile, rule.reads_before ? before + row * stride + defined.first : nullptr, of_head, rule.data);
     });
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < count && !rule.keeps_zeros; ++i) {
       for (std::int64_t s = i * stride + range.first; s < i * stride + range.last; s += kLanes<T>)
         store_vector<T>(load_vector(copy + s) == T{0} ? Vector<T>{} : load_vector(d_x + s), d_x + s);
     }

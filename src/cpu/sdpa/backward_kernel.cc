@@ -272,7 +272,7 @@ class Backward {
     const bool ruled = task_.rule != nullptr && !keys.empty();
     if (ruled) {
       of_rows().multiply_panels(s_.q + begin * s_.q_stride, s_.q_stride, s_.k_panels, s_.qk_depth, rows, first, keys, strip.blocks, p);
-      apply_score_rule<T>(task_, scale_.of_products, s_.rows + block + begin, rows, first, keys, strip.blocks, s_.stride, p, s_.before_rule);
+      apply_score_rule<T>(task_, scale_.of_products, s_.rows + block + begin, rows, first, keys, strip.blocks, s_.stride, p, task_.rule->reads_before ? s_.before_rule : nullptr);
     }
     // Tiles always contain all rows of the strip, so the bits of a row do not depend on the RowPath of the other rows.
     if (tiles && !keys.empty()) differentiate_tiles(strip, keys);

@@ -1,0 +1,213 @@
+"""Compiles the runs of score programs (`polyhead::provide_score_run`) with llvmlite, the compiler that numba consists of, if it is installed. A run without a function
+is interpreted, with the same bits. Functions stay for the life of the process, so equal runs are compiled once."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from . import _core
+
+__all__ = ["ScoreCompiler", "score_compiler", "set_score_compiler"]
+
+
+class ScoreCompiler(NamedTuple):
+    """What compiles score rules in this process."""
+
+    name: str  # "llvmlite 0.50.0"; empty: score rules are interpreted
+    reason: str  # why they are interpreted, or empty
+    functions: int  # number of functions compiled so far
+    seconds: float  # time spent on compiling them, and on loading the compiler
+
+
+_lock = threading.Lock()
+_engines: list[Any] = []  # own the machine code of the functions
+_wanted = True
+_functions, _seconds = 0, 0.0
+_failure = ""
+
+
+@functools.cache
+def _compiler() -> Any:
+    """(llvmlite.binding, the target machine), or a text that says why there is none."""
+    try:
+        import llvmlite
+        import llvmlite.binding as llvm
+    except ImportError:
+        return "llvmlite is not installed"
+    try:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        target = llvm.Target.from_default_triple()
+        machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2, jit=True)
+    except Exception as error:
+        return f"llvmlite {llvmlite.__version__} does not compile for this machine ({error})"
+    return llvm, machine
+
+
+def set_score_compiler(wanted: bool) -> None:
+    """Whether calls from now on compile score rules (the default, if llvmlite is installed). False: they are interpreted, except those that are compiled already."""
+    global _wanted
+    _wanted = bool(wanted)
+
+
+def score_compiler() -> ScoreCompiler:
+    """What compiles a ``score_mod`` or ``score_fn`` in this process, and what that took so far. Results have the same bits with and without a compiler."""
+    found = _compiler() if _wanted else "set_score_compiler(False) was called"
+    if isinstance(found, str):
+        return ScoreCompiler("", found, _functions, _seconds)
+    if _failure:
+        return ScoreCompiler("", _failure, _functions, _seconds)
+    import llvmlite
+
+    return ScoreCompiler(f"llvmlite {llvmlite.__version__}", "", _functions, _seconds)
+
+
+def compile_runs(texts: Sequence[str]) -> bool:
+    """Compiles runs. Returns whether one of them has a function now. Without a compiler, or if it fails, nothing is compiled."""
+    global _functions, _seconds, _failure
+    if not texts or not _wanted or _failure:
+        return False
+    with _lock:
+        start = time.perf_counter()
+        found = _compiler()
+        if isinstance(found, str):
+            return False
+        llvm, machine = found
+        try:
+            unique = list(dict.fromkeys(texts))
+            engine = _compiled(llvm, machine, [_function(f"run{i}", text) for i, text in enumerate(unique)])
+            provided = [_core.provide_score_run(text, engine.get_function_address(f"run{i}")) for i, text in enumerate(unique)]
+        except Exception as error:  # whatever goes wrong in a compiler, the interpreter computes the same
+            _failure = f"llvmlite failed: {error}"
+            return False
+        if any(provided):
+            _engines.append(engine)
+        _functions += sum(provided)
+        _seconds += time.perf_counter() - start
+        return any(provided)
+
+
+def _compiled(llvm: Any, machine: Any, functions: list[str]) -> Any:
+    module = llvm.parse_assembly("\n".join((*_DECLARATIONS, *functions)))
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    module.verify()
+    tuning = llvm.create_pipeline_tuning_options(speed_level=2)
+    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False  # the code has vectors already
+    builder = llvm.create_pass_builder(machine, tuning)
+    builder.getModulePassManager().run(module, builder)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine
+
+
+_DECLARATIONS = ("declare <16 x float> @llvm.sqrt.v16f32(<16 x float>)", "declare <8 x double> @llvm.sqrt.v8f64(<8 x double>)")
+
+
+class _Writer:
+    """The text of a function in LLVM's language. Operations have no flags for fast arithmetic, so each rounds once, as in the interpreter."""
+
+    def __init__(self, float64: bool) -> None:
+        self.float64 = float64
+        self.element, self.lanes = ("double", 8) if float64 else ("float", 16)  # vectors of polyhead::kScoreRunBytes
+        self.type, self.flags = f"<{self.lanes} x {self.element}>", f"<{self.lanes} x i1>"
+        self.lines: list[str] = []
+
+    def add(self, text: str) -> str:
+        self.lines.append(f"  %t{len(self.lines)} = {text}")
+        return f"%t{len(self.lines) - 1}"
+
+    def number(self, value: float) -> str:
+        bits = ctypes.c_uint64.from_buffer(ctypes.c_double(value)).value  # also the text of a float, if the double is a float
+        return f"<{', '.join([f'{self.element} 0x{bits:016X}'] * self.lanes)}>"
+
+    def binary(self, op: str, a: str, b: str) -> str:
+        return self.add(f"{op} {self.type} {a}, {b}")
+
+    def compare(self, relation: str, a: str, b: str) -> str:
+        return self.add(f"fcmp {relation} {self.type} {a}, {b}")
+
+    def choose(self, flags: str, a: str, b: str) -> str:
+        return self.add(f"select {self.flags} {flags}, {self.type} {a}, {self.type} {b}")
+
+    def truth(self, flags: str) -> str:
+        return self.choose(flags, self.number(1), self.number(0))
+
+    def negative(self, a: str) -> str:
+        return self.add(f"fneg {self.type} {a}")
+
+    def magnitude(self, a: str) -> str:
+        return self.choose(self.compare("olt", a, self.number(0)), self.negative(a), a)
+
+    def nearest(self, a: str) -> str:
+        whole = self.number(2.0**52 if self.float64 else 2.0**23)
+        magnitude = self.magnitude(a)
+        rounded = self.binary("fsub", self.binary("fadd", magnitude, whole), whole)
+        signed = self.choose(self.compare("olt", a, self.number(0)), self.negative(rounded), rounded)
+        return self.choose(self.compare("olt", magnitude, whole), signed, a)
+
+    def floor(self, a: str) -> str:
+        nearest = self.nearest(a)
+        return self.choose(self.compare("ogt", nearest, a), self.binary("fsub", nearest, self.number(1)), nearest)
+
+    def extreme(self, relation: str, a: str, b: str) -> str:
+        other = self.choose(self.compare("ord", a, a), b, a)
+        return self.choose(self.compare(relation, a, b), a, self.choose(self.compare("ord", b, b), other, b))
+
+    def both(self, op: str, a: str, b: str) -> str:
+        return self.truth(self.add(f"{op} {self.flags} {self.compare('une', a, self.number(0))}, {self.compare('une', b, self.number(0))}"))
+
+
+_OPERATIONS: dict[str, Callable[..., str]] = {
+    "add": lambda w, a, b: w.binary("fadd", a, b), "subtract": lambda w, a, b: w.binary("fsub", a, b), "multiply": lambda w, a, b: w.binary("fmul", a, b),
+    "divide": lambda w, a, b: w.binary("fdiv", a, b), "maximum": lambda w, a, b: w.extreme("ogt", a, b), "minimum": lambda w, a, b: w.extreme("olt", a, b),
+    "less": lambda w, a, b: w.truth(w.compare("olt", a, b)), "less_equal": lambda w, a, b: w.truth(w.compare("ole", a, b)), "equal": lambda w, a, b: w.truth(w.compare("oeq", a, b)),
+    "logical_and": lambda w, a, b: w.both("and", a, b), "logical_or": lambda w, a, b: w.both("or", a, b), "logical_not": lambda w, a: w.truth(w.compare("oeq", a, w.number(0))),
+    "negate": lambda w, a: w.negative(a), "absolute": lambda w, a: w.magnitude(a), "floor": lambda w, a: w.floor(a), "round": lambda w, a: w.nearest(a),
+    "square_root": lambda w, a: w.add(f"call {w.type} @llvm.sqrt.v{w.lanes}f{64 if w.float64 else 32}({w.type} {a})"),
+    "select": lambda w, a, b, c: w.choose(w.compare("une", a, w.number(0)), b, c),
+}  # fmt: skip
+
+
+def _function(name: str, text: str) -> str:
+    """The function of a run: a loop over vectors of 64 bytes. The form of the text is that of include/polyhead/score_program.h."""
+    head, *rows, outputs = text.split(";")
+    kind, inputs = head.split()
+    before, body = _Writer(kind == "float64"), _Writer(kind == "float64")
+    body.lines = before.lines  # one list numbers the values of both
+
+    def pointer(table: str, i: int) -> str:
+        return before.add(f"load ptr, ptr {before.add(f'getelementptr ptr, ptr %{table}, i64 {i}')}")
+
+    sources = [pointer("inputs", i) for i in range(len(inputs))]
+    targets = [pointer("outputs", i) for i in range(len(outputs.split()))]
+    values: list[str] = []
+    for source, letter in zip(sources, inputs):
+        if letter == "s":
+            number = before.add(f"load {before.element}, ptr {source}")
+            first = before.add(f"insertelement {before.type} poison, {before.element} {number}, i64 0")
+            values.append(before.add(f"shufflevector {before.type} {first}, {before.type} poison, <{before.lanes} x i32> zeroinitializer"))
+        else:
+            values.append("")
+    entry = len(before.lines)
+    align = 8 if before.float64 else 4
+    for i, letter in enumerate(inputs):
+        if letter == "v":
+            place = body.add(f"getelementptr {body.type}, ptr {sources[i]}, i64 %i")
+            values[i] = body.add(f"load {body.type}, ptr {place}, align {align}")
+    for row in rows:
+        op, *operands = row.split()
+        values.append(_OPERATIONS[op](body, *(values[int(x)] for x in operands)))
+    for target, x in zip(targets, outputs.split()):
+        place = body.add(f"getelementptr {body.type}, ptr {target}, i64 %i")
+        body.lines.append(f"  store {body.type} {values[int(x)]}, ptr {place}, align {align}")
+    lines = body.lines
+    return "\n".join(
+        (f"define void @{name}(ptr %inputs, ptr %outputs, i64 %vectors) {{", "entry:", *lines[:entry], "  %some = icmp sgt i64 %vectors, 0", "  br i1 %some, label %loop, label %done",
+         "loop:", "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]", *lines[entry:], "  %next = add i64 %i, 1", "  %more = icmp slt i64 %next, %vectors", "  br i1 %more, label %loop, label %done",
+         "done:", "  ret void", "}")
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""The attention modules of protenix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._options import Precision
+from ._layer import LINEARS, SIGMOID, Projections, attend, attended, is_ours, masks_and_bias, with_rows
+
+_TRIANGLES = ("torch", "triattention", "deepspeed", "cuequivariance")  # kernels of triangle attention; all have the same result
+
+
+def _attend(self: Any, heads: int, precision: Precision, q_x: Tensor, kv_x: Tensor, biases: list[Tensor], by_protenix: Callable[[tuple[Tensor, ...]], Tensor]) -> Tensor | None:
+    """The output of an attention module; None if protenix must compute the call. by_protenix: the package's own result for an index of the leading dimensions."""
+    if not is_ours(q_x, kv_x, *biases) or q_x.shape[:-2] != kv_x.shape[:-2]:
+        return None
+    lead, queries, keys = tuple(q_x.shape[:-2]), q_x.size(-2), kv_x.size(-2)
+    found = masks_and_bias(biases, (*lead, heads, queries, keys))
+    if found is None:
+        return None
+    masks, bias = found
+    which = attended(masks, lead, queries, keys)
+    to = Projections(self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g, heads, self.c_hidden)
+    return with_rows(attend(to, q_x, kv_x, bias, which.options, precision), which.empty, heads * queries * keys, by_protenix)
+
+
+def triangle(
+    own: Callable[..., Tensor], precision: Precision, self: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None = None, triangle_attention: str = "torch"
+) -> Tensor:
+    """Replaces forward of the Attention of triangles."""
+    given, out = biases or [], None
+    if triangle_attention in _TRIANGLES:
+
+        def by_protenix(index: tuple[Tensor, ...]) -> Tensor:
+            return own(self, q_x[index], kv_x[index], [x.expand(*q_x.shape[:-2], *x.shape[-3:])[index] for x in given])
+
+        out = _attend(self, self.no_heads, precision, q_x, kv_x, given, by_protenix)
+    return own(self, q_x, kv_x, biases, triangle_attention) if out is None else out
+
+
+def attention(
+    own: Callable[..., Tensor], precision: Precision, self: Any, q_x: Tensor, kv_x: Tensor, attn_bias: Tensor | None = None, trunked_attn_bias: Tensor | None = None, n_queries: int | None = None,
+    n_keys: int | None = None, inf: float | None = 1e10, inplace_safe: bool = False, chunk_size: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Replaces forward of the Attention of AlphaFold 3 (algorithm 24) between all tokens. protenix' own code computes windows of atoms (algorithm 7), and other dtypes than
+    float32, because it computes scores in float32."""
+    out = None
+    if not (n_queries and n_keys) and trunked_attn_bias is None and q_x.dtype == kv_x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
+        biases = [] if attn_bias is None else [attn_bias if attn_bias.dim() == q_x.dim() + 1 else attn_bias.unsqueeze(-3)]
+
+        def by_protenix(index: tuple[Tensor, ...]) -> Tensor:
+            return own(self, q_x[index], kv_x[index], None if not biases else biases[0].expand(*q_x.shape[:-2], *biases[0].shape[-3:])[index])
+
+        out = _attend(self, self.num_heads, precision, q_x, kv_x, biases, by_protenix)
+    return own(self, q_x, kv_x, attn_bias, trunked_attn_bias, n_queries, n_keys, inf, inplace_safe, chunk_size) if out is None else out
+
+
+_PAIR = ("q_x", "kv_x", "attn_bias", "trunked_attn_bias", "n_queries", "n_keys", "inf", "inplace_safe", "chunk_size")
+METHODS: tuple[tuple[Any, ...], ...] = (
+    ("protenix.model.triangular.layers", "Attention", "forward", ("q_x", "kv_x", "biases", "triangle_attention"), (), triangle, ("_prep_qkv", "_wrap_up"), LINEARS, SIGMOID),
+    ("protenix.model.modules.primitives", "Attention", "forward", _PAIR, (), attention, ("_prep_qkv", "_wrap_up"), LINEARS, SIGMOID),
+)
