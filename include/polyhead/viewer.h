@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "polyhead/error.h"
+#include "polyhead/head_measures.h"
 #include "polyhead/maps.h"
 #include "polyhead/tensor_view.h"
 
@@ -114,6 +115,7 @@ struct Page {
   std::string start = {};   // the view that the page opens with, as a URL fragment: "#layer=3&head=mean&row=0"; empty: all heads
   Language language = Language::readers;
   std::optional<Measure> without_measure = {};  // the quantity in WithoutHead::change; absent: 1 - cosine
+  std::optional<MeasuredTexts> measured = {};   // measures of the heads over further texts, for the page's scatter; the heads must be those of the texts' first set of maps
   double vector_megabytes = 4;  // the budget for q, k and v; see VectorBudget
 };
 

@@ -85,6 +85,19 @@ class Tokens {
 
   word(index) { return this.words[index]; }
 
+  // The earlier tokens that are equal to this one.
+  before(index) {
+    if (!this.earlier) {
+      const seen = new Map();
+      this.earlier = this.pieces.map((piece, at) => {
+        const places = seen.get(piece) ?? [];
+        seen.set(piece, [...places, at]);
+        return places;
+      });
+    }
+    return this.earlier[index];
+  }
+
   // A word with its index ("3: fox"), so that repeated words differ and no spreadsheet reads a word as a formula.
   named(index) { return `${index}: ${this.unknown.get(index) ?? this.pieces[index]}`; }
 

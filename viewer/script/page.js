@@ -7,6 +7,8 @@ const mergedTexts = texts.map((text) => new MergedText(text));
 
 if (data.live) Object.assign(initial, { task: data.live.task, say: data.live.say });
 if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // a page with numbers of switched-off heads was made to show them, so show this measure first
+const overTexts = data.measured && new OverTexts(data.measured);
+if (overTexts) initial.over = "file";  // a page that was made with texts to measure shows their measures first
 const state = { ...initial };
 let printing = matchMedia("print").matches;
 let zoom = 0;
@@ -19,6 +21,7 @@ const pin = (spot) => Object.assign(state, { row: spot?.row ?? null, column: spo
 const events = { hover: (spot) => point(spot ?? pinned()), choose: (spot) => choose(spot), chosen: () => pinned(), open: (layer, head) => update({ layer, head }), set: (changes) => update(changes) };
 const grid = new Grid($("grid"), (layer, head) => update({ layer, head }, "cells"));
 const distances = new Distances($("distances"), (a, b) => update({ ...a, view: "compare", with: nameOfOther(b) }, "cells"), (alike) => update({ order: alike ? "alike" : "layer" }));
+const scatter = new Scatter($("scatter"), (layer, head) => update({ layer, head }, "cells"), (axes) => update(axes));
 const partner = new Partner({ changed: setOther, swap, opened: (file) => openPage(file, addTexts, (message) => partner.complain(message)) });
 const views = { matrix: new Matrix(events), lines: new Lines(events), read: new Read(events), compare: new Compare(events, partner) };
 const imageView = new Read(events, Patches);
@@ -40,8 +43,7 @@ function update(changes, focus) {
   writeAddress(addressOf(state), opened);
   show(before);
   if (focus === "cells") view().body.focus();
-  if (focus === "grid" && state.heads === "maps") grid.focus(before.layer, before.head);
-  else if (focus === "grid") distances.focus();
+  if (focus === "grid") ({ maps: grid, distances, scatter })[state.heads].focus(before.layer, before.head);
 }
 
 // ---- Showing ----
@@ -68,7 +70,7 @@ function show(before = {}) {
   const changed = (...names) => names.some((name) => state[name] !== before[name]);
   const text = textShown();
   if (state.row >= text.queries.size || state.column >= text.keys.size) pin(null);
-  if (text.pooled) Object.assign(state, { heads: "maps", view: "auto" });
+  if (text.pooled) Object.assign(state, { heads: state.heads === "scatter" && overTexts?.fits(text) ? "scatter" : "maps", view: "auto" });
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
   const look = { scale: SCALES[state.scale], ...rampsOf(getComputedStyle(document.documentElement)), placesOf, fadeSpecial: state.special === "fade" };
   if (changed("lang")) showLanguage();
@@ -77,10 +79,10 @@ function show(before = {}) {
     link.build(text);
   }
   if (changed("text", "pieces", "lang") || (changed("special") && [state.special, before.special].includes("share"))) showText(text);
-  const measured = measuresOf(text).includes(state.measure) ? state.measure : "none";
-  const source = sourceOfMeasures(text);
+  const source = sourceOfMeasures(text), names = source.names?.() ?? measuresOf(text);
+  const measured = names.includes(state.measure) ? state.measure : "none";
   grid.arrange({ measure: source.ready === false ? "none" : measured, over: source === text ? "text" : source.texts.length, sort: state.sort === "on", least: Number(state.least) / 100 }, source);
-  showMeasures(measured, source);
+  showMeasures(measured, source, names);
   if (changed("text", "pieces", "special", "block", "scale", "theme", "lang")) {
     showLegend(look);
     grid.draw(look);
@@ -128,18 +130,19 @@ function showText(text) {
   $("block-control").hidden = blocks.length === 0;
   fillSelect($("block"), [["all", say("whole map")], ...blocks.map((block) => [block, blockName(block)])]);
   $("without-note").hidden = text.without.size === 0 || Boolean(data.without_measure);
-  fillSelect($("measure"), [["none", say("none")], ...measuresOf(text).map((name) => [name, MEASURES[name].name()])]);
 }
 
-function showMeasures(name, source) {
+function showMeasures(name, source, names) {
+  fillSelect($("measure"), [["none", say("none")], ...names.map((one) => [one, MEASURES[one].name()])]);
   $("measure").value = name;
   $("sort").checked = state.sort === "on";
   $("least").value = state.least;
   $("sort-control").hidden = $("least-control").hidden = name === "none";
   const count = Spread.with(texts[state.text], texts).length;
-  $("over-control").hidden = count < 2;
-  fillSelect($("over"), [["text", say("this text")], ["all", say("{0} texts: mean ± standard deviation", count)]]);
-  $("over").value = state.over;
+  const further = overTexts?.fits(texts[state.text]);
+  $("over-control").hidden = count < 2 && !further;
+  fillSelect($("over"), [["text", say("this text")], ...(count > 1 ? [["all", say("{0} texts: mean ± standard deviation", count)]] : []), ...(further ? [["file", say("{0} measured {0|text|texts}: mean ± standard deviation", overTexts.texts.length)]] : [])]);
+  $("over").value = source === text ? "text" : source === overTexts ? "file" : "all";
   if (source.ready !== false && name !== "none") $("least-value").textContent = say("{0}: {1} {1|head|heads}", withUnit(name, grid.threshold), grid.count);
 }
 
@@ -147,8 +150,9 @@ function showMeasures(name, source) {
 const spreads = new Map();
 
 function sourceOfMeasures(text) {
+  if (state.over === "file" && overTexts?.fits(texts[state.text])) return overTexts;
   const together = Spread.with(texts[state.text], texts);
-  if (state.over === "text" || together.length < 2) return text;
+  if (state.over !== "all" || together.length < 2) return text;
   const name = `${state.pieces} ${state.special === "share"} ${texts.indexOf(together[0])}`;
   if (!spreads.has(name)) {
     const spread = new Spread(together.map((one) => textAt(texts.indexOf(one))));
@@ -158,16 +162,26 @@ function sourceOfMeasures(text) {
   return spreads.get(name);
 }
 
-// Shows or hides the distances between all heads, which can be shown instead of the maps of all heads.
+// What the measures are of, as a sentence.
+function overWhat(text, source) {
+  if (source === text) return say("Each point is a head; its measures are those of this text.");
+  if (source.ready === false) return say("Measuring …");
+  return say("Each point is a head; its measures are means over {0} {0|text|texts}{1}. The lines at the chosen head are ± one standard deviation over the texts.", source.texts.length, source.tokens ? say(" of {0} to {1} tokens", ...source.tokens) : "");
+}
+
+// Shows or hides the scatter of all heads and the distances between them, which can be shown instead of the maps of all heads.
 function showDistances(text, look) {
-  const asMaps = state.heads === "maps";
+  const asMaps = state.heads === "maps", source = sourceOfMeasures(text);
+  if (state.heads === "scatter") scatter.show({ text, source, names: source.names?.() ?? measuresOf(text), over: overWhat(text, source), look, x: state.x, y: state.y, open: isOpen() ? state : null });
+  else scatter.hide();
   $("grid").parentElement.hidden = !asMaps;
   $("measure-control").hidden = !asMaps || measuresOf(text).length === 0;
   $("heads-caption").hidden = !asMaps;
   $("scales").hidden = !asMaps && !isOpen();
   for (const button of document.querySelectorAll("[data-heads]")) button.setAttribute("aria-pressed", button.dataset.heads === state.heads);
-  if (asMaps) return distances.hide();
-  $("sort-control").hidden = $("least-control").hidden = true;
+  if (!asMaps) $("sort-control").hidden = $("least-control").hidden = true;
+  if (state.heads === "distances") $("over-control").hidden = true;
+  else return distances.hide();
   distances.show(text, look, state.order === "alike", isOpen() && state.view === "compare" && current.other?.text === state.text ? [state, current.other] : null);
 }
 
@@ -225,12 +239,13 @@ function showHead(text, look) {
   const title = titleOf(state.layer, state.head);
   $("head-title").textContent = title;
   const source = sourceOfMeasures(text);
-  const measured = state.layer === ROLLOUT ? [] : Object.entries((source.ready === false ? text : source).measures(state.layer, state.head));
+  const known = state.layer === ROLLOUT ? {} : (source.ready === false || (source === overTexts && isWhole(state.head)) ? text : source).measures(state.layer, state.head);
+  const measured = Object.entries(known);
   $("rollout-note").hidden = state.layer !== ROLLOUT;
   $("gate-note").hidden = !text.gate(state.layer, state.head);
   $("links-note").hidden = !text.links;
   if (text.links) $("links-note").textContent = alignmentNote(text, map);
-  $("badges").replaceChildren(...measured.map(([name, value]) => make("li", { className: name === state.measure ? "lit" : "" }, `${MEASURES[name].name()} `, make("b", { textContent: withUnit(name, value) }))));
+  $("badges").replaceChildren(...namesOf(known).map(nameBadge), ...measured.map(([name, value]) => make("li", { className: name === state.measure ? "lit" : "" }, `${MEASURES[name].name()} `, make("b", { textContent: withUnit(name, value) }))));
   if (shown.rows.length === 0 || shown.columns.length === 0) {
     $("stage").replaceChildren(make("p", { className: "note", textContent: say("All words are hidden.") }));
     minimap.show(null);
@@ -399,7 +414,7 @@ function showOther(text) {
 const close = () => update({ layer: null, head: null }, "grid");
 
 const inGrid = {}, inHead = { Escape: close };
-for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"]) inGrid[key] = () => (state.heads === "maps" ? grid.enter() : distances.focus());
+for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"]) inGrid[key] = () => (state.heads === "maps" ? grid.enter() : state.heads === "scatter" ? scatter.focus() : distances.focus());
 for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End"]) inHead[key] = () => moveCursor(key);
 
 // Shortcuts of single characters, which a reader can switch off (WCAG 2.2, 2.1.4).
@@ -468,13 +483,14 @@ addEventListener("afterprint", () => print(false));
 
 const withNote = (name) => (state.special === "share" && hasSpecial(textShown()) ? `${name} · ${say("special tokens shared out")}` : name);
 const nameOfScreen = () => withNote(nameOfMap());
-const nameOfMap = () => (isOpen() ? titleOf(state.layer, state.head) : state.heads === "maps" ? say("All heads") : say("Distances between heads"));
+const nameOfMap = () => (isOpen() ? titleOf(state.layer, state.head) : state.heads === "maps" ? say("All heads") : state.heads === "scatter" ? say("Scatter of all heads") : say("Distances between heads"));
 
 function figureOfScreen() {
   const text = textShown();
   const title = nameOfScreen();
   const figure = new Figure(current.look, title, [data.model, text.text || data.title, tabName(text)].filter(Boolean).join(" · "));
   if (!isOpen() && state.heads === "distances") distancesFigure(figure, distances);
+  else if (!isOpen() && state.heads === "scatter") scatterFigure(figure, scatter);
   else if (!isOpen()) gridFigure(figure, grid);
   else if (viewName() === "read") readFigure(figure, view());
   else if (viewName() === "compare") compareFigure(figure, current, views.compare);

@@ -35,7 +35,7 @@ class Spread {
       const values = all.map((measured) => measured[name]).filter((value) => value !== undefined && !Number.isNaN(value));
       const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
       const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
-      return [name, { mean, spread: Math.sqrt(squares / (values.length - 1)), count: values.length }];
+      return [name, { mean, spread: Math.sqrt(squares / (values.length - 1)), count: values.length, held: values.filter((value) => value >= MEASURES[name].named).length }];
     }).filter(([, { count }]) => count > 0));
   }
 }
