@@ -61,6 +61,13 @@ TEST(HeadMeasures, MeasuresThatATextDoesNotHaveAreNaN) {
   for (const char* name : {"previous", "next", "sink", "positional"}) EXPECT_TRUE(std::isnan(measured(one, {"a"}, {}, name))) << name;
 }
 
+// Worked out by hand. Key 0 is known by its place, the others by their distance; each row is predicted from the two others:
+//   row 0: (3/8, 0, 0), overlap 1; row 1: (5/8, 1/4, 0) / (7/8), overlap 1/2 + 2/7; row 2: (3/4, 0, 1/2) / (5/4), overlap 1/4 + 1/4.
+TEST(HeadMeasures, PositionalShareIsTheOverlapWithTheOtherRows) {
+  const Tensor map = Tensor::of<float>({3, 3}, {1, 0, 0, 0.5F, 0.5F, 0, 0.25F, 0.5F, 0.25F});
+  EXPECT_NEAR(measured(map, {"x", "y", "z"}, {}, "positional"), 16.0 / 21, 1e-15);
+}
+
 // A head that looks at the previous token follows from positions. So does one whose rows are even. A head that looks at one key in each row, always at another
 // distance, does not.
 TEST(HeadMeasures, PositionalShareTellsPositionsFromContent) {

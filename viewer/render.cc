@@ -175,6 +175,7 @@ json data_of(const Page& page, std::optional<Encoding> chosen) {
     for (const Text* set : sets_of(page.texts[at])) {
       data["texts"].push_back(to_json(*set, encoding, budget));
       data["texts"].back()["group"] = at;
+      if (const std::optional<Snapshot>& snapshot = page.texts[at].snapshot) data["texts"].back().update({{"step", snapshot->step}, {"answer", snapshot->answer}});
       if (!set->pair_bias) continue;
       const Tensor before = without_bias(*set);
       Text unbiased = *set;

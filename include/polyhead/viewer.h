@@ -73,6 +73,12 @@ class VectorBudget {
   double bytes_;
 };
 
+// Marks a text as the snapshot of a training run. The page has a slider over the snapshots of the same text.
+struct Snapshot {
+  std::int64_t step = 0;
+  std::string answer = {};  // the model's answer at this step, in words
+};
+
 // A text with a set of attention maps. A model with an encoder and a decoder has several sets for one text.
 struct Text {
   std::string text;
@@ -96,6 +102,7 @@ struct Text {
   //   p[t,s] exp(-bias[t,s]) / sum over s' of p[t,s'] exp(-bias[t,s']),
   // where an attention weight of exactly 0 stays 0. Error if an attention weight is 0 only because its dtype cannot hold it, or if a row does not sum to 1.
   ConstTensorView pair_bias = {};
+  std::optional<Snapshot> snapshot = {};
   std::vector<WithoutHead> without = {};  // one entry for each head that was switched off alone; the page shows these heads first
   std::optional<HeadVectors> vectors = {};
   std::int64_t left_out = 0;  // count of the values of q, k and v that did not fit into the budget; the page names it as the reason why it cannot recompute a weight

@@ -119,6 +119,8 @@ class Text {
 
   constructor(json, decoder) {
     this.text = json.text;
+    this.step = json.step ?? null;  // of a snapshot of a training run
+    this.answer = json.answer ?? "";
     this.layers = json.layers;
     this.heads = json.heads;
     this.pooled = json.pooled ?? null;  // "largest" or "share" if the maps are pooled

@@ -39,7 +39,7 @@ function update(changes, focus) {
   const opened = "layer" in changes && (state.layer === null) !== (changes.layer === null);
   const before = { ...state };
   Object.assign(state, changes);
-  if (state.text !== before.text || state.pieces !== before.pieces) pin(null);  // the pinned indices would now be a pair of other words
+  if (state.pieces !== before.pieces || (state.text !== before.text && !sameWords(wordsAt(state.text), wordsAt(before.text)))) pin(null);  // the pinned indices would now be a pair of other words
   writeAddress(addressOf(state), opened);
   show(before);
   if (focus === "cells") view().body.focus();
@@ -142,7 +142,7 @@ function showMeasures(name, source, names) {
   const further = overTexts?.fits(texts[state.text]);
   $("over-control").hidden = count < 2 && !further;
   fillSelect($("over"), [["text", say("this text")], ...(count > 1 ? [["all", say("{0} texts: mean ± standard deviation", count)]] : []), ...(further ? [["file", say("{0} measured {0|text|texts}: mean ± standard deviation", overTexts.texts.length)]] : [])]);
-  $("over").value = source === text ? "text" : source === overTexts ? "file" : "all";
+  $("over").value = source instanceof Spread ? "all" : source instanceof OverTexts ? "file" : "text";
   if (source.ready !== false && name !== "none") $("least-value").textContent = say("{0}: {1} {1|head|heads}", withUnit(name, grid.threshold), grid.count);
 }
 
@@ -196,7 +196,8 @@ function showLegend(look) {
 }
 
 function showControls(text) {
-  $("text").value = tabsOf(texts, state.text)[0];
+  $("text").value = snapshotsOf(texts, state.text)[0] ?? tabsOf(texts, state.text)[0];
+  showSnapshots(texts, state.text);
   showTabs($("tabs"), texts, state.text, showOther);
   $("block").value = blocksOf(text).includes(state.block) ? state.block : "all";
   $("block-note").hidden = $("block").value === "all";
@@ -395,11 +396,11 @@ function setZoom(step) {
 }
 
 function nameOfText({ text, file }, index, tab = tabName(texts[index])) {
-  return `${index}: ${text.length > 40 ? `${text.slice(0, 40)}…` : text || say("(no words)")}${tab && ` · ${tab}`}${file ? ` (${file})` : ""}`;
+  return `${index}: ${text.length > 40 ? `${text.slice(0, 40)}…` : text || say("(no words)")}${texts[index].step === null || !tab ? "" : ` · ${say("step {0}", texts[index].step)}`}${tab && ` · ${tab}`}${file ? ` (${file})` : ""}`;
 }
 
 function fillTexts() {
-  const firsts = firstsOf(texts);
+  const firsts = firstsOf(texts).filter((index) => [undefined, index].includes(snapshotsOf(texts, index)[0]));
   $("text-control").hidden = firsts.length < 2;
   fillSelect($("text"), firsts.map((index, place) => [index, nameOfText(texts[index], place, "")]));
 }
@@ -447,6 +448,7 @@ addEventListener("keydown", (event) => {
 // ---- Controls ----
 
 $("text").addEventListener("change", () => showOther(sameTab(texts, state.text, Number($("text").value))));
+$("step").addEventListener("input", () => showOther(sameTab(texts, state.text, snapshotsOf(texts, state.text)[Number($("step").value)])));
 $("sort").addEventListener("change", () => update({ sort: $("sort").checked ? "on" : "off" }));
 $("least").addEventListener("input", () => update({ least: $("least").value }));
 $("merge").addEventListener("change", () => update({ pieces: $("merge").checked ? "merged" : "apart" }));

@@ -9,7 +9,7 @@ class Spread {
   }
 
   // The texts that can be averaged with the given text: they are in the same tab of the same page and have the same numbers of layers and heads.
-  static with(text, all) { return all.filter((one) => ["page", "pooled", "name", "bias", "layers", "heads"].every((what) => one[what] === text[what])); }
+  static with(text, all) { return all.filter((one) => ["page", "pooled", "name", "bias", "layers", "heads", "step"].every((what) => one[what] === text[what])); }
 
   // Measures all heads of all texts; calls done() unless it was cancelled.
   async prepare(told, done, cancelled) {
