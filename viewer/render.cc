@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -138,6 +139,25 @@ std::string fill(std::string_view page, std::span<const std::pair<std::string_vi
   }
 }
 
+// The measures over texts: for each head, in the order of layers and heads, [mean, spread, texts with the measure, texts where it names the head].
+json measured_json(const MeasuredTexts& measured, const Page& page) {
+  const auto fits = [&](const Text& text) { return text.attentions.extent(0) == measured.layers() && text.attentions.extent(1) == measured.heads(); };
+  require(measured.texts() > 0, "viewer::render: Page::measured has no text; give at least one, or no measures");
+  require(page.texts.empty() || std::ranges::any_of(sets_of(page.texts[0]), [&](const Text* set) { return fits(*set); }), "viewer::render: measures of ", measured.layers(), " layers of ", measured.heads(), " heads, which no set of maps of the page's first text has");
+  const auto rounded = [](double value) { return std::isnan(value) ? json(nullptr) : json(std::round(value * 1e6) / 1e6); };
+  json result{{"texts", measured.texts()}, {"tokens", {measured.shortest(), measured.longest()}}, {"layers", measured.layers()}, {"heads", measured.heads()}, {"values", json::object()}};
+  for (std::size_t i = 0; i < head_measures().size(); ++i) {
+    json& list = result["values"][std::string(head_measures()[i].name)] = json::array();
+    for (std::int64_t layer = 0; layer < measured.layers(); ++layer) {
+      for (std::int64_t head = 0; head < measured.heads(); ++head) {
+        const MeasuredTexts::Value& of = measured.value(layer, head, i);
+        list.push_back(of.count == 0 ? json::array() : json{rounded(of.mean), rounded(of.spread()), of.count, of.held});
+      }
+    }
+  }
+  return result;
+}
+
 // The data of a page as JSON. chosen: the encoding of the attention weights; without it their number decides the encoding.
 json data_of(const Page& page, std::optional<Encoding> chosen) {
   std::int64_t count = 0;
@@ -152,11 +172,13 @@ json data_of(const Page& page, std::optional<Encoding> chosen) {
   if (!page.start.empty()) data["start"] = page.start;
   if (page.language != Language::readers) data["language"] = page.language == Language::chinese ? "zh" : "en";
   if (page.without_measure) data["without_measure"] = {{"name", page.without_measure->name}, {"unit", page.without_measure->measured_in}};
+  if (page.measured) data["measured"] = measured_json(*page.measured, page);
   VectorBudget budget(page.vector_megabytes);
   for (std::size_t at = 0; at < page.texts.size(); ++at) {
     for (const Text* set : sets_of(page.texts[at])) {
       data["texts"].push_back(to_json(*set, encoding, budget));
       data["texts"].back()["group"] = at;
+      if (const std::optional<Snapshot>& snapshot = page.texts[at].snapshot) data["texts"].back().update({{"step", snapshot->step}, {"answer", snapshot->answer}});
       if (!set->pair_bias) continue;
       const Tensor before = without_bias(*set);
       Text unbiased = *set;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,5 +19,8 @@ std::vector<std::int64_t> pooled_sides(const models::AnyTextModel::Sizes& sizes,
 // The set of maps with which the page opens, and the further tabs. For an encoder-decoder that has generated tokens, the first set is the cross-attention.
 // `text` is the text as the user gave it. The sets are views of `run`, which must outlive the page.
 viewer::Text page_text(std::string text, const models::TextRun& run, std::vector<viewer::WithoutHead> without, std::int64_t left_out);
+
+// Runs the model on each text and measures its heads. The maps of a text are dropped before the next text. told(i): called before text i.
+viewer::MeasuredTexts measure_texts(const models::AnyTextModel& model, std::vector<models::TokenizedText> texts, const std::function<void(std::size_t)>& told = {});
 
 }  // namespace polyhead::app

@@ -25,6 +25,7 @@
 #include "trace_cell.h"
 #include "trace_model.h"
 #include "trace_sentences.h"
+#include "trace_story.h"
 #include "trace_table.h"
 #include "view_input.h"
 
@@ -36,7 +37,7 @@ constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;  // a trace keeps up 
 constexpr std::string_view kIdentity = "identity";  // value of --parameters that makes every projection the identity
 
 struct TraceOptions {
-  std::string layer;
+  std::string layer, story;
   CellOptions cell;
   std::map<std::string, std::string> arguments;  // "--num-hiddens" -> "100"
   LayerFile file;
@@ -184,6 +185,7 @@ std::string list_text(std::size_t width) {
   for (const LayerConstructor& row : layer_constructors()) {
     append(text, cat(row.name, "\n", wrap(call_text(row, complete(row, {}, {})), width, 2), wrap(row.source, width, 2)));
   }
+  append(text, cat("\n", wrap("Stories, for --story:", width), story_list(width)));
   return text;
 }
 
@@ -194,7 +196,7 @@ Json list_json() {
     for (const LayerArgument& argument : row.arguments) arguments[std::string(argument.name)] = {{"option", option_of(argument.name)}, {"default", argument.default_value}};
     list.push_back({{"layer", row.name}, {"call", row.call}, {"source", row.source}, {"arguments", arguments}});
   }
-  return {{"layers", list}};
+  return {{"layers", list}, {"stories", story_list_json()}};
 }
 
 Json config_json(const nn::MultiHeadAttentionConfig& c) {
@@ -242,6 +244,7 @@ void trace_text(const TraceOptions& o) {
 }
 
 void run_trace(const TraceOptions& o) {
+  if (!o.story.empty()) return tell_story(o.story, o.seed, o.json);
   if (!o.cell.cell.empty()) {
     if (o.cell.model.empty()) throw UsageError("a cell of a model needs three things: MODEL_DIR --text \"...\" --cell LAYER,HEAD,QUERY,KEY");
     CellOptions cell = o.cell;
@@ -323,7 +326,8 @@ Subcommand declare_trace(Parser& parser) {
                           ->type_name("LAYER,HEAD,QUERY,KEY")
                           ->needs(text);
   parser.add_option("--layer", o->layer, "construct the layer of this name; --list lists names and arguments. With --text: the number of a layer of the model, from 0 (default: 0)")->type_name("NAME");
-  parser.add_flag("--list", o->list, "list the layers that have a name, with their arguments and defaults");
+  parser.add_flag("--list", o->list, "list the layers that have a name, with their arguments and defaults, and the stories");
+  Option* story = parser.add_option("--story", o->story, "show a small computation with chosen numbers: split (which numbers go to which head), global (the mean of queries), lengths (valid lengths in the softmax), scale (why the root of d). Needs no file; --seed and --json may be added")->type_name("NAME");
   Option* parameters = parser.add_option("--parameters", o->file.path, "load a layer from this file of parameters. Or, with --layer, the word identity: each projection returns its input")->type_name("FILE");
   for (Option* option : add_layer_file(parser, &o->file)) option->needs(parameters);
   add_value(parser, "--heads", &o->file.heads, read_positive, "N", "number of heads; this option works for every --layer, even if the layer's own argument has another name");
@@ -340,7 +344,7 @@ Subcommand declare_trace(Parser& parser) {
       parser.add_flag("--pair-bias", o->pair_bias, "add a random bias [1,N,T,S] to the scores")};
   parser.find("--ones")->excludes(parser.find("--count-from"));
   for (Option* option : sizes) option->excludes(input);
-  add_value(parser, "--seed", &o->seed, read_seed, "SEED", "seed of random inputs and of the parameters of --layer (default: 0)");
+  Option* const seed = add_value(parser, "--seed", &o->seed, read_seed, "SEED", "seed of random inputs and of the parameters of --layer (default: 0)");
   add_value(parser, "--dtype", &o->dtype, read_floating, "DTYPE", "dtype of --layer: f32, f64, bf16 or f16 (default: that of the query, else f32)");
   add_attention_rules(parser, &o->rules);
   add_key_lengths(parser, &o->rules);
@@ -360,7 +364,9 @@ Subcommand declare_trace(Parser& parser) {
   const std::array of_cell{cell, text, as_json};
   const std::array of_text{parser.find("--layer"), values, parser.find("--limit"), parser.find("--precision")};
   for (Option* option : parser.options()) {
+    if (option->is_positional() || option == cell || option == text) story->excludes(option);
     if (std::ranges::count(of_cell, option) > 0 || option->is_positional() || option == parser.help_option()) continue;
+    if (option != story && option != seed) story->excludes(option);
     cell->excludes(option);
     if (std::ranges::count(of_text, option) == 0) text->excludes(option);
   }
@@ -369,6 +375,7 @@ Subcommand declare_trace(Parser& parser) {
                    {"polyhead trace --layer d2l --num-hiddens 4 --heads 2 --length 3 --valid-lens 2,3 --values", "with a mask, and with all numbers"},
                    {"polyhead trace --layer d2l --num-hiddens 6 --heads 2 --batch 1 --length 3 --parameters identity --count-from 10 --values",
                     "how 10 to 27 are split into heads and merged: W_q, W_k, W_v and W_o change nothing"},
+                   {"polyhead trace --story split", "which numbers go to which head: 10 to 17 and 20 to 27 as two queries; further stories are global, lengths and scale"},
                    {"polyhead trace --layer alphafold --gated --is-global --attn-dim -3 --shape 2,7,5,8", "one query for all positions of an axis, and a gate"},
                    {"polyhead trace --parameters model.safetensors --prefix encoder.layer.0 --heads 12", "one layer of a model"},
                    {"polyhead trace MODEL_DIR --text \"The quick brown fox\" --layer 2", "a layer of a model on a sentence"},

@@ -18,6 +18,7 @@
 #include "polyhead/executor.h"
 #include "terminal.h"
 #include "train_heads.h"
+#include "train_snapshots.h"
 #include "training/classification.h"
 #include "training/digits.h"
 #include "training/run.h"
@@ -42,7 +43,8 @@ const std::array kTasks{
 struct TrainOptions {
   std::string task, data, folder;
   std::uint64_t seed = 1;
-  std::optional<std::int64_t> steps, threads;
+  std::optional<std::int64_t> steps, threads, snapshots;
+  std::vector<std::string> texts;  // of the snapshots
   bool resume = false, json = false;
 };
 
@@ -82,18 +84,29 @@ void train(const TrainOptions& o) {
   if (o.threads) set_num_threads(static_cast<int>(*o.threads));
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, stop);
   const TrainedTask* const found = find_task(o.task);
+  if (!o.texts.empty() && !o.snapshots) throw UsageError("--text is a text of the snapshots; it needs --snapshots N");
+  if (o.snapshots && found != nullptr) check_snapshots(found->name, *o.snapshots);
+  if (o.snapshots && found == nullptr) throw UsageError("--snapshots is for one model; heads trains many");
   if (found == nullptr) return train_heads({.data = o.data, .folder = o.folder, .seed = o.seed, .steps = o.steps, .json = o.json, .stop = &g_stop});
   const std::unique_ptr<training::Task> task = found->make({.data = o.data, .seed = o.seed, .note = [](const std::string& line) { print_note(line); }});
   training::Plan plan = task->plan();
   if (o.steps) plan.steps = *o.steps;
+  std::optional<Snapshots> snapshots;
+  if (o.snapshots) snapshots.emplace(found->name, *o.snapshots, o.texts, o.folder, plan.steps);
   Progress bar("training", static_cast<std::size_t>(plan.steps));
   const training::RunResult result = training::run(*task, plan, {
       .folder = o.folder,
       .identity = cat(o.task, " of ", o.data, ", seed ", o.seed, ", ", plan.steps, " steps"),
       .resume = o.resume,
       .stop = &g_stop,
-      .on_start = [&] { if (!o.json) print(start_text(*task, plan, o.seed)); },
-      .on_step = [&](const training::Progress& p) { bar.show(static_cast<std::size_t>(p.step), speed(p)); },
+      .on_start = [&] {
+        if (!o.json) print(start_text(*task, plan, o.seed));
+        if (snapshots && !o.resume) snapshots->start(*task);
+      },
+      .on_step = [&](const training::Progress& p) {
+        if (snapshots) snapshots->take(p.step, *task);
+        bar.show(static_cast<std::size_t>(p.step), speed(p));
+      },
       .on_validation = [&](const training::Progress& p, const training::Validation& v, bool best) {
         bar.clear();
         if (o.json)
@@ -104,6 +117,7 @@ void train(const TrainOptions& o) {
   bar.clear();
   if (result.end == training::RunEnd::stopped)
     fail(ErrorCode::io, "stopped after step ", result.steps, " of ", plan.steps, "; the same command with --resume goes on from there");
+  if (snapshots) snapshots->write_page();
   if (o.json) return;
   if (result.end == training::RunEnd::no_improvement) print(cat("ended after step ", result.steps, ": ", plan.patience, " validations in a row were not better\n"));
   print(cat(o.folder, ": ", result.best->text, "\n"));
@@ -119,10 +133,13 @@ Subcommand declare_train(Parser& parser) {
   add_value(parser, "--seed", &o->seed, read_seed, "N", "seed of the initialisation, the order of the examples and dropout; default 1");
   add_value(parser, "--steps", &o->steps, read_positive, "N", "number of training steps; default: as the task needs");
   add_value(parser, "--threads", &o->threads, read_positive, "N", "number of threads; default: all processors. Results do not depend on it");
+  add_value(parser, "--snapshots", &o->snapshots, read_positive, "N", "classify, translate: write learning.html into the folder, a page with the attention maps of a few texts at N training steps, from the first to the last, and a slider over the steps");
+  parser.add_option("--text", o->texts, "a text of the snapshots; may be given several times (default: an example)")->type_name("TEXT");
   parser.add_flag("--resume", o->resume, "go on from the folder's checkpoint, with the same bits as an uninterrupted run; the task heads always does");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line for each validation; for the task heads, for each model");
   return {
       .examples = {{"polyhead train classify --data reviews.tsv -o sentiment", "a text's rating or class; one head reads what is positive, another what is negative"},
+                   {"polyhead train translate -o grammar --snapshots 20", "the same as below, and learning.html, which shows how the heads learn"},
                    {"polyhead train digits --data digits.npz -o digits", "a Vision Transformer, in about a minute"},
                    {"polyhead train heads --data reviews.tsv -o heads", "what the number of heads changes: 50 models of the grammar and of the ratings, in an hour or two on 2 processors"},
                    {"polyhead train summarise --data abstracts.jsonl -o summary", "the sentence that sums up an abstract, in seconds"},

@@ -29,6 +29,7 @@
 #include "view_image.h"
 #include "view_link.h"
 #include "view_live.h"
+#include "view_measures.h"
 #include "view_output.h"
 
 namespace polyhead::app {
@@ -36,6 +37,7 @@ namespace {
 
 struct ViewOptions {
   std::string model, source, file, page, arrays;
+  std::string measured;  // file of the texts over which heads are measured
   std::vector<std::string> texts, images, without;
   std::optional<std::string> pair;
   std::optional<std::int64_t> layer, head;
@@ -56,9 +58,11 @@ void check(ViewOptions& o) {
   if (!o.images.empty()) {
     if (!o.file.empty() || o.pair || o.texts.size() > 1) throw UsageError("--image goes with one --text at most, which a model with an image encoder and a text encoder (CLIP, SigLIP) compares with each image; for more texts leave out --image, or run the command once for each text");
     if (o.model.empty()) throw UsageError("--image needs MODEL_DIR, a folder of a model of images such as ViT or CLIP");
-    if (!o.without.empty() || o.generate > 0 || o.truncate) throw UsageError("--without, --generate and --truncate are for texts");
+    if (!o.without.empty() || o.generate > 0 || o.truncate || !o.measured.empty()) throw UsageError("--without, --generate, --truncate and --texts are for texts");
   }
-  if (o.images.empty() && o.texts.empty() && o.file.empty()) throw UsageError("there is no text; give --text \"...\", --file PATH, or - for standard input");
+  if (!o.measured.empty() && o.generate > 0) throw UsageError("--texts measures heads on the given texts; it cannot be combined with --generate");
+  if (o.measured == "-" && o.file == "-") throw UsageError("--texts - and --file - would both read standard input");
+  if (o.images.empty() && o.texts.empty() && o.file.empty() && o.measured.empty()) throw UsageError("there is no text; give --text \"...\", --file PATH, or - for standard input");
   if (!o.texts.empty() && !o.file.empty())
     throw UsageError(cat("texts are given twice, with --text and in '", o.file, "'; give them once"));
   if (o.pair && o.texts.size() != 1) throw UsageError("--text-pair is the second part of one text; it needs exactly one --text");
@@ -72,7 +76,7 @@ void check(ViewOptions& o) {
   check_distinct(o.page, o.arrays);
   for (const std::string& output : {o.page, o.arrays}) {
     if (output == "-") continue;
-    check_not_input(output, std::array{o.model, o.file});
+    check_not_input(output, std::array{o.model, o.file, o.measured});
     check_not_input(output, o.images);
   }
   if (!o.page.empty() && o.page != "-") check_writable(o.page);
@@ -182,15 +186,19 @@ class View {
       if (keep) results_.push_back(std::move(result));
     }
     progress.clear();
+    measure();
     write();
   }
 
  private:
   void read() {
-    if (o_.file.empty()) {
-      for (const std::string& text : o_.texts) texts_.push_back({text, o_.pair});
-    } else {
+    if (!o_.measured.empty()) measured_texts_ = read_texts(o_.measured);
+    if (!o_.file.empty()) {
       texts_ = read_texts(o_.file);
+    } else if (!o_.texts.empty()) {
+      for (const std::string& text : o_.texts) texts_.push_back({text, o_.pair});
+    } else if (!o_.page.empty() || !o_.arrays.empty() || o_.link) {
+      texts_.push_back(measured_texts_[0]);  // the page needs maps of a text, which open when the reader chooses a head
     }
     if (o_.link && texts_.size() > 1) throw UsageError(cat("--link is for two words of one text; '", o_.file, "' has ", texts_.size()));
     model_ = open_any_model(o_.model);
@@ -205,8 +213,18 @@ class View {
     if (o_.generate > 0 && !sizes.rules_not_followed.empty())
       print_note(cat("each generated token is the likeliest one; polyhead ignores these rules of generation_config.json (or of config.json, if there is no generation_config.json): ", join(sizes.rules_not_followed)));
     const auto tokenizer = [&](const InputText& text) { return model_->tokenize(text.text, text.pair, models::WhenTooLong::longest_first, o_.generate); };
-    tokens_ = tokenize(tokenizer, sizes.longest ? std::optional(*sizes.longest - (sizes.kind == Kind::decoder ? o_.generate : 0)) : std::nullopt, texts_, o_.truncate);
+    const auto longest = sizes.longest ? std::optional(*sizes.longest - (sizes.kind == Kind::decoder ? o_.generate : 0)) : std::nullopt;
+    tokens_ = tokenize(tokenizer, longest, texts_, o_.truncate);
+    measured_tokens_ = tokenize(tokenizer, longest, measured_texts_, o_.truncate);
     check_sizes();
+  }
+
+  void measure() {
+    if (measured_tokens_.empty()) return;
+    Progress progress("texts measured", measured_tokens_.size());
+    measured_ = measure_texts(*model_, std::move(measured_tokens_), [&](std::size_t i) { progress.show(i); });
+    progress.clear();
+    if (o_.page.empty() && !o_.json) print(cat(texts_.empty() ? "" : "\n", describe(*measured_, terminal_width(Stream::out))));
   }
 
   std::vector<viewer::WithoutHead> changes_without(const models::TextRun& result) {
@@ -253,6 +271,11 @@ class View {
       if (o_.by_norms) fail(ErrorCode::unsupported, "--weighting norm: text ", i + 1, " has ", counts[i] + o_.generate, " tokens, so the page has pooled maps, which are not norm-weighted; give a shorter text, or leave out -o");
       print_diagnostic(cat(tokens_.size() == 1 ? "the text" : cat("text ", i + 1), " has ", counts[i] + o_.generate, " tokens: the page has pooled maps of ", blocks_[i], " x ", blocks_[i], " blocks, each with its largest attention weight"));
     }
+    for (const models::TokenizedText& tokens : measured_tokens_) {
+      const std::int64_t count = model_->sizes().attention_weights(std::ssize(tokens.ids), 0);
+      if (count > most_in_memory)
+        fail(ErrorCode::invalid_argument, "--texts: the attention weights of all heads of a text of ", tokens.ids.size(), " tokens are ", count, " numbers of 4 bytes; there is ", byte_size(memory), " of memory, so give shorter texts");
+    }
     std::int64_t every_pair = 0;
     for (std::size_t i = 0; i < tokens_.size(); ++i) {
       if (!needs_every_pair(i)) continue;
@@ -287,10 +310,12 @@ class View {
     if (!o_.page.empty()) write_view_page(o_.page, page(), choice_, files);
     if (!o_.json) return;
     const models::AnyTextModel::Sizes& sizes = model_->sizes();
-    print_json({{"model", {{"path", o_.model}, {"layers", sizes.layers}, {"heads", sizes.heads}, {"width", sizes.width}}},
+    Json result{{"model", {{"path", o_.model}, {"layers", sizes.layers}, {"heads", sizes.heads}, {"width", sizes.width}}},
                 {"map", to_json(choice_, o_.by_norms)},
                 {"texts", std::move(json_texts_)},
-                {"files", std::move(files)}});
+                {"files", std::move(files)}};
+    if (measured_) result["measured"] = app::to_json(*measured_);
+    print_json(result);
   }
 
   void save_arrays() const {
@@ -323,8 +348,10 @@ class View {
     std::vector<std::string> names;
     for (const InputText& text : texts_) names.push_back(text.text);
     viewer::Page page = page_frame(names, o_.model, o_.language, o_.vector_megabytes);
+    page.measured = measured_;
+    if (measured_) page.start = "#heads=scatter";
     if (link_ && blocks_[0] == 0) page.start = link_->address();
-    if (o_.by_norms) page.start = "#weighting=norm";
+    if (o_.by_norms) page.start += page.start.empty() ? "#weighting=norm" : "&weighting=norm";
     for (std::size_t i = 0; i < results_.size(); ++i) {
       page.texts.push_back(page_text(texts_[i].both(), results_[i], without_[i], left_out_[i]));
     }
@@ -334,6 +361,9 @@ class View {
   ViewOptions o_;
   std::vector<InputText> texts_;
   std::vector<models::TokenizedText> tokens_;
+  std::vector<InputText> measured_texts_;  // of --texts
+  std::vector<models::TokenizedText> measured_tokens_;
+  std::optional<viewer::MeasuredTexts> measured_;
   std::unique_ptr<models::AnyTextModel> model_;
   HeadChoice choice_;
   std::optional<WordLink> link_;
@@ -380,6 +410,7 @@ Subcommand declare_view(Parser& parser) {
   parser.add_option("--text-pair", [o](const std::string& text) { o->pair = text; }, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
   parser.add_option("--image", o->images, "a PNG or JPEG image, for a model of images (ViT, DeiT, CLIP, SigLIP, timm's ViT): its patches are the tokens; may be given several times")->type_name("PATH");
   parser.add_option("--file", o->file, "texts, one per line, 64 MiB at most; empty lines are left out; - is standard input")->type_name("PATH");
+  parser.add_option("--texts", o->measured, "measure what each head does over many texts, one per line: the mean and the spread of each measure, and the heads that it names. With -o the page opens with a scatter of all heads, measure against measure; without --text and --file it has the maps of the first text. - is standard input")->type_name("PATH");
   parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads, pooled to blocks where the texts are too long for every pair; - is standard output")
       ->type_name("PATH");
   add_value(parser, "--lang", &o->language, read_language, "en|zh", "language of the page: English or Chinese (default: what the reader's browser prefers)");
@@ -418,6 +449,7 @@ Subcommand declare_view(Parser& parser) {
                     "one head, for a text of two parts"},
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\" --link quick,fox", "which heads link two words"},
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\" --without all -o fox.html", "how much each head changes the embedding, as a badge"},
+                   {"polyhead view MODEL_DIR --texts texts.txt -o heads.html", "what each head does over many texts: a scatter of all heads, and their names"},
                    {"polyhead view LLAMA_DIR --text \"The quick brown fox\" --generate 20 -o fox.html", "what a decoder reads for each token that it writes"},
                    {"polyhead view T5_DIR --text \"summarize: The fox ran.\" --generate 20 -o fox.html", "what a decoder reads of the text for each token that it writes"},
                    {"polyhead view --live -o live.html", "a page that computes all maps of what its reader types, without a network"},
@@ -433,7 +465,7 @@ Subcommand declare_view(Parser& parser) {
           "scaled to length 1); with --weighting norm also value_norms [layers,heads,T], by which the attention weights are multiplied. With several texts each name ends in _0, _1, ... The metadata of .safetensors has `texts` and, with "
           "--text-pair, `pairs`, each a JSON list.\n\n"
           "JSON: {model: {path, layers, heads, width}, map: {layer, head, description, weighting}, texts: [{text, pair, tokens, ids, segments, "
-          "special, replaced_bytes, dropped_tokens, map, embedding, generated, link: {query, key, heads: [{layer, head, weight, usual}]}, without: [{layer, head, change}]}], files: {page, arrays}}; map is [T][T], the "
+          "special, replaced_bytes, dropped_tokens, map, embedding, generated, link: {query, key, heads: [{layer, head, weight, usual}]}, without: [{layer, head, change}]}], files: {page, arrays}, measured: {texts, tokens: [shortest, longest], values: {measure: [layers][heads] {mean, spread, texts, held, named}}}}; map is [T][T], the "
           "attention weights row by row (times the norms, with the weighting norm); non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
           "them.\n\n"
           "Images: resized and normalised as the model's preprocessor_config.json says. Without -o and --json the terminal shows what the class token reads in each "

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "polyhead/error.h"
+#include "polyhead/head_measures.h"
 #include "polyhead/maps.h"
 #include "polyhead/tensor_view.h"
 
@@ -76,6 +77,12 @@ class VectorBudget {
   double bytes_;
 };
 
+// Marks a text as the snapshot of a training run. The page has a slider over the snapshots of the same text.
+struct Snapshot {
+  std::int64_t step = 0;
+  std::string answer = {};  // the model's answer at this step, in words
+};
+
 // A text with a set of attention maps. A model with an encoder and a decoder has several sets for one text.
 struct Text {
   std::string text;
@@ -99,6 +106,7 @@ struct Text {
   //   p[t,s] exp(-bias[t,s]) / sum over s' of p[t,s'] exp(-bias[t,s']),
   // where an attention weight of exactly 0 stays 0. Error if an attention weight is 0 only because its dtype cannot hold it, or if a row does not sum to 1.
   ConstTensorView pair_bias = {};
+  std::optional<Snapshot> snapshot = {};
   std::vector<WithoutHead> without = {};  // one entry for each head that was switched off alone; the page shows these heads first
   std::optional<HeadVectors> vectors = {};
   // [layers, heads, S], floating and not negative: |W_O^n v[s]|, the norms of the transformed value vectors (polyhead/nn/value_norms.h). With them the page has
@@ -122,6 +130,7 @@ struct Page {
   std::string start = {};   // the view that the page opens with, as a URL fragment: "#layer=3&head=mean&row=0"; empty: all heads
   Language language = Language::readers;
   std::optional<Measure> without_measure = {};  // the quantity in WithoutHead::change; absent: 1 - cosine
+  std::optional<MeasuredTexts> measured = {};   // measures of the heads over further texts, for the page's scatter; the heads must be those of the texts' first set of maps
   double vector_megabytes = 4;  // the budget for q, k and v; see VectorBudget
 };
 

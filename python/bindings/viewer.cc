@@ -125,9 +125,10 @@ std::string page(nb::handle texts, nb::handle title, nb::handle language, nb::ha
 
 // Every head of a sentence model on each text, as `polyhead view` shows it.
 std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_object, nb::handle title_object, nb::handle truncate_flag,
-                       nb::handle language_name, nb::handle megabytes, nb::handle heads, nb::handle new_tokens, nb::handle weighting) {
+                       nb::handle language_name, nb::handle megabytes, nb::handle heads, nb::handle new_tokens, nb::handle weighting, nb::handle measured_list) {
   const std::string model_path = read_path(source, "source");
   const std::vector<std::string> texts = read_words(text_list, "text");
+  const std::vector<std::string> measured = measured_list.is_none() ? std::vector<std::string>() : read_words(measured_list, "texts");
   const std::optional<std::string> pair = read_optional_word(pair_object, "pair"), title = read_optional_word(title_object, "title");
   if (pair && texts.size() != 1) {
     throw nb::value_error(text("pair is the second part of one text; there are ", texts.size(), " texts").c_str());
@@ -164,6 +165,9 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
         fail(ErrorCode::unsupported, "weighting is 'norm', and text ", pooled - sides.begin() + 1, " is so long that the page has pooled maps, which are not norm-weighted; give a shorter text");
       page.start = kNormAddress;
     }
+    std::vector<models::TokenizedText> measured_tokens;
+    for (const std::string& text : measured) measured_tokens.push_back(model->tokenize(text, std::nullopt, when_too_long, 0));
+    if (!measured.empty()) page.measured = app::measure_texts(*model, std::move(measured_tokens)), page.start = by_norms ? "#heads=scatter&weighting=norm" : "#heads=scatter";
     for (std::size_t i = 0; i < texts.size(); ++i) {
       const std::int64_t numbers = sizes.head_vectors * (lengths[i] + generate);  // the count of numbers in q, k and v
       const bool fits = sides[i] == 0 && budget.take(numbers);
@@ -221,7 +225,7 @@ std::string image_page(nb::handle source, nb::handle image_list, nb::handle name
 void bind_viewer(nb::module_& m) {
   m.attr("most_attention_weights") = viewer::kMaxAttentionWeights;
   m.def("page", &page, any("texts"), any("title"), any("lang"), any("values"), any("without_measure"), any("start"));
-  m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"), any("values"), any("without"), any("generate"), any("weighting"));
+  m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"), any("values"), any("without"), any("generate"), any("weighting"), any("texts"));
   m.def("image_page", &image_page, any("source"), any("images"), any("names"), any("text"), any("title"), any("lang"), any("values"), any("weighting"));
 }
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from . import _core
 from ._capture import Capture
 from ._options import Array
-from ._view_arguments import Annotations, Computation, MapArguments, ModelCall, PageSize, check_call, check_groups, check_measure, check_vector_megabytes, check_weighting, given
+from ._view_arguments import Annotations, Computation, MapArguments, ModelCall, PageSize, check_call, check_groups, check_measure, check_texts, check_vector_megabytes, check_weighting, given
 from ._view_capture import captured_sets, plain_layers, tabs_of
 from ._view_pooled import check_pooling, computed
 from ._view_sets import heads_off, images_of_model, sets
@@ -55,6 +55,7 @@ def view(
     source: Any = None,
     text: str | Sequence[str] | None = None,
     *,
+    texts: Sequence[str] | None = None,
     tokens: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     image: Array | Sequence[Array] | None = None,
@@ -82,6 +83,9 @@ def view(
             lists of tokens is given. All arguments below that are for tokens then have one entry for each text. If a text has more than
             2^26 attention weights and `view` computes them (the folder of an encoder or a decoder, or None), the page shows pooled maps of this text.
         text: with a model: one text or several. With attention weights: a text to show above the maps.
+        texts: with a model: further texts over which the heads are measured. The page opens with a scatter of all heads, any measure against any other (mean and
+            standard deviation over these texts), and names the heads whose measure holds in 9 of 10 of them. Their maps are not in the page; without text it
+            shows the maps of the first. docs/viewer.md has the formulas.
         tokens: with attention weights: T words of the queries; default: their positions. For an encoder-decoder these are the decoder's words.
         keys: with attention weights: S words of the keys; default: the words of the queries if S = T, else the positions of the keys. For an encoder-decoder
             these are the encoder's words.
@@ -123,6 +127,9 @@ def view(
     check_weighting(weighting)
     check_measure(annotations.without_measure, without, is_model)
     check_pooling(size.pooling)
+    check_texts(texts, is_model, image is not None, call)
+    if text is None and texts is not None:
+        text = texts[0]
     if not is_model:
         _refuse_call(call)
     arguments = MapArguments(source, text, tokens, keys, image, patches, without, annotations, computation, size.pooling)
@@ -138,7 +145,7 @@ def view(
         page = Page(_core.page(_texts(arguments), "polyhead" if title is None else title, lang, size.vector_megabytes, annotations.without_measure, start))
     else:
         _refuse_weights(arguments)
-        page = Page(_image_page(arguments, call, title, lang, size, weighting) if image is not None else _text_page(arguments, call, title, lang, size, weighting))
+        page = Page(_image_page(arguments, call, title, lang, size, weighting) if image is not None else _text_page(arguments, texts, call, title, lang, size, weighting))
     if path is not None:
         page.save(path)
     return page
@@ -198,9 +205,9 @@ def _image_page(arguments: MapArguments, call: ModelCall, title: str | None, lan
     return _core.image_page(arguments.source, images, names, arguments.text, names[0] if title is None else title, lang, size.vector_megabytes, weighting)
 
 
-def _text_page(arguments: MapArguments, call: ModelCall, title: str | None, lang: str | None, size: PageSize, weighting: str) -> str:
+def _text_page(arguments: MapArguments, measured: Sequence[str] | None, call: ModelCall, title: str | None, lang: str | None, size: PageSize, weighting: str) -> str:
     texts = [arguments.text] if isinstance(arguments.text, str) else arguments.text
-    return _core.model_page(arguments.source, texts, call.pair, title, call.truncate, lang, size.vector_megabytes, heads_off(arguments.without), call.generate, weighting)
+    return _core.model_page(arguments.source, texts, call.pair, title, call.truncate, lang, size.vector_megabytes, heads_off(arguments.without), call.generate, weighting, measured)
 
 
 def _texts(arguments: MapArguments) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from ._options import Array, Causal
@@ -159,6 +159,22 @@ def check_weighting(weighting: object) -> None:
         raise TypeError(f"weighting is of type {type(weighting).__name__}; it must be 'attention' or 'norm'")
     if weighting not in ("attention", "norm"):
         raise ValueError(f"weighting is {weighting!r}; it must be 'attention' or 'norm'")
+
+
+def check_texts(texts: object, is_model: bool, has_image: bool, call: ModelCall) -> None:
+    """Raises ValueError or TypeError for `view`'s texts, over which heads are measured, if they are no list of str or if something else that is given excludes them."""
+    if texts is None:
+        return
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Sequence):
+        raise TypeError(f"texts is of type {type(texts).__name__}; it must be a list of str")
+    if not texts:
+        raise ValueError("texts is empty; give at least one text to measure the heads on, or leave it out")
+    if not is_model:
+        raise ValueError("texts is for a model, which measures its heads on them, and source is not the folder of one")
+    if has_image:
+        raise ValueError("texts: heads are measured on texts, and image is given; leave one of the two out")
+    if call.generate:
+        raise ValueError(f"texts measures heads on the given texts; it cannot be combined with generate = {call.generate}")
 
 
 def check_vector_megabytes(megabytes: object) -> None:

@@ -12,14 +12,34 @@ from session import reload, run, title
 
 
 def measured(expected, layer, head):
-    """Returns {name of a measure: its mean over the rows of tokens that are not special}."""
+    """Returns {name of a measure: its mean over the rows of tokens that are not special}; measures that no row has are left out."""
     special, size = set(expected.queries["special"]), expected.rows
     rows = [t for t in range(size) if t not in special]
     p = lambda t, s: expected.weight(layer, head, t, s)
     mean = lambda numbers: sum(numbers) / len(numbers)
     total = {t: math.fsum(p(t, s) for s in range(size)) for t in rows}
     entropy = lambda t: -math.fsum(p(t, s) / total[t] * math.log2(p(t, s) / total[t]) for s in range(size) if p(t, s) > 0)
-    return {
+    pieces = expected.queries["pieces"]
+    earlier = {t: [s for s in range(t) if pieces[s] == pieces[t]] for t in rows}
+    again = [t for t in rows if earlier[t]]
+    kind = lambda t, s: ("place", s) if s == 0 or s in special else ("distance", s - t)
+    given = {}
+    for t in rows:
+        for s in range(size):
+            given.setdefault(kind(t, s), {})[t] = p(t, s)
+
+    def overlap(t):
+        others = [[weight for row, weight in given[kind(t, s)].items() if row != t] for s in range(size)]
+        predicted = [mean(weights) if weights else 0 for weights in others]
+        return math.fsum(min(p(t, s) / total[t], predicted[s] / math.fsum(predicted)) for s in range(size)) if any(predicted) else 0
+
+    values = {
+        "first-token sink": [p(t, 0) for t in rows if t > 1 and pieces[t] != pieces[0]],
+        "induction": [math.fsum(p(t, s + 1) for s in earlier[t]) for t in again],
+        "duplicate token": [math.fsum(p(t, s) for s in earlier[t]) for t in again],
+        "positional share": [overlap(t) for t in rows] if len(rows) > 1 else [],
+    }
+    return {name: mean(of_rows) for name, of_rows in values.items() if of_rows} | {
         "previous token": mean([p(t, t - 1) for t in rows if t > 0]),
         "next token": mean([p(t, t + 1) for t in rows if t + 1 < size]),
         "same token": mean([p(t, t) for t in rows]),
@@ -41,9 +61,9 @@ def check_numbers(checks, session, choose):
     for row in rows:
         for name, wanted in measured(expected, int(row["layer"]), int(row["head"])).items():
             worst[name] = max(worst.get(name, 0), abs(float(row[name]) - wanted))
-    # A weight stored in 16 bits has an error of 7.7e-6. Entropy and distance sum over all weights of a row, with factors log2(1/p) and |t - s|, so their errors are larger.
-    allowed = {"entropy in bits": 1e-3, "distance in tokens": 1e-3}
-    checks.that(len(worst) == 7 and all(error <= allowed.get(name, 3e-5) for name, error in worst.items()), f"measures of {len(rows)} heads", worst)
+    # A weight stored in 16 bits has an error of 7.7e-6. Entropy, distance and positional share sum over all weights of a row, with the factors log2(1/p) and |t - s|, or divided by a sum that may be small, so their errors are larger.
+    allowed = {"entropy in bits": 1e-3, "distance in tokens": 1e-3, "positional share": 1e-3}
+    checks.that(len(worst) == 11 and all(error <= allowed.get(name, 3e-5) for name, error in worst.items()), f"measures of {len(rows)} heads", worst)
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
     shown = session.page.locator("#badges li").all_text_contents()

@@ -34,6 +34,71 @@ class Trace(ProgramTest):
         for step in steps.values():
             self.assertRegex(text, rf"{step['step']} +\S.*\[{','.join(map(str, step['shape']))}\]")
 
+    def story(self, name, *arguments):
+        return json.loads(self.succeeds("trace", "--story", name, "--json", *arguments).stdout)
+
+    def test_the_story_of_the_split_has_ten_and_twenty_in_their_heads(self):
+        steps = {step["step"]: step for step in self.story("split")["steps"]}
+        self.assertEqual(steps["query"]["values"], [[[10 + i for i in range(8)], [20 + i for i in range(8)]]])
+        heads = [[[10, 11, 12, 13], [20, 21, 22, 23]], [[14, 15, 16, 17], [24, 25, 26, 27]]]
+        self.assertEqual(steps["split q"]["values"], [heads])
+        self.assertEqual([part["code"] for part in steps["split q"]["source"]], ["reshape(1,2,2,4)", "permute(0,2,1,3)", "reshape(2,2,4)"])
+        self.assertEqual(steps["split q"]["source"][-1]["values"], heads)
+        text = self.succeeds("trace", "--story", "split").stdout.decode()
+        self.assertIn("  [0,0]\n  10 11 12 13\n  20 21 22 23\n  [0,1]\n  14 15 16 17\n  24 25 26 27\n", text)
+
+    def test_the_story_of_global_attention_has_the_mean_of_the_queries(self):
+        steps = {step["step"]: step["values"] for step in self.story("global")["steps"]}
+        x = steps["query"][0]
+        self.assertEqual(steps["mean query"], [[[sum(column) / len(x) for column in zip(*x)]]])
+        q = steps["mean query"][0][0]
+        self.assertEqual(steps["split q"], [[[q], [[-one for one in q]]]])  # the second head has the opposite query
+        for head, sign in ((0, 1), (1, -1)):
+            scores = [sign * sum(a * b for a, b in zip(q, key)) / math.sqrt(2) for key in x]
+            p = [math.exp(score) / math.fsum(map(math.exp, scores)) for score in scores]
+            for found, want in zip(steps["softmax"][0][head][0], p):
+                self.assertAlmostEqual(found, want, delta=1e-6)
+            for i, found in enumerate(steps["weighted values"][0][head][0]):
+                self.assertAlmostEqual(found, sum(weight * value[i] for weight, value in zip(p, x)), delta=1e-6)
+
+    def test_the_story_of_lengths_masks_from_key_3_and_from_key_2(self):
+        steps = {step["step"]: step["values"] for step in self.story("lengths")["steps"]}
+        for sequence, length in enumerate((3, 2)):
+            for t in range(4):
+                scores, masked, p = (steps[name][sequence][0][t] for name in ("scale", "mask", "softmax"))
+                self.assertEqual(masked, scores[:length] + ["-inf"] * (4 - length))
+                self.assertEqual(p[length:], [0] * (4 - length))
+                exps = [math.exp(score) for score in scores[:length]]
+                for found, want in zip(p, exps):
+                    self.assertAlmostEqual(found, want / math.fsum(exps), delta=1e-6)
+
+    def test_the_story_of_the_scale_has_variances_d_and_1(self):
+        told = self.story("scale")
+        self.assertEqual([row["d"] for row in told["widths"]], [1, 4, 16, 64, 256, 1024])
+        # The variance of a variance over n values is about 2 / n, and those of one query share q; five standard deviations of 1000 independent rows.
+        close = 5 * math.sqrt(2 / told["rows"])
+        for row in told["widths"]:
+            self.assertAlmostEqual(row["variance"] / row["d"], 1, delta=close)
+            self.assertAlmostEqual(row["scaled_variance"], row["variance"] / row["d"], delta=1e-6)
+        largest, slopes = ([row[name] for row in told["widths"]] for name in ("largest", "slope"))
+        self.assertEqual((largest, slopes), (sorted(largest), sorted(slopes, reverse=True)))
+        self.assertGreater(largest[-1], 0.9)
+        self.assertLess(slopes[-1], slopes[0] / 10)
+        for row in told["widths"][1:]:
+            self.assertAlmostEqual(row["scaled_largest"], told["widths"][1]["scaled_largest"], delta=0.05)
+        self.assertNotEqual(self.story("scale", "--seed", "7")["widths"], told["widths"])
+
+    def test_stories_are_listed_and_stand_alone(self):
+        listed = json.loads(self.succeeds("trace", "--list", "--json").stdout)["stories"]
+        self.assertEqual([one["story"] for one in listed], ["split", "global", "lengths", "scale"])
+        text = self.succeeds("trace", "--list").stdout.decode()
+        for one in listed:
+            self.assertIn(f"\n{one['story']}\n", text)
+            self.assertGreater(len(self.succeeds("trace", "--story", one["story"]).stdout), 400)
+        self.fails(2, "trace", "--story", "splt", mentions=["'splt' is not a story; did you mean 'split'?"])
+        self.fails(2, "trace", "--story", "split", "--layer", "d2l", mentions=["cannot be combined with --story"])
+        self.fails(2, "trace", "MODEL", "--story", "split", mentions=["--story"])
+
     def test_identity_parameters_show_how_numbers_that_count_up_are_split_and_merged(self):
         def nested(first, *extents):
             step = math.prod(extents[1:])

@@ -254,6 +254,53 @@ class Classify(ProgramTest):
         for part, head in zip(shown, good["heads"]):
             self.assertAlmostEqual(part, head["part"], delta=0.0051)
 
+    def page_data(self, path):
+        return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', path.read_text(encoding="utf-8"), re.S).group(1))
+
+    def test_snapshots_become_a_page_of_maps_over_the_steps(self):
+        write_opinions(self.data)
+        texts = ["its lovely sound", "this menu looks broken"]
+        result = self.succeeds("train", "classify", "--data", self.data, "-o", self.model, "--steps", "60", "--snapshots", "4", "--text", texts[0], "--text", texts[1])
+        self.assertIn("learning.html' (4 snapshots of 2 texts", result.stderr.decode())
+        self.assertEqual(sorted(path.name for path in self.model.iterdir()), ["config.json", "learning.html", "merges.txt", "model.safetensors", "terms.txt"])
+        shown = self.page_data(self.model / "learning.html")
+        sets = [(one["text"], one["step"], one["name"]) for one in shown["texts"]]
+        self.assertEqual(sets, [(text, step, name) for step in (0, 7, 27, 60) for text in texts for name in ("Pooling heads", "Encoder")])
+        maps = {(one["text"], one["step"]): one["weights"] for one in shown["texts"] if one["name"] == "Pooling heads"}
+        self.assertEqual(len({json.dumps(maps[texts[0], step]) for step in (0, 7, 27, 60)}), 4)  # training changes the maps
+        answers = {one["step"]: one["answer"] for one in shown["texts"] if one["text"] == texts[0]}
+        self.assertTrue(all(re.fullmatch(r"rating -?\d\.\d\d", answer) for answer in answers.values()), answers)
+        self.assertGreater(float(answers[60].split()[1]), 0)
+
+    def test_snapshots_do_not_change_the_training_and_survive_a_stop(self):
+        write_opinions(self.data)
+        self.train("--steps", "30")
+        before = (self.model / "model.safetensors").read_bytes()
+        other = self.folder / "other"
+        command = ["train", "classify", "--data", self.data, "-o", other, "--steps", "30", "--snapshots", "3", "--text", "its lovely sound"]
+        with subprocess.Popen([BINARY, *command, "--json"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+            while running.poll() is None and not (other / "snapshots" / "8").exists():
+                pass
+            running.send_signal(signal.SIGINT)
+            running.communicate()
+        self.assertNotEqual(running.returncode, 0, "the run ended before the signal arrived")
+        asked = "its lovely sound"
+        told = self.succeeds("try", "sentiment", asked, "--model", other / "snapshots" / "8", "-o", self.folder / "eight.html", "--json")
+        eight = {one["name"]: one["weights"] for one in self.page_data(self.folder / "eight.html")["texts"]}
+        self.succeeds(*command, "--resume")
+        found = [one for one in self.page_data(other / "learning.html")["texts"] if one["step"] == 8]
+        self.assertEqual({one["name"]: one["weights"] for one in found}, eight)  # the page has the maps of the model at that step
+        self.assertEqual(found[0]["answer"], f"rating {json.loads(told.stdout)['rating']:.2f}")
+        self.assertEqual((other / "model.safetensors").read_bytes(), before)
+        self.assertEqual(sorted({one["step"] for one in self.page_data(other / "learning.html")["texts"]}), [0, 8, 30])
+
+    def test_wrong_snapshots_are_refused(self):
+        write_opinions(self.data)
+        self.fails(2, "train", "classify", "--data", self.data, "-o", self.model, "--snapshots", "1", mentions=["--snapshots 1", "at least 2"])
+        self.fails(2, "train", "classify", "--data", self.data, "-o", self.model, "--text", "x", mentions=["--text", "--snapshots N"])
+        self.fails(2, "train", "summarise", "--data", self.data, "-o", self.model, "--snapshots", "3", mentions=["classify and translate", "summarise"])
+        self.fails(2, "train", "heads", "--data", self.data, "-o", self.model, "--snapshots", "3", mentions=["heads trains many"])
+
     def test_labels_are_learned(self):
         write_opinions(self.data, "praise", "blame")
         self.train("--steps", "80")
@@ -284,6 +331,19 @@ class Translate(ProgramTest):
             for english, french in pairs:
                 file.write(f"{english}\t{french}\n")
             file.write("no translation\n")
+
+    def test_snapshots_of_a_translator_read_the_same_words(self):
+        self.succeeds("train", "translate", "--data", self.data, "-o", self.model, "--steps", "6", "--snapshots", "3", "--text", "two hats and six keys")
+        html = (self.model / "learning.html").read_text(encoding="utf-8")
+        shown = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', html, re.S).group(1))["texts"]
+        self.assertEqual([(one["step"], one["name"]) for one in shown], [(step, name) for step in (0, 2, 6) for name in ("Cross-attention", "Encoder", "Decoder")])
+        for name in ("Cross-attention", "Encoder", "Decoder"):
+            sets = [one for one in shown if one["name"] == name]
+            self.assertEqual(len({json.dumps([one["queries"], one.get("keys")]) for one in sets}), 1, name)
+            self.assertEqual(len({json.dumps(one["weights"]) for one in sets}), 3, name)
+        self.data.write_text(self.data.read_text().replace("no translation\n", ""))
+        (self.folder / "other").mkdir()
+        self.fails(1, "train", "translate", "--data", self.data, "-o", self.folder / "other", "--json", "--steps", "6", "--snapshots", "3", "--text", "two hats " * 60, mentions=["the model takes at most 100"])
 
     def test_sentence_pairs_are_learned_scored_and_aligned(self):
         result = self.succeeds("train", "translate", "--data", self.data, "-o", self.model, "--steps", "6")

@@ -20,7 +20,7 @@ users = {path.parent.relative_to(root).as_posix(): path.parent for pattern in ("
 # The library that each header of include/polyhead/ belongs to. Headers of a folder such as include/polyhead/nn/ belong to the library of that name.
 PUBLIC = {"core": ("dtype", "empty_rows", "error", "executor", "named_members", "quantize", "tensor", "tensor_view", "version", "visit", "workspace"),
           "problem": ("attention_arguments", "local_blocks", "map_gradients", "maps", "mask", "relative_bias", "score_function", "score_op", "score_program", "score_rule", "sdpa", "sdpa_derivatives"),  # the arguments of attention, from which src/problem makes the normal form
-          "cpu": ("device",), "distributed": ("distributed",), "mpi": ("distributed/mpi",), "io": ("io",), "models": ("models",), "viewer": ("viewer",), "polyhead": ("polyhead",)}
+          "cpu": ("device",), "distributed": ("distributed",), "mpi": ("distributed/mpi",), "io": ("io",), "models": ("models",), "viewer": ("head_measures", "viewer"), "polyhead": ("polyhead",)}
 HEADERS = {f"polyhead/{name}.h": library for library, names in PUBLIC.items() for name in names}
 
 

@@ -85,6 +85,19 @@ class Tokens {
 
   word(index) { return this.words[index]; }
 
+  // The earlier tokens that are equal to this one.
+  before(index) {
+    if (!this.earlier) {
+      const seen = new Map();
+      this.earlier = this.pieces.map((piece, at) => {
+        const places = seen.get(piece) ?? [];
+        seen.set(piece, [...places, at]);
+        return places;
+      });
+    }
+    return this.earlier[index];
+  }
+
   // A word with its index ("3: fox"), so that repeated words differ and no spreadsheet reads a word as a formula.
   named(index) { return `${index}: ${this.unknown.get(index) ?? this.pieces[index]}`; }
 
@@ -106,6 +119,8 @@ class Text {
 
   constructor(json, decoder) {
     this.text = json.text;
+    this.step = json.step ?? null;  // of a snapshot of a training run
+    this.answer = json.answer ?? "";
     this.layers = json.layers;
     this.heads = json.heads;
     this.pooled = json.pooled ?? null;  // "largest" or "share" if the maps are pooled

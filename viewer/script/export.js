@@ -35,7 +35,7 @@ function csvOfCompare({ a, b, same, difference }) {
 
 // A line for each head, with its measures; over several texts each measure has a mean and a standard deviation.
 function csvOfMeasures(text, source) {
-  const names = measuresOf(text);
+  const names = source.names?.() ?? measuresOf(text);
   const heads = [...Array(text.layers).keys()].flatMap((layer) => [...Array(text.heads).keys()].map((head) => [layer, head]));
   const title = (name) => (MEASURES[name].unit?.() ? say("{0} in {1}", MEASURES[name].name(), MEASURES[name].unit()) : MEASURES[name].name());
   return csvOf([[say("layer"), say("head"), ...names.flatMap((name) => (source === text ? [title(name)] : [title(name), say("standard deviation")]))], ...heads.map(([layer, head]) => {

@@ -41,8 +41,9 @@ class Grid {
     for (const thumb of this.thumbs) {
       thumb.classList.toggle("dim", !within(thumb));
       const title = titleOf(...Grid.place(thumb));
-      thumb.dataset.note = chosen.measure === "none" ? "" : showMeasure(chosen.measure, measured(thumb)).replace(" ±", "\n±");
-      const said = chosen.measure === "none" || measured(thumb) === undefined ? title : say("{0}, {1} {2}", title, MEASURES[chosen.measure].name(), withUnit(chosen.measure, measured(thumb)));
+      const [named] = chosen.measure === "none" && source !== this.text && source.ready !== false ? namesOf(source.measures(...Grid.place(thumb))) : [];
+      thumb.dataset.note = named ? MEASURES[named[0]].name() : chosen.measure === "none" ? "" : showMeasure(chosen.measure, measured(thumb)).replace(" ±", "\n±");
+      const said = named ? say("{0}: {1}", title, MEASURES[named[0]].name()) : chosen.measure === "none" || measured(thumb) === undefined ? title : say("{0}, {1} {2}", title, MEASURES[chosen.measure].name(), withUnit(chosen.measure, measured(thumb)));
       thumb.said = said;
       thumb.title = said;
       thumb.setAttribute("aria-label", said);

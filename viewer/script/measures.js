@@ -5,22 +5,55 @@ const thousandths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(valu
 const tenths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(1));
 
 // of(row, t, text): the measure of query t, whose attention weights are `row`; null if undefined. whole(text, map): a measure of the whole map.
-// self: true if the measure exists only for self-attention. has(text): whether the text has the measure.
+// self: true if the measure exists only for self-attention. has(text): whether the text has the measure. named: a head is named by the measure if its value is at
+// least this over the texts. formula and source: for the reader. include/polyhead/head_measures.h explains them; it has the same measures, but `errors` and `without`.
 // The measure `without` exists only for heads that were switched off when the page was made; the maker of the page may have given its name and unit.
+const isSelf = ({ queries, keys }) => queries === keys;
+const repeats = (text) => isSelf(text) && wordsThatLook(text).some((t) => text.queries.before(t).length > 0);
+const sumAt = (row, places) => places.reduce((sum, s) => sum + row[s], 0);
 const MEASURES = {
-  previous: { name: () => say("previous token"), show: share, self: true, of: (row, t) => (t > 0 ? row[t - 1] : null) },
-  next: { name: () => say("next token"), show: share, self: true, of: (row, t) => (t + 1 < row.length ? row[t + 1] : null) },
-  same: { name: () => say("same token"), show: share, self: true, of: (row, t) => row[t] },
-  first: { name: () => say("first token"), show: share, of: (row) => row[0] },
-  separators: { name: () => say("separators"), show: share, has: (text) => text.separators.length > 0, of: (row, _, text) => text.separators.reduce((sum, s) => sum + row[s], 0) },
-  entropy: { name: () => say("entropy"), unit: () => say("bits"), show: tenths, of: (row) => averageOf(row, (p) => (p > 0 ? -Math.log2(p) : 0)) },
+  previous: { named: 0.5, name: () => say("previous token"), formula: "p[t, t−1]", source: "Clark 2019 (1906.04341), Voita 2019 (1905.09418)", show: share, self: true, of: (row, t) => (t > 0 ? row[t - 1] : null) },
+  next: { named: 0.5, name: () => say("next token"), formula: "p[t, t+1]", source: "Clark 2019 (1906.04341)", show: share, self: true, of: (row, t) => (t + 1 < row.length ? row[t + 1] : null) },
+  same: { named: 0.5, name: () => say("same token"), formula: "p[t, t]", source: "Clark 2019 (1906.04341)", show: share, self: true, of: (row, t) => row[t] },
+  first: { name: () => say("first token"), formula: "p[t, 0]", source: "Gu 2025 (2410.10781)", show: share, of: (row) => row[0] },
+  sink: { named: 0.5, name: () => say("first-token sink"), formula: "p[t, 0], t ≥ 2, x[t] ≠ x[0]", source: "Xiao 2024 (2309.17453), Gu 2025 (2410.10781)", show: share, self: true, of: (row, t, text) => (t > 1 && text.queries.before(t)[0] !== 0 ? row[0] : null) },
+  separators: { named: 0.5, name: () => say("separators"), formula: "Σ p[t, s], s ≥ 1, s ∈ [SEP] …", source: "Clark 2019 (1906.04341)", show: share, has: (text) => text.separators.length > 0, of: (row, _, text) => sumAt(row, text.separators) },
+  induction: { named: 0.5, name: () => say("induction"), formula: "Σ p[t, s], 1 ≤ s ≤ t, x[s−1] = x[t]", source: "Olsson 2022 (2209.11895)", show: share, has: repeats, of: (row, t, { queries }) => (queries.before(t).length ? sumAt(row, queries.before(t).map((s) => s + 1)) : null) },
+  duplicate: { named: 0.5, name: () => say("duplicate token"), formula: "Σ p[t, s], s < t, x[s] = x[t]", source: "Wang 2023 (2211.00593)", show: share, has: repeats, of: (row, t, { queries }) => (queries.before(t).length ? sumAt(row, queries.before(t)) : null) },
+  positional: { named: 0.75, name: () => say("positional share"), formula: "Σ min(p[t, s], m[t, s])", source: "Levin & Peres 2017 §4", show: share, has: (text) => isSelf(text) && wordsThatLook(text).length > 1, whole: positionalShare },
+  entropy: { name: () => say("entropy"), unit: () => say("bits"), formula: "−Σ p log₂ p", source: "Clark 2019 (1906.04341)", show: tenths, of: (row) => averageOf(row, (p) => (p > 0 ? -Math.log2(p) : 0)) },
   errors: { name: () => say("alignment error rate"), show: errorRate, has: (text) => text.links !== null, whole: (text, map) => alignment(text, map).rate },
   without: {
     name: () => data.without_measure?.name ?? say("cosine lost without it"), unit: () => data.without_measure?.unit ?? "‰",
     has: (text) => text.without.size > 0, show: (value) => (data.without_measure ? String(Number(value.toPrecision(3))) : thousandths(1000 * value)), number: (value) => (data.without_measure ? value : 1000 * value),
   },
-  distance: { name: () => say("distance"), unit: () => say("tokens"), show: tenths, self: true, of: (row, t) => averageOf(row, (_, s) => Math.abs(t - s)) },
+  distance: { name: () => say("distance"), unit: () => say("tokens"), formula: "Σ p |t − s|", source: "Vig 2019 (1906.04284)", show: tenths, self: true, of: (row, t) => averageOf(row, (_, s) => Math.abs(t - s)) },
 };
+
+// The share of a map that positions alone predict: the overlap of each row with a row m[t]. A key that is the first or a special token is known by its place, any
+// other key by its distance from the query. m[t, s] is the mean attention that the other queries give to keys of this kind.
+function positionalShare(text, map) {
+  const size = text.queries.size, rows = wordsThatLook(text), { special } = text.queries;
+  const place = Array.from({ length: size }, (_, s) => s === 0 || special.has(s));
+  const kind = (t, s) => (place[s] ? s : 2 * size + s - t);  // distances follow the places, from size + 1 on
+  const sums = new Float64Array(3 * size), counts = new Float64Array(3 * size), expected = new Float64Array(size);
+  const each = (t, use) => { for (let s = 0; s < size; ++s) use(map[t * size + s], kind(t, s), s); };
+  for (const t of rows) each(t, (p, at) => { sums[at] += p; ++counts[at]; });
+  let all = 0, measured = 0;
+  for (const t of rows) {
+    let sum = 0, total = 0, overlap = 0;
+    each(t, (p, at, s) => {
+      sum += p;
+      expected[s] = counts[at] > 1 ? Math.max(0, sums[at] - p) / (counts[at] - 1) : 0;
+      total += expected[s];
+    });
+    if (sum === 0) continue;
+    if (total > 0 || Number.isNaN(sum)) each(t, (p, at, s) => { overlap += Math.min(p / sum, expected[s] / total); });
+    all += overlap;
+    ++measured;
+  }
+  return all / measured;
+}
 
 // The mean of value(p, s), weighted by the attention weights p of a row. It is divided by the sum of the weights, which after dropout may differ from 1.
 function averageOf(row, value) {

@@ -7,6 +7,8 @@ const mergedTexts = texts.map((text) => new MergedText(text));
 
 if (data.live) Object.assign(initial, { task: data.live.task, say: data.live.say });
 if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // a page with numbers of switched-off heads was made to show them, so show this measure first
+const overTexts = data.measured && new OverTexts(data.measured);
+if (overTexts) initial.over = "file";  // a page that was made with texts to measure shows their measures first
 const state = { ...initial };
 let printing = matchMedia("print").matches;
 let zoom = 0;
@@ -19,6 +21,7 @@ const pin = (spot) => Object.assign(state, { row: spot?.row ?? null, column: spo
 const events = { hover: (spot) => point(spot ?? pinned()), choose: (spot) => choose(spot), chosen: () => pinned(), open: (layer, head) => update({ layer, head }), set: (changes) => update(changes) };
 const grid = new Grid($("grid"), (layer, head) => update({ layer, head }, "cells"));
 const distances = new Distances($("distances"), (a, b) => update({ ...a, view: "compare", with: nameOfOther(b) }, "cells"), (alike) => update({ order: alike ? "alike" : "layer" }));
+const scatter = new Scatter($("scatter"), (layer, head) => update({ layer, head }, "cells"), (axes) => update(axes));
 const partner = new Partner({ changed: setOther, swap, opened: (file) => openPage(file, addTexts, (message) => partner.complain(message)) });
 const views = { matrix: new Matrix(events), lines: new Lines(events), read: new Read(events), compare: new Compare(events, partner) };
 const imageView = new Read(events, Patches);
@@ -42,12 +45,11 @@ function update(changes, focus) {
   const before = { ...state };
   Object.assign(state, changes);
   Object.assign(state, settleWeighting(state, changes));
-  if (state.text !== before.text || state.pieces !== before.pieces) pin(null);  // the pinned indices would now be a pair of other words
+  if (state.pieces !== before.pieces || (state.text !== before.text && !sameWords(wordsAt(state.text), wordsAt(before.text)))) pin(null);  // the pinned indices would now be a pair of other words
   writeAddress(addressOf(state), opened);
   show(before);
   if (focus === "cells") view().body.focus();
-  if (focus === "grid" && state.heads === "maps") grid.focus(before.layer, before.head);
-  else if (focus === "grid") distances.focus();
+  if (focus === "grid") ({ maps: grid, distances, scatter })[state.heads].focus(before.layer, before.head);
 }
 
 // ---- Showing ----
@@ -74,7 +76,7 @@ function show(before = {}) {
   const changed = (...names) => names.some((name) => state[name] !== before[name]);
   const text = textShown();
   if (state.row >= text.queries.size || state.column >= text.keys.size) pin(null);
-  if (text.pooled) Object.assign(state, { heads: "maps", view: "auto" });
+  if (text.pooled) Object.assign(state, { heads: state.heads === "scatter" && overTexts?.fits(text) ? "scatter" : "maps", view: "auto" });
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
   const look = { scale: scaleOf(state.scale, text), ...rampsOf(getComputedStyle(document.documentElement)), placesOf, fadeSpecial: state.special === "fade" };
   if (changed("lang")) showLanguage();
@@ -83,10 +85,10 @@ function show(before = {}) {
     link.build(text);
   }
   if (changed("text", "pieces", "lang", "weighting") || (changed("special") && [state.special, before.special].includes("share"))) showText(text);
-  const measured = measuresOf(text).includes(state.measure) ? state.measure : "none";
-  const source = sourceOfMeasures(text);
+  const source = sourceOfMeasures(text), names = source.names?.() ?? measuresOf(text);
+  const measured = names.includes(state.measure) ? state.measure : "none";
   grid.arrange({ measure: source.ready === false ? "none" : measured, over: source === text ? "text" : source.texts.length, sort: state.sort === "on", least: Number(state.least) / 100 }, source);
-  showMeasures(measured, source);
+  showMeasures(measured, source, names);
   if (changed("text", "pieces", "special", "weighting", "block", "scale", "theme", "lang")) {
     showLegend(look);
     grid.draw(look);
@@ -136,18 +138,19 @@ function showText(text) {
   $("block-control").hidden = blocks.length === 0;
   fillSelect($("block"), [["all", say("whole map")], ...blocks.map((block) => [block, blockName(block)])]);
   $("without-note").hidden = text.without.size === 0 || Boolean(data.without_measure);
-  fillSelect($("measure"), [["none", say("none")], ...measuresOf(text).map((name) => [name, MEASURES[name].name()])]);
 }
 
-function showMeasures(name, source) {
+function showMeasures(name, source, names) {
+  fillSelect($("measure"), [["none", say("none")], ...names.map((one) => [one, MEASURES[one].name()])]);
   $("measure").value = name;
   $("sort").checked = state.sort === "on";
   $("least").value = state.least;
   $("sort-control").hidden = $("least-control").hidden = name === "none";
   const count = Spread.with(texts[state.text], texts).length;
-  $("over-control").hidden = count < 2;
-  fillSelect($("over"), [["text", say("this text")], ["all", say("{0} texts: mean ± standard deviation", count)]]);
-  $("over").value = state.over;
+  const further = overTexts?.fits(texts[state.text]);
+  $("over-control").hidden = count < 2 && !further;
+  fillSelect($("over"), [["text", say("this text")], ...(count > 1 ? [["all", say("{0} texts: mean ± standard deviation", count)]] : []), ...(further ? [["file", say("{0} measured {0|text|texts}: mean ± standard deviation", overTexts.texts.length)]] : [])]);
+  $("over").value = source instanceof Spread ? "all" : source instanceof OverTexts ? "file" : "text";
   if (source.ready !== false && name !== "none") $("least-value").textContent = say("{0}: {1} {1|head|heads}", withUnit(name, grid.threshold), grid.count);
 }
 
@@ -155,8 +158,9 @@ function showMeasures(name, source) {
 const spreads = new Map();
 
 function sourceOfMeasures(text) {
+  if (state.over === "file" && overTexts?.fits(texts[state.text])) return overTexts;
   const together = Spread.with(texts[state.text], texts);
-  if (state.over === "text" || together.length < 2) return text;
+  if (state.over !== "all" || together.length < 2) return text;
   const name = `${state.pieces} ${state.special === "share"} ${texts.indexOf(together[0])}`;
   if (!spreads.has(name)) {
     const spread = new Spread(together.map((one) => textAt(texts.indexOf(one))));
@@ -166,16 +170,26 @@ function sourceOfMeasures(text) {
   return spreads.get(name);
 }
 
-// Shows or hides the distances between all heads, which can be shown instead of the maps of all heads.
+// What the measures are of, as a sentence.
+function overWhat(text, source) {
+  if (source === text) return say("Each point is a head; its measures are those of this text.");
+  if (source.ready === false) return say("Measuring …");
+  return say("Each point is a head; its measures are means over {0} {0|text|texts}{1}. The lines at the chosen head are ± one standard deviation over the texts.", source.texts.length, source.tokens ? say(" of {0} to {1} tokens", ...source.tokens) : "");
+}
+
+// Shows or hides the scatter of all heads and the distances between them, which can be shown instead of the maps of all heads.
 function showDistances(text, look) {
-  const asMaps = state.heads === "maps";
+  const asMaps = state.heads === "maps", source = sourceOfMeasures(text);
+  if (state.heads === "scatter") scatter.show({ text, source, names: source.names?.() ?? measuresOf(text), over: overWhat(text, source), look, x: state.x, y: state.y, open: isOpen() ? state : null });
+  else scatter.hide();
   $("grid").parentElement.hidden = !asMaps;
   $("measure-control").hidden = !asMaps || measuresOf(text).length === 0;
   $("heads-caption").hidden = !asMaps;
   $("scales").hidden = !asMaps && !isOpen();
   for (const button of document.querySelectorAll("[data-heads]")) button.setAttribute("aria-pressed", button.dataset.heads === state.heads);
-  if (asMaps) return distances.hide();
-  $("sort-control").hidden = $("least-control").hidden = true;
+  if (!asMaps) $("sort-control").hidden = $("least-control").hidden = true;
+  if (state.heads === "distances") $("over-control").hidden = true;
+  else return distances.hide();
   distances.show(text, look, state.order === "alike", isOpen() && state.view === "compare" && current.other?.text === state.text ? [state, current.other] : null);
 }
 
@@ -190,7 +204,8 @@ function showLegend(look) {
 }
 
 function showControls(text) {
-  $("text").value = tabsOf(texts, state.text)[0];
+  $("text").value = snapshotsOf(texts, state.text)[0] ?? tabsOf(texts, state.text)[0];
+  showSnapshots(texts, state.text);
   showTabs($("tabs"), texts, state.text, showOther);
   $("block").value = blocksOf(text).includes(state.block) ? state.block : "all";
   $("block-note").hidden = $("block").value === "all";
@@ -235,12 +250,13 @@ function showHead(text, look) {
   const title = titleOf(state.layer, state.head);
   $("head-title").textContent = title;
   const source = sourceOfMeasures(text);
-  const measured = state.layer === ROLLOUT ? [] : Object.entries((source.ready === false ? text : source).measures(state.layer, state.head));
+  const known = state.layer === ROLLOUT ? {} : (source.ready === false || (source === overTexts && isWhole(state.head)) ? text : source).measures(state.layer, state.head);
+  const measured = Object.entries(known);
   $("rollout-note").hidden = state.layer !== ROLLOUT;
   $("gate-note").hidden = !text.gate(state.layer, state.head);
   $("links-note").hidden = !text.links;
   if (text.links) $("links-note").textContent = alignmentNote(text, (text.plain ?? text).map(state.layer, state.head));
-  $("badges").replaceChildren(...measured.map(([name, value]) => make("li", { className: name === state.measure ? "lit" : "" }, `${MEASURES[name].name()} `, make("b", { textContent: withUnit(name, value) }))));
+  $("badges").replaceChildren(...namesOf(known).map(nameBadge), ...measured.map(([name, value]) => make("li", { className: name === state.measure ? "lit" : "" }, `${MEASURES[name].name()} `, make("b", { textContent: withUnit(name, value) }))));
   if (shown.rows.length === 0 || shown.columns.length === 0) {
     $("stage").replaceChildren(make("p", { className: "note", textContent: say("All words are hidden.") }));
     minimap.show(null);
@@ -398,11 +414,11 @@ function setZoom(step) {
 }
 
 function nameOfText({ text, file }, index, tab = tabName(texts[index])) {
-  return `${index}: ${text.length > 40 ? `${text.slice(0, 40)}…` : text || say("(no words)")}${tab && ` · ${tab}`}${file ? ` (${file})` : ""}`;
+  return `${index}: ${text.length > 40 ? `${text.slice(0, 40)}…` : text || say("(no words)")}${texts[index].step === null || !tab ? "" : ` · ${say("step {0}", texts[index].step)}`}${tab && ` · ${tab}`}${file ? ` (${file})` : ""}`;
 }
 
 function fillTexts() {
-  const firsts = firstsOf(texts);
+  const firsts = firstsOf(texts).filter((index) => [undefined, index].includes(snapshotsOf(texts, index)[0]));
   $("text-control").hidden = firsts.length < 2;
   fillSelect($("text"), firsts.map((index, place) => [index, nameOfText(texts[index], place, "")]));
 }
@@ -417,7 +433,7 @@ function showOther(text) {
 const close = () => update({ layer: null, head: null }, "grid");
 
 const inGrid = {}, inHead = { Escape: close };
-for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"]) inGrid[key] = () => (state.heads === "maps" ? grid.enter() : distances.focus());
+for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"]) inGrid[key] = () => (state.heads === "maps" ? grid.enter() : state.heads === "scatter" ? scatter.focus() : distances.focus());
 for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End"]) inHead[key] = () => moveCursor(key);
 
 // Shortcuts of single characters, which a reader can switch off (WCAG 2.2, 2.1.4).
@@ -450,6 +466,7 @@ addEventListener("keydown", (event) => {
 // ---- Controls ----
 
 $("text").addEventListener("change", () => showOther(sameTab(texts, state.text, Number($("text").value))));
+$("step").addEventListener("input", () => showOther(sameTab(texts, state.text, snapshotsOf(texts, state.text)[Number($("step").value)])));
 $("sort").addEventListener("change", () => update({ sort: $("sort").checked ? "on" : "off" }));
 $("least").addEventListener("input", () => update({ least: $("least").value }));
 $("merge").addEventListener("change", () => update({ pieces: $("merge").checked ? "merged" : "apart" }));
@@ -486,13 +503,14 @@ addEventListener("afterprint", () => print(false));
 
 const withNote = (name) => (state.special === "share" && hasSpecial(textShown()) ? `${name} · ${say("special tokens shared out")}` : textShown().unit ? `${name} · ${WEIGHTINGS.norm()}` : name);
 const nameOfScreen = () => withNote(nameOfMap());
-const nameOfMap = () => (isOpen() ? titleOf(state.layer, state.head) : state.heads === "maps" ? say("All heads") : say("Distances between heads"));
+const nameOfMap = () => (isOpen() ? titleOf(state.layer, state.head) : state.heads === "maps" ? say("All heads") : state.heads === "scatter" ? say("Scatter of all heads") : say("Distances between heads"));
 
 function figureOfScreen() {
   const text = textShown();
   const title = nameOfScreen();
   const figure = new Figure(current.look, title, [data.model, text.text || data.title, tabName(text)].filter(Boolean).join(" · "));
   if (!isOpen() && state.heads === "distances") distancesFigure(figure, distances);
+  else if (!isOpen() && state.heads === "scatter") scatterFigure(figure, scatter);
   else if (!isOpen()) gridFigure(figure, grid);
   else if (viewName() === "read") readFigure(figure, view());
   else if (viewName() === "compare") compareFigure(figure, current, views.compare);

@@ -9,7 +9,7 @@ class Spread {
   }
 
   // The texts that can be averaged with the given text: they are in the same tab of the same page and have the same numbers of layers and heads.
-  static with(text, all) { return all.filter((one) => ["page", "pooled", "name", "bias", "layers", "heads"].every((what) => one[what] === text[what])); }
+  static with(text, all) { return all.filter((one) => ["page", "pooled", "name", "bias", "layers", "heads", "step"].every((what) => one[what] === text[what])); }
 
   // Measures all heads of all texts; calls done() unless it was cancelled.
   async prepare(told, done, cancelled) {
@@ -35,7 +35,7 @@ class Spread {
       const values = all.map((measured) => measured[name]).filter((value) => value !== undefined && !Number.isNaN(value));
       const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
       const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
-      return [name, { mean, spread: Math.sqrt(squares / (values.length - 1)), count: values.length }];
+      return [name, { mean, spread: Math.sqrt(squares / (values.length - 1)), count: values.length, held: values.filter((value) => value >= MEASURES[name].named).length }];
     }).filter(([, { count }]) => count > 0));
   }
 }

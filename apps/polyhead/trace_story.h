@@ -1,0 +1,18 @@
+// `polyhead trace --story`: small computations with chosen numbers, each of which answers one question that tutorials leave open. They need no files.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "json.h"
+
+namespace polyhead::app {
+
+// Prints the story of this name. UsageError, which lists the names, if there is none. seed: for stories of random numbers.
+void tell_story(const std::string& name, std::uint64_t seed, bool json);
+
+// The stories with one sentence each, for `polyhead trace --list`.
+std::string story_list(std::size_t width);
+Json story_list_json();
+
+}  // namespace polyhead::app

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""The scatter has a point for each head at the values of two measures, over the page's text or over texts that were measured when the page was made; a click opens the head; names hold over the texts.
+
+    scatter_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import math
+
+from measures_test import measured
+from session import axe_violations, reload, run, title
+
+# x and y of a point, from the ticks of the axes: the labels of the ticks are the numbers that a reader sees.
+POINTS = """() => {
+  const texts = [...document.querySelectorAll('#scatter .plot text')].filter((one) => one.getAttribute('font-size') === '12').map((one) => [one.getAttribute('text-anchor'), Number(one.getAttribute('x')), Number(one.getAttribute('y')), one.textContent]);
+  const line = (ticks) => { const [a, b] = [ticks[0], ticks.at(-1)]; return (at) => a[1] + (at - a[0]) * (b[1] - a[1]) / (b[0] - a[0]); };
+  const number = (text) => (text.endsWith('%') ? parseFloat(text) / 100 : parseFloat(text));
+  const x = line(texts.filter(([anchor]) => anchor === 'middle').map(([, at, , text]) => [at, number(text)]));
+  const y = line(texts.filter(([anchor]) => anchor === 'end').map(([, , at, text]) => [at - 4, number(text)]));
+  return [...document.querySelectorAll('#scatter circle[data-at]')].map((one) => [Number(one.dataset.layer), Number(one.dataset.head), x(Number(one.getAttribute('cx'))), y(Number(one.getAttribute('cy')))]);
+}"""
+STEP = 2e-3  # points are drawn to 0.01 pixels, and attention weights have 16 bits
+
+
+def values_over_texts(expected):
+    """Returns the measures that make_measured() writes: {name: {(layer, head): (mean, spread, count, held)}}."""
+    places = [(layer, head) for layer in range(expected.layers) for head in range(expected.heads)]
+    previous = {place: ((7 * at) % 101 / 100, 0.05, 20, 20 if at % 10 == 0 else 17) for at, place in enumerate(places)}
+    induction = {place: ((13 * at) % 97 / 97, 0.1, 4, 4) for at, place in enumerate(places)}
+    return {"previous": previous, "induction": induction}
+
+
+def make_measured(expected):
+    def edit(data):
+        data["measured"] = {"texts": 20, "tokens": [5, 60], "layers": expected.layers, "heads": expected.heads,
+                            "values": {name: [list(of) for of in values.values()] for name, values in values_over_texts(expected).items()}}
+        data["start"] = "#heads=scatter"
+    return edit
+
+
+def check_points(checks, session, wanted, what):
+    points = session.page.evaluate(POINTS)
+    found = {(layer, head): (x, y) for layer, head, x, y in points}
+    far = max((math.dist(found[place], wanted[place]) for place in wanted if place in found), default=math.inf)
+    largest = max(max(map(abs, place)) for place in wanted.values())
+    checks.that(found.keys() == wanted.keys() and far <= STEP * max(1, largest), f"{what}: {len(wanted)} points at their values", (len(found), far))
+
+
+def check_one_text(checks, session, choose):
+    expected, page = session.expected, session.page
+    page.locator('[data-heads="scatter"]').click()
+    places = [(layer, head) for layer in range(expected.layers) for head in range(expected.heads)]
+    for x, y in (("previous", "entropy"), ("distance", "separators")):
+        page.locator("#scatter-x").select_option(x)
+        page.locator("#scatter-y").select_option(y)
+        names = {"previous": "previous token", "entropy": "entropy in bits", "distance": "distance in tokens", "separators": "separators"}
+        check_points(checks, session, {place: tuple(measured(expected, *place)[names[one]] for one in (x, y)) for place in places}, f"{y} against {x} of one text")
+    checks.that(not page.locator(".names-of-heads").is_visible() and page.locator("#scatter circle[stroke-width='1.5'][data-at]").count() == 0, "one text gives no head a name")
+    page.locator("#scatter-x").select_option("layer")
+    check_points(checks, session, {place: (place[0], measured(expected, *place)["separators"]) for place in places}, "a measure against the layer")
+    page.locator(".formulas summary").click()
+    rows = page.locator(".formulas tr").count()
+    checks.that(rows == 11 and all(len(row.strip()) > 20 for row in page.locator(".formulas tr").all_text_contents()), "each measure of this text has a formula and a source", rows)
+    reload(page)
+    session.drawn()
+    checks.that(page.locator("#scatter-x").input_value() == "layer" and page.locator("#scatter-y").input_value() == "separators", "a reload keeps the axes")
+
+
+def check_over_texts(checks, session, choose):
+    expected, page = session.expected, session.page
+    values = values_over_texts(expected)
+    checks.that(page.locator("#scatter").is_visible() and page.locator("#over").input_value() == "file", "a page with measured texts opens with their scatter")
+    page.locator("#scatter-x").select_option("previous")
+    page.locator("#scatter-y").select_option("induction")
+    wanted = {place: (values["previous"][place][0], values["induction"][place][0]) for place in values["previous"]}
+    check_points(checks, session, wanted, "induction against previous token over 20 texts")
+    named = [place for place, (*_, held) in values["previous"].items() if held >= 18]
+    shown = page.locator(".names-of-heads li").all_text_contents()
+    checks.that(len(shown) == 1 and shown[0].startswith("previous token at least 50 % in 9 of 10 texts:") and [tuple(map(int, one.split("·"))) for one in page.locator(".names-of-heads button").all_text_contents()] == named, f"{len(named)} heads have a name, none by a measure of four texts", shown)
+    place = choose.random.choice(list(wanted))
+    circle = page.locator(f'#scatter circle[data-layer="{place[0]}"][data-head="{place[1]}"][data-at]')
+    label = circle.get_attribute("aria-label")
+    mean, spread, *_ = values["previous"][place]
+    checks.that(label.startswith(f"{title(*place)}: ") and f"previous token {round(100 * mean)} % ± {round(100 * spread)} %" in label, "a point says mean and spread", label)
+    circle.hover(force=True)
+    checks.that(session.text("#scatter .told").startswith("Layer"), "pointing at a head names it", session.text("#scatter .told"))
+    nearest = page.locator("#scatter .told").text_content().split(":")[0]
+    circle.click(force=True)
+    checks.that(session.text("#head-title") == nearest, "a click opens the head that was named", (session.text("#head-title"), nearest))
+    page.keyboard.press("Escape")
+    page.locator(".names-of-heads button").first.click()
+    checks.that(session.text("#head-title") == title(*named[0]), "a name's button opens its head")
+    badges = page.locator("#badges li").all_text_contents()
+    checks.that(badges[0] == "previous token in 20 of 20 texts at least 50 %" and page.locator("#badges li.named").count() == 1, "the open head has its name as a badge", badges)
+    page.locator("#over").select_option("text")
+    checks.that(page.locator("#badges li.named").count() == 0, "of one text, the badge is gone")
+
+
+def check_keys(checks, session):
+    page = session.page
+    values = values_over_texts(session.expected)
+    page.locator("#scatter-x").select_option("previous")
+    page.locator("#scatter-y").select_option("induction")
+    page.locator("body").click(position={"x": 1, "y": 1})
+    page.keyboard.press("ArrowRight")
+    at = lambda: page.evaluate("() => { const { layer, head } = document.activeElement.dataset; return [Number(layer), Number(head)]; }")
+    first = tuple(at())
+    checks.that(first in values["previous"], "an arrow key reaches the points", first)
+    order = sorted(values["previous"], key=lambda place: values["previous"][place][0])
+    page.keyboard.press("ArrowRight")
+    checks.that(values["previous"][tuple(at())][0] >= values["previous"][first][0] and tuple(at()) != first, "right: the next head in the order of x")
+    up = tuple(at())
+    page.keyboard.press("ArrowUp")
+    checks.that(values["induction"][tuple(at())][0] >= values["induction"][up][0] and tuple(at()) != up, "up: the next in the order of y")
+    chosen = tuple(at())
+    page.keyboard.press("Enter")
+    checks.that(session.text("#head-title") == title(*chosen), "Enter opens it", len(order))
+    page.keyboard.press("Escape")
+    checks.that(tuple(at()) == chosen, "Escape goes back to the point")
+
+
+def check_grid(checks, session):
+    page, expected = session.page, session.expected
+    page.locator('[data-heads="maps"]').click()
+    session.drawn()
+    notes = page.evaluate("() => [...document.querySelectorAll('#grid .thumb')].filter((one) => one.dataset.note).map((one) => [Number(one.dataset.layer), Number(one.dataset.head), one.dataset.note])")
+    named = [place for place, (*_, held) in values_over_texts(expected)["previous"].items() if held >= 18]
+    checks.that([tuple(one[:2]) for one in notes] == named and all(one[2] == "previous token" for one in notes), "thumbnails show names that hold", notes[:3])
+    page.locator("#measure").select_option("induction")
+    note = page.locator('.thumb[data-layer="0"][data-head="1"]').get_attribute("data-note")
+    checks.that(note == "13 %\n± 10 %", "a thumbnail has mean and spread of the measured texts", note)
+
+
+def check_access(checks, session):
+    page = session.page
+    for width in (1280, 390):
+        session.resize(width)
+        page.locator(".formulas").evaluate("(one) => { one.open = true; }")
+        wide = page.evaluate("() => document.documentElement.scrollWidth")
+        checks.that(wide <= width, f"nothing is wider than {width} pixels", wide)
+        violations = axe_violations(page)
+        checks.that(not violations, f"no violation of accessibility at {width} pixels", [(one["id"], one["nodes"][0]["html"][:120]) for one in violations])
+
+
+def check_figure(checks, session):
+    page = session.page
+    page.locator("#export summary").click()
+    with page.expect_download() as waiting:
+        page.locator('[data-export="svg"]').click()
+    svg = open(waiting.value.path(), encoding="utf-8").read()
+    checks.that(svg.count("<circle") == session.expected.layers * session.expected.heads and "var(" not in svg, "the figure has all points, and colours that other programs read", svg.count("<circle"))
+
+
+def rounds(test):
+    choose, made = test.choose, test.made(make_measured(test.expected))
+    return [
+        ("one text", check_one_text, [choose], {}),
+        ("over texts", check_over_texts, [choose], {**made, "drawn": False}),
+        ("keys", check_keys, [], {**made, "drawn": False}),
+        ("grid", check_grid, [], {**made, "drawn": False}),
+        ("figure", check_figure, [], {**made, "drawn": False}),
+        ("access", check_access, [], {**made, "drawn": False}),
+        ("access in the dark", check_access, [], {**made, "drawn": False, "color_scheme": "dark"}),
+    ]
+
+
+if __name__ == "__main__":
+    run(__doc__, rounds)

@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""A page with snapshots of a training run has a slider over the training steps, which shows the maps of each step and keeps the chosen head and pair of words.
+
+    snapshots_test.py PAGE.html ARRAYS.safetensors [--seed N]
+"""
+import copy
+
+from session import axe_violations, encoded, reload, run
+
+STEPS = (0, 10, 40)
+
+
+def part_of(step):
+    return (step + 10) / 50  # what every map of this step is multiplied by; 1 at the last
+
+
+def add_steps(expected):
+    """Makes the page's text three snapshots, out of order, and a second text with two."""
+    def edit(data):
+        first = data["texts"][0]
+        snapshots = []
+        for name, steps in (("fox", (40, 0, 10)), ("other", (0, 40))):
+            for step in steps:
+                text = copy.deepcopy(first)
+                text.pop("vectors", None)
+                text.update(text=name, step=step, answer=f"answer {step}", group=len(snapshots))
+                text["weights"] = [[encoded([part_of(step) * expected.weight(layer, head, t, s) for t in range(expected.rows) for s in range(expected.columns)]) for head in range(expected.heads)] for layer in range(expected.layers)]
+                snapshots.append(text)
+        data["texts"] = snapshots
+    return edit
+
+
+def shows(session, checks, step, place, pair, how):
+    expected = session.expected
+    wanted = part_of(step) * expected.weight(*place, *pair)
+    shown = session.shown_weight()
+    checks.that(session.text("#step-value") == f"{step} of 40" and session.text("#step-answer") == f"answer {step}" and abs(float(shown) - wanted) < 1e-4, f"{how}: step {step}, the maps of this step, and the same pair", (session.text("#step-value"), shown, wanted))
+
+
+def check_slider(checks, session, choose):
+    page, slider = session.page, session.page.locator("#step")
+    checks.that(page.locator("#text option").all_text_contents() == ["0: fox", "1: other"], "each text is listed once", page.locator("#text option").all_text_contents())
+    place, pair = choose.heads(1)[0], choose.cells(1)[0]
+    slider.fill("0")
+    session.open(*place)
+    page.goto(f"{page.url}&row={pair[0]}&column={pair[1]}")
+    page.reload()
+    shows(session, checks, 0, place, pair, "the first snapshot")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    shows(session, checks, 10, place, pair, "the right arrow key")
+    page.keyboard.press("End")
+    shows(session, checks, 40, place, pair, "the key End")
+    page.keyboard.press("ArrowLeft")
+    shows(session, checks, 10, place, pair, "the left arrow key")
+    checks.that(slider.get_attribute("aria-valuetext") == "10 of 40: answer 10", "the slider says step and answer", slider.get_attribute("aria-valuetext"))
+    reload(page)
+    shows(session, checks, 10, place, pair, "a reload")
+    checks.that(not page.locator("#over").is_visible(), "measures are not averaged over the steps of a text")
+    page.locator("#text").select_option(label="1: other")
+    checks.that(page.locator("#step").get_attribute("max") == "1", "another text has its own steps")
+    checks.that(page.locator("#over option").last.text_content().startswith("2 texts: "), "but over the texts of one step", page.locator("#over option").all_text_contents())
+
+
+def check_access(checks, session):
+    for width in (1280, 390):
+        session.resize(width)
+        violations = axe_violations(session.page)
+        checks.that(not violations and session.page.evaluate("() => document.documentElement.scrollWidth") <= width, f"accessible at {width} pixels", [one["id"] for one in violations])
+    session.page.locator("#lang").evaluate("(one) => { one.value = 'zh'; one.dispatchEvent(new Event('change')); }")
+    checks.that(session.text("#step-control").startswith("训练步") and "共 40 步" in session.text("#step-value"), "the slider speaks Chinese", session.text("#step-control"))
+
+
+def check_none(checks, session):
+    checks.that(not session.page.locator("#step-control").is_visible(), "a page without snapshots has no slider")
+
+
+def rounds(test):
+    made = test.made(add_steps(test.expected))
+    return [("slider", check_slider, [test.choose], made), ("access", check_access, [], made), ("access in the dark", check_access, [], {**made, "color_scheme": "dark"}), ("none", check_none, [], {})]
+
+
+if __name__ == "__main__":
+    run(__doc__, rounds)

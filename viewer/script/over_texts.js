@@ -1,0 +1,30 @@
+// Measures of heads over further texts, whose maps are not in the page: the numbers are computed when the page is made. And the names of heads, which need
+// several texts.
+
+class OverTexts {
+  constructor({ texts, tokens, layers, heads, values }) {
+    Object.assign(this, { tokens, layers, heads, values, texts: { length: texts }, ready: true });
+  }
+
+  // Whether the heads of a text's maps are those that were measured.
+  fits(text) { return !text.page && text.bias !== "without" && text.keys === text.queries && text.layers === this.layers && text.heads === this.heads; }
+
+  names() { return Object.keys(MEASURES).filter((name) => this.values[name]?.some(({ length }) => length > 0)); }
+
+  // As Spread.measures(); nothing for means over heads.
+  measures(layer, head) {
+    if (layer === MEAN || head === MEAN || layer === ROLLOUT) return {};
+    return Object.fromEntries(this.names().map((name) => {
+      const [mean, spread, count, held] = this.values[name][layer * this.heads + head];
+      return [name, { mean, spread: spread ?? NaN, count, held }];
+    }).filter(([, { count }]) => count > 0));
+  }
+}
+
+// A name must hold in this share of the texts, and there must be at least so many texts.
+const NAMED = { share: 0.9, texts: 5 };
+
+// The measures that name a head: [["previous", { mean, … }], …]. measured: what Spread and OverTexts give for the head.
+const namesOf = (measured) => Object.entries(measured).filter(([name, value]) => MEASURES[name].named && value.count >= NAMED.texts && value.held >= NAMED.share * value.count);
+
+const nameBadge = ([name, { held, count }]) => make("li", { className: "named" }, make("b", { textContent: MEASURES[name].name() }), " ", say("in {0} of {1} texts at least {2}", held, count, MEASURES[name].show(MEASURES[name].named)));
