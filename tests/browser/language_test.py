@@ -12,7 +12,7 @@ import re
 from session import reload, run
 
 # Names of file formats, keys of the keyboard, languages and people are not translated.
-NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon", "Kobayashi", "Abnar", "Zuidema", "rollout", "softmax", "exp"}
+NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon", "Kobayashi", "Abnar", "Zuidema", "rollout", "softmax", "exp", "out"}
 
 # Returns all visible texts, and those of tooltips and screen readers, without the words that come from the reader or the model.
 TEXTS = """() => {

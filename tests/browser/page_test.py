@@ -108,7 +108,7 @@ def check_keyboard(checks, session):
     page.keyboard.press("ArrowRight")
     checks.that(focused() == ["0", "0"], "the first arrow key, without any Tab, reaches the first thumbnail", focused())
     page.evaluate("() => document.activeElement.blur()")
-    for _ in range(13):
+    for _ in range(17):
         if focused()[0] is not None:
             break
         page.keyboard.press("Tab")

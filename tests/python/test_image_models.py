@@ -258,7 +258,7 @@ def test_a_run_names_what_does_not_fit(tmp_path: Path) -> None:
         (np.zeros((1, 21), np.int64), ["hidden"], "the text has 21 tokens; the model has positions for 1 to 20"),
         (ids[:, :5], ["pooled"], r"text 0 has no end token \(eos_token_id = 98\)"),
         ([99], ["hidden"], "99"),
-        (ids, ["logits"], "outputs has 'logits'; hidden, all_hidden, attentions, pooled, embedding, q, k and v are known"),
+        (ids, ["logits"], "outputs has 'logits'; hidden, all_hidden, attentions, pooled, embedding, q, k, v and value_norms are known"),
     ):
         with pytest.raises(ValueError, match=message):
             ours.text.run(ids_given, outputs=outputs)

@@ -445,6 +445,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 **{name: ([], [shaped(2, 3)]) for name in ("q", "k", "v", "bias", "attend")},
                 "gate": ([x for x in NOT_ARRAYS if x is not None], [shaped(2)]),
                 "pair_bias": (NOT_ARRAYS, [shaped(2)]),
+                "value_norms": ([], [shaped(2), shaped(7, 7, 7)]),
                 "scale": ([], [0.5]),
                 "causal": ([], ["top_left"]),
                 "progress": ([], [print]),

@@ -68,7 +68,7 @@ class Walk {
 
   static #reason(text, layer, head) {
     if (isWhole(layer) || head === MEAN) return say("This map is a mean over heads. Open a single head to see its steps.");
-    if (text.name === "Pooling heads") return say("These heads have a learned query and no layer of their own, so the steps of a layer are not theirs.");
+    if (/^Pooling heads$/.test(text.name)) return say("These heads have a learned query and no layer of their own, so the steps of a layer are not theirs.");
     return text instanceof MergedText ? say("The steps are those of pieces. Do not merge pieces into words to see them.") : null;
   }
 
@@ -118,14 +118,14 @@ class Walk {
         note: shared === text.heads ? say("Three linear layers. The columns of all {0} heads are beside each other; the frame marks this head's. If the model norms or rotates q and k, their numbers here come after that.", text.heads) : say("Three linear layers. {0} query heads share {1} {1|head|heads} of keys and values; the frame marks this head's columns. If the model norms or rotates q and k, their numbers here come after that.", text.heads, shared) },
       { name: say("Split into heads"), formula: `q_${this.head} = q[:, ${this.head}·H : ${this.head + 1}·H]`, matrices: () => [q, k, v],
         note: say("From here on each head computes with its own columns, without the others.") },
-      { name: "q · k", formula: "qk[t,s] = Σ q[t,i] k[s,i]", frames: keys,
+      { name: "q · k", formula: "(q · k)[t,s] = Σ q[t,i] k[s,i]", frames: keys,
         matrices: (s, filled) => [{ ...q, row: t }, { ...k, row: s }, scores("q · k", n?.dots, { column: s, filled })],
         told: (s) => say("“{0}” · “{1}” = {2}", query, key(s), plain(n?.dots[t][s])), note: say("The row of one query with the row of every key: one number for each key.") },
       { name: say("Scale"), formula: `× ${scale}`, matrices: () => [scores("q · k", n?.dots), scores(say("scaled"), n?.scaled)], told: (s) => say("“{0}” · “{1}”: {2} → {3}", query, key(s), plain(n?.dots[t][s]), plain(n?.scaled[t][s])),
         note: say("Without the factor, scores grow with the width of a head and softmax becomes a hard choice.") },
-      ...(n?.bias ? [{ name: say("Bias"), formula: "+ bias[t,s]", matrices: () => [scores(say("scaled"), n.scaled), scores(say("bias"), n.bias), scores(say("score"), n.biased)], note: say("The model adds a number for each pair, which depends on the distance of the two words, for example.") }] : []),
-      ...(n?.attend ? [{ name: say("Mask"), formula: "score[t,s] = −∞", matrices: () => [scores(say("before"), n.biased ?? n.scaled), scores(say("score"), n.score)], note: say("Keys that this query may not attend to are left out, as if they did not exist. They are hatched.") }] : []),
-      { name: "softmax", formula: "p[t,s] = exp(score[t,s]) / Σ exp(score[t,s'])", frames: keys,
+      ...(n?.bias ? [{ name: say("Bias"), formula: `+ ${say("bias")}[t,s]`, matrices: () => [scores(say("scaled"), n.scaled), scores(say("bias"), n.bias), scores(say("score"), n.biased)], note: say("The model adds a number for each pair, which depends on the distance of the two words, for example.") }] : []),
+      ...(n?.attend ? [{ name: say("Mask"), formula: `${say("score")}[t,s] = −∞`, matrices: () => [scores(say("before"), n.biased ?? n.scaled), scores(say("score"), n.score)], note: say("Keys that this query may not attend to are left out, as if they did not exist. They are hatched.") }] : []),
+      { name: "softmax", formula: `p[t,s] = exp(${say("score")}[t,s]) / Σ exp(${say("score")}[t,s'])`, frames: keys,
         matrices: (s, filled) => [...(n ? [scores(say("score"), n.score, { column: s })] : []), scores("p", map, { column: s, filled, weight: true })],
         told: (s) => say("“{0}” → “{1}”: {2}", query, key(s), digitsOfShare(map[t][s])), note: say("Each row becomes attention weights: positive numbers that sum to 1.") },
       { name: say("Times v"), formula: "out[t] = Σ p[t,s] v[s]", frames: keys,
