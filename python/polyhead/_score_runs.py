@@ -12,16 +12,23 @@ from typing import Any, NamedTuple
 
 from . import _core
 
-__all__ = ["ScoreCompiler", "score_compiler", "set_score_compiler"]
+__all__ = ["score_compiler", "set_score_compiler"]
 
 
 class ScoreCompiler(NamedTuple):
-    """What compiles score rules in this process."""
+    """What compiles score rules in this process.
 
-    name: str  # "llvmlite 0.50.0"; empty: score rules are interpreted
-    reason: str  # why they are interpreted, or empty
-    functions: int  # number of functions compiled so far
-    seconds: float  # time spent on compiling them, and on loading the compiler
+    Args:
+        name: "llvmlite 0.50.0"; empty: score rules are interpreted.
+        reason: why they are interpreted, or empty.
+        functions: number of functions compiled so far.
+        seconds: time in seconds spent on compiling them, and on loading the compiler.
+    """
+
+    name: str
+    reason: str
+    functions: int
+    seconds: float
 
 
 _lock = threading.Lock()
@@ -50,13 +57,26 @@ def _compiler() -> Any:
 
 
 def set_score_compiler(wanted: bool) -> None:
-    """Whether calls from now on compile score rules (the default, if llvmlite is installed). False: they are interpreted, except those that are compiled already."""
+    """Sets whether calls from now on compile score rules, which is the default.
+
+    Args:
+        wanted: True: rules are compiled if llvmlite is installed. False: they are interpreted, except those that are compiled already.
+
+    Raises:
+        TypeError: wanted is no bool.
+    """
     global _wanted
-    _wanted = bool(wanted)
+    if not isinstance(wanted, bool):
+        raise TypeError(f"set_score_compiler: wanted is of type {type(wanted).__name__}; it must be a bool")
+    _wanted = wanted
 
 
 def score_compiler() -> ScoreCompiler:
-    """What compiles a ``score_mod`` or ``score_fn`` in this process, and what that took so far. Results have the same bits with and without a compiler."""
+    """What compiles a ``score_mod`` or ``score_fn`` in this process, and what that took so far. Results have the same bits with and without a compiler.
+
+    Returns:
+        The name of the compiler, or why there is none; the number of functions; the time in seconds.
+    """
     found = _compiler() if _wanted else "set_score_compiler(False) was called"
     if isinstance(found, str):
         return ScoreCompiler("", found, _functions, _seconds)

@@ -196,7 +196,17 @@ def explain_score_mod(score_mod: Callable[..., Any], *, dtype: torch.dtype = tor
     """Says how `attention` computes a ``score_mod`` for q of this dtype: the number of its instructions, and how many runs of arithmetic are compiled or interpreted, and
     why. Compiles them, as `attention` does.
 
-    ``heads``: query heads, which decide the gradients of captured tensors. ``gradients``: with the derivatives of the backward pass.
+    Args:
+        score_mod: the function ``score_mod(score, b, h, q_idx, kv_idx)``.
+        dtype: dtype of q, which decides the precision of the scores.
+        heads: number of query heads, which decides the gradients of captured tensors.
+        gradients: whether to include the derivatives of the backward pass.
+
+    Returns:
+        A text of a few lines.
+
+    Raises:
+        NotImplementedError: score_mod uses an operation that polyhead cannot trace, or has too many instructions.
     """
     trace, result = trace_score_mod(score_mod, float64=dtype == torch.float64)
     before = score_compiler()
