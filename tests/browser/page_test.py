@@ -214,7 +214,7 @@ def check_narrow(checks, session, choose):
     session.page.evaluate("([layer, head]) => { location.hash = `layer=${layer}&head=${head}&row=1&column=1`; }", [layer, head])
     session.page.locator(".values").wait_for()
     cut = session.page.evaluate("() => [...document.querySelectorAll('.part .scroll')].map((one) => one.scrollWidth - one.clientWidth)")
-    checks.that(len(cut) == 3 and max(cut) <= 0, "the tables of a worked cell are not cut off", cut)
+    checks.that(len(cut) == 4 and max(cut) <= 0, "the tables of a worked cell are not cut off", cut)
     moving = session.page.evaluate("() => getComputedStyle(document.querySelector('.row-band')).transitionDuration")
     checks.that(moving == "0s", "reduced motion is respected", moving)
 
