@@ -20,6 +20,7 @@
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/gradient_sums.h"
 #include "cpu/sdpa/kernels.h"
+#include "cpu/sdpa/one_key.h"
 #include "cpu/sdpa/pack.h"
 #include "cpu/sdpa/sink.h"
 #include "cpu/sdpa/softmax.h"
@@ -491,7 +492,7 @@ constinit const BackwardKernels backward_kernels = {
 #else
 template <class T>
 using PlainBackward = Backward<T>;
-constinit const BackwardKernels backward_kernels = {scratch_bytes<BackwardScratch, BackwardTask>, run_kernel<PlainBackward, BackwardTask>};
+constinit const BackwardKernels backward_kernels = {scratch_bytes<BackwardScratch, BackwardTask>, run_kernel_or_one_key<PlainBackward, BackwardTask>};
 #endif
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -15,6 +15,7 @@
 #include "cpu/sdpa/forward_amx_scores.h"
 #include "cpu/sdpa/forward_operands.h"
 #include "cpu/sdpa/kernels.h"
+#include "cpu/sdpa/one_key.h"
 #include "cpu/sdpa/online_softmax.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
@@ -474,7 +475,7 @@ constinit const ForwardKernels forward_kernels = {
 #else
 template <class T>
 using PlainForward = Forward<T>;
-constinit const ForwardKernels forward_kernels = {false, scratch_bytes<Scratch, ForwardTask>, run_kernel<PlainForward, ForwardTask>, reads_stored};
+constinit const ForwardKernels forward_kernels = {false, scratch_bytes<Scratch, ForwardTask>, run_kernel_or_one_key<PlainForward, ForwardTask>, reads_stored};
 #endif
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA
