@@ -59,6 +59,18 @@ void check_weights(std::span<const float> weights, std::int64_t layer, std::int6
             "; attention weights must be in [0, 1]");
 }
 
+// The largest finite number among the attention weights [T,S] times the norms [S] of their keys. The page needs it before it draws norm-weighted maps.
+double largest_product(std::span<const float> weights, const ConstTensorView& norms) {
+  const Tensor of_keys = Tensor::copy_of(norms, DType::f32);
+  const std::span keys(of_keys.data<float>(), static_cast<std::size_t>(of_keys.numel()));
+  double largest = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const double number = static_cast<double>(weights[i]) * static_cast<double>(keys[i % keys.size()]);
+    if (number > largest && std::isfinite(number)) largest = number;
+  }
+  return largest;
+}
+
 json to_json(const Tokens& tokens) {
   json special = json::array();
   for (std::size_t i = 0; i < tokens.special.size(); ++i)
@@ -72,6 +84,7 @@ json to_json(const Tokens& tokens) {
 json to_json(const Text& text, Encoding encoding, VectorBudget& budget) {
   const ConstTensorView& a = text.attentions;
   json layers = json::array();
+  double largest = 0;  // of the norm-weighted maps
   for (std::int64_t layer = 0; layer < a.extent(0); ++layer) {
     json heads = json::array();
     for (std::int64_t head = 0; head < a.extent(1); ++head) {
@@ -80,6 +93,7 @@ json to_json(const Text& text, Encoding encoding, VectorBudget& budget) {
       make_shares(weights, text);
       check_weights(weights, layer, head, text.pooled && *text.pooled != Pooling::largest);
       heads.push_back(encode(weights, encoding));
+      if (text.value_norms) largest = std::max(largest, largest_product(weights, text.value_norms.select(0, layer).select(0, head)));
     }
     layers.push_back(std::move(heads));
   }
@@ -97,7 +111,8 @@ json to_json(const Text& text, Encoding encoding, VectorBudget& budget) {
     result["left_out"] = megabytes(numbers);
   }
   if (text.width > 0) result["width"] = text.width;
-  if (text.value_norms) result["value_norms"] = norms_json(text.value_norms);
+  if (text.learned_queries) result["learned_queries"] = true;
+  if (text.value_norms) result.update({{"value_norms", norms_json(text.value_norms)}, {"largest_weighted", largest}});
   add_sides(result, text, encoding);
   add_pooled(result, text);
   for (const WithoutHead& one : text.without) result["without"].push_back({one.layer, one.head, one.change});
@@ -141,11 +156,18 @@ std::string fill(std::string_view page, std::span<const std::pair<std::string_vi
 
 // The measures over texts: for each head, in the order of layers and heads, [mean, spread, texts with the measure, texts where it names the head].
 json measured_json(const MeasuredTexts& measured, const Page& page) {
-  const auto fits = [&](const Text& text) { return text.attentions.extent(0) == measured.layers() && text.attentions.extent(1) == measured.heads(); };
   require(measured.texts() > 0, "viewer::render: Page::measured has no text; give at least one, or no measures");
-  require(page.texts.empty() || std::ranges::any_of(sets_of(page.texts[0]), [&](const Text* set) { return fits(*set); }), "viewer::render: measures of ", measured.layers(), " layers of ", measured.heads(), " heads, which no set of maps of the page's first text has");
+  std::string name;  // of the set of maps whose heads were measured; sets in other tabs have other heads, even if as many
+  if (!page.texts.empty()) {
+    const std::vector<const Text*> sets = sets_of(page.texts[0]);
+    const auto own = std::ranges::find_if(sets, [](const Text* set) { return !set->keys; });
+    require(own != sets.end(), "viewer::render: measures of heads are of self attention, which no set of maps of the page's first text is");
+    const ConstTensorView& a = (*own)->attentions;
+    require(a.extent(0) == measured.layers() && a.extent(1) == measured.heads(), "viewer::render: measures of ", measured.layers(), " layers of ", measured.heads(), " heads; the first set of maps of self attention of the page's first text is ", a.shape(), " [layers,heads,T,S]");
+    name = (*own)->name;
+  }
   const auto rounded = [](double value) { return std::isnan(value) ? json(nullptr) : json(std::round(value * 1e6) / 1e6); };
-  json result{{"texts", measured.texts()}, {"tokens", {measured.shortest(), measured.longest()}}, {"layers", measured.layers()}, {"heads", measured.heads()}, {"values", json::object()}};
+  json result{{"texts", measured.texts()}, {"tokens", {measured.shortest(), measured.longest()}}, {"layers", measured.layers()}, {"heads", measured.heads()}, {"name", name}, {"values", json::object()}};
   for (std::size_t i = 0; i < head_measures().size(); ++i) {
     json& list = result["values"][std::string(head_measures()[i].name)] = json::array();
     for (std::int64_t layer = 0; layer < measured.layers(); ++layer) {
@@ -186,6 +208,7 @@ json data_of(const Page& page, std::optional<Encoding> chosen) {
       data["texts"].back()["bias"] = "with";
       data["texts"].push_back(to_json(unbiased, encoding, budget));
       data["texts"].back().update({{"group", at}, {"bias", "without"}});
+      if (const std::optional<Snapshot>& snapshot = page.texts[at].snapshot) data["texts"].back().update({{"step", snapshot->step}, {"answer", snapshot->answer}});
     }
   }
   return data;

@@ -265,7 +265,7 @@ TEST(Viewer, LongTextsAreStoredInEightBitsAndLongerOnesRefused) {
 
 // Pages are no larger than docs/viewer.md promises: an empty page, and a page of 12 layers of 12 heads with 128 tokens.
 TEST(Viewer, PagesAreSmall) {
-  EXPECT_LT(render({.title = ""}).size(), 298'000U) << "script, style and texts of both languages";  // of these, 22 kB are the steps of one head with their drawings and texts, 8 kB norm-weighted maps, 5 kB all keys of a row by feature, 1 kB names the tabs of captured models, 4 kB are the input line of live pages with its texts, and 25 kB the measures over texts: their scatter (12), formulas (5), names and texts in Chinese (8)
+  EXPECT_LT(render({.title = ""}).size(), 305'000U) << "script, style and texts of both languages";  // of these, 26 kB are the steps of one head with their drawings and texts, 8 kB norm-weighted maps, 5 kB all keys of a row by feature, 1 kB names the tabs of captured models, 4 kB are the input line of live pages with its texts, and 25 kB the measures over texts: their scatter (12), formulas (5), names and texts in Chinese (8)
   const Tensor maps = random_maps({12, 12, 128, 128}, 1);
   EXPECT_LT(render(page_of({.text = "", .queries = words(128), .attentions = maps})).size(), 3'500'000U);
 }
@@ -421,10 +421,33 @@ TEST(Viewer, NormsOfValuesReachThePageAndOthersAreRefused) {
   const json text = data_of(render(page(norms)))["texts"][0];
   EXPECT_EQ(floats_of(text["value_norms"][0][1]), (std::vector<float>{4, 5, 6}));
   EXPECT_EQ(text["width"], 384);
+  EXPECT_EQ(text["largest_weighted"], 4) << "of 0.5, 0.5, 0.75 and 4, 0, 0";
   EXPECT_FALSE(data_of(render(page({})))["texts"][0].contains("value_norms"));
   EXPECT_THAT(message_of(page(norms.view().slice(2, 0, 2))), HasSubstr("value_norms is float32 [1,2,2] for attentions [1,2,1,3] [layers,heads,T,S]; it must be floating and [layers,heads,S]"));
   norms.data<float>()[1] = -2;
   EXPECT_THAT(message_of(page(norms)), HasSubstr("value_norms has -2; a norm is not negative"));
+}
+
+TEST(Viewer, MeasuresOverTextsAreOfTheFirstSetOfSelfAttention) {
+  const Tensor cross = random_maps({1, 2, 2, 3}, 3), own = random_maps({1, 2, 3, 3}, 4), other = random_maps({2, 2, 3, 3}, 5);
+  MeasuredTexts measured;
+  measured.add(own, {.pieces = words(3).pieces, .special = {}});
+  const Text encoder{.text = "", .queries = words(3), .attentions = own, .name = "Encoder"}, decoder{.text = "", .queries = words(3), .attentions = own, .name = "Decoder"};
+  Page page = page_of({.text = "", .queries = words(2), .keys = words(3), .attentions = cross, .name = "Cross-attention", .tabs = {encoder, decoder}});
+  page.measured = measured;
+  EXPECT_EQ(data_of(render(page))["measured"]["name"], "Encoder");
+  page.texts[0].tabs[0].attentions = other;
+  EXPECT_THAT(message_of(page), HasSubstr("measures of 1 layers of 2 heads; the first set of maps of self attention of the page's first text is [2,2,3,3] [layers,heads,T,S]"));
+  page.texts[0].tabs.clear();
+  EXPECT_THAT(message_of(page), HasSubstr("self attention, which no set of maps of the page's first text is"));
+}
+
+TEST(Viewer, LearnedQueriesReachThePage) {
+  const Tensor maps = random_maps({1, 1, 2, 2}, 3);
+  Text text{.text = "", .queries = words(2), .attentions = maps};
+  EXPECT_FALSE(data_of(render(page_of(text)))["texts"][0].contains("learned_queries"));
+  text.learned_queries = true;
+  EXPECT_EQ(data_of(render(page_of(text)))["texts"][0]["learned_queries"], true);
 }
 
 TEST(Viewer, RotationsReachThePageAndOthersAreRefused) {

@@ -30,7 +30,7 @@ AnswerPage::AnswerPage(const models::TextModel& model, const std::string& given,
   norms.emplace_back(DType::f32, Shape{1, heads, length});
   nn::value_norms(answer.pooling_vectors.v.view().select(0, 0), model.classifier.output, norms.back().view().select(0, 0));  // a pooling head's part of the answer is its slice of `output` times the value
   const viewer::Text encoder{.text = given, .queries = tokens, .attentions = answer.attentions, .name = "Encoder", .vectors = page_vectors(answer.vectors), .value_norms = norms[0], .width = model_width};
-  text = {.text = given, .queries = {.pieces = {"[answer]"}}, .keys = tokens, .attentions = answer.pooling.view().reshape({1, heads, 1, length}), .name = "Pooling heads", .tabs = {encoder}, .vectors = page_vectors(answer.pooling_vectors), .value_norms = norms[1]};
+  text = {.text = given, .queries = {.pieces = {"[answer]"}}, .keys = tokens, .attentions = answer.pooling.view().reshape({1, heads, 1, length}), .name = "Pooling heads", .tabs = {encoder}, .vectors = page_vectors(answer.pooling_vectors), .value_norms = norms[1], .learned_queries = true};
 }
 
 AnswerPage::AnswerPage(const models::Translator& model, const std::string& given, const models::Translation& answer) {

@@ -113,6 +113,7 @@ struct Text {
   // a switch between attention weights and attention weights times these norms (Kobayashi et al. 2020). Refused for pooled maps.
   ConstTensorView value_norms = {};
   std::int64_t width = 0;     // width E of the input of the attention layers, for the shapes that the page shows; 0: not known
+  bool learned_queries = false;  // true if the queries are parameters, as in attention pooling, so that the page does not show the steps of a layer
   std::int64_t left_out = 0;  // count of the values of q, k and v that did not fit into the budget; the page names it as the reason why it cannot recompute a weight
 };
 
@@ -130,7 +131,7 @@ struct Page {
   std::string start = {};   // the view that the page opens with, as a URL fragment: "#layer=3&head=mean&row=0"; empty: all heads
   Language language = Language::readers;
   std::optional<Measure> without_measure = {};  // the quantity in WithoutHead::change; absent: 1 - cosine
-  std::optional<MeasuredTexts> measured = {};   // measures of the heads over further texts, for the page's scatter; the heads must be those of the texts' first set of maps
+  std::optional<MeasuredTexts> measured = {};   // measures of the heads over further texts, for the page's scatter; the heads must be those of each text's first set of maps of self attention
   double vector_megabytes = 4;  // the budget for q, k and v; see VectorBudget
 };
 

@@ -80,6 +80,9 @@ def states(session):
         yield f"{view}, a pair"
         page.locator("#stage [data-index]:visible").nth(3).click()
         yield f"{view}, a word"
+    page.locator("#weighting").select_option("attention")
+    page.locator('[data-view="compare"]').click()
+    yield "compare"
     page.locator('[data-view="matrix"]').click()
     page.keyboard.press("m")
     yield "mean of the heads"

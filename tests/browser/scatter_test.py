@@ -3,10 +3,11 @@
 
     scatter_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
+import copy
 import math
 
 from measures_test import measured
-from session import axe_violations, reload, run, title
+from session import axe_violations, encoded, reload, run, title
 
 # x and y of a point, from the ticks of the axes: the labels of the ticks are the numbers that a reader sees.
 POINTS = """() => {
@@ -34,6 +35,58 @@ def make_measured(expected):
                             "values": {name: [list(of) for of in values.values()] for name, values in values_over_texts(expected).items()}}
         data["start"] = "#heads=scatter"
     return edit
+
+
+def make_five(expected):
+    """Five texts with the same maps, in which head 0.1 looks at the previous token, beside five measured texts."""
+    def edit(data):
+        make_measured(expected)(data)
+        data["measured"]["texts"] = 5
+        data["start"] = ""
+        first = data["texts"][0]
+        for name in ("vectors", "value_norms"):
+            first.pop(name, None)
+        first["weights"][0][1] = encoded([float(s == max(t - 1, 0)) for t in range(expected.rows) for s in range(expected.columns)])
+        data["texts"] = [{**copy.deepcopy(first), "text": f"text {at}", "group": at} for at in range(5)]
+    return edit
+
+
+def make_tabs(expected):
+    """A text with two sets of maps of the same extents; the heads of the first one were measured."""
+    def edit(data):
+        make_measured(expected)(data)
+        data["measured"]["name"] = "Encoder"
+        data["texts"] = [{**copy.deepcopy(data["texts"][0]), "name": name, "group": 0} for name in ("Encoder", "Decoder")]
+    return edit
+
+
+def make_norms(expected):
+    def edit(data):
+        make_measured(expected)(data)
+        data["start"] = "#heads=scatter&weighting=norm"
+    return edit
+
+
+def make_pooled(expected):
+    def edit(data):
+        make_measured(expected)(data)
+        first = data["texts"][0]
+        for name in ("vectors", "value_norms"):
+            first.pop(name, None)
+        first.update(pooled="largest", blocks=[expected.rows, expected.columns])
+    return edit
+
+
+def make_negative(expected):
+    """Numbers of the caller's own for each head, from -0.7 to 1.1."""
+    def edit(data):
+        data["without_measure"] = {"name": "loss", "unit": "nats"}
+        data["texts"][0]["without"] = [[*place, value] for place, value in negative(expected).items()]
+    return edit
+
+
+def negative(expected):
+    return {place: -0.7 + 1.8 * ((5 * at) % 37) / 36 for at, place in enumerate((layer, head) for layer in range(expected.layers) for head in range(expected.heads))}
 
 
 def check_points(checks, session, wanted, what):
@@ -129,6 +182,67 @@ def check_grid(checks, session):
     checks.that(note == "13 %\n± 10 %", "a thumbnail has mean and spread of the measured texts", note)
 
 
+NOTES = "() => [...document.querySelectorAll('#grid .thumb')].filter((one) => one.dataset.note).map((one) => [Number(one.dataset.layer), Number(one.dataset.head), one.dataset.note].join(' '))"
+
+
+def check_sources(checks, session):
+    """Names below the thumbnails follow the source of the measures, also if both sources have as many texts."""
+    page = session.page
+    named = [f"{layer} {head} previous token" for (layer, head), (*_, held) in values_over_texts(session.expected)["previous"].items() if held >= 18]
+    checks.that(page.evaluate(NOTES) == named, "the measured texts name heads", page.evaluate(NOTES))
+    page.locator("#over").select_option("all")
+    page.wait_for_function("() => document.querySelector('.thumb[data-layer=\"0\"][data-head=\"1\"]').dataset.note === 'previous token'")
+    ready = page.evaluate(NOTES)
+    checks.that("0 1 previous token" in ready and ready != named, "the texts of the page name others as soon as they are measured, without a chosen measure", ready)
+    page.locator("#over").select_option("file")
+    checks.that(page.evaluate(NOTES) == named, "and back", page.evaluate(NOTES))
+    page.locator("#special").select_option("share")
+    option = page.locator("#over option").last.text_content()
+    checks.that("not merged or shared out" in option, "sharing out does not change texts that are not in the page, and the page says so", option)
+    page.locator('[data-heads="scatter"]').click()
+    checks.that("of pieces and with special tokens" in session.text("#scatter"), "below the scatter too")
+
+
+def check_tabs(checks, session):
+    page = session.page
+    options = lambda: page.locator("#over option").evaluate_all("(all) => all.map((one) => one.value)")
+    checks.that(options() == ["text", "file"], "the first set of maps has the measures", options())
+    page.locator("#tabs button", has_text="Decoder").click()
+    checks.that("file" not in options() and page.locator(".names-of-heads button").count() == 0, "another set of as many heads has not", options())
+
+
+def check_norms(checks, session):
+    """A page that opens with the scatter and norm-weighted maps leads to the maps, and from there to attention weights."""
+    page = session.page
+    checks.that(page.locator("#scatter").is_visible() and page.locator('[data-heads="maps"]').is_visible() and not page.locator('[data-heads="distances"]').is_visible(), "the scatter has a way to the maps, and none to distances")
+    page.locator('[data-heads="maps"]').click()
+    session.drawn()
+    checks.that(page.locator("#grid").is_visible() and page.locator("#weighting").input_value() == "norm", "which are norm-weighted")
+    page.locator("#weighting").select_option("attention")
+    checks.that(page.locator('[data-heads="distances"]').is_visible(), "attention weights have distances again")
+
+
+def check_pooled(checks, session):
+    page = session.page
+    checks.that(page.locator("#scatter").is_visible(), "a page of a pooled text opens with its scatter")
+    page.locator('[data-heads="maps"]').click()
+    session.drawn()
+    checks.that(page.locator("#grid").is_visible() and not page.locator('[data-heads="distances"]').is_visible(), "it leads to the maps, and not to distances")
+    page.locator("#measure").select_option("induction")
+    note = page.locator('.thumb[data-layer="0"][data-head="1"]').get_attribute("data-note")
+    checks.that(note == "13 %\n± 10 %", "their thumbnails have the measured numbers", note)
+
+
+def check_negative(checks, session):
+    page, wanted = session.page, negative(session.expected)
+    page.locator('[data-heads="scatter"]').click()
+    page.locator("#scatter-x").select_option("without")
+    page.locator("#scatter-y").select_option("previous")
+    check_points(checks, session, {place: (value, measured(session.expected, *place)["previous token"]) for place, value in wanted.items()}, "numbers below 0")
+    outside = page.evaluate("() => { const [left, right] = document.querySelector('#scatter .plot path[fill=none]').getAttribute('d').match(/M([\\d.]+).*H([\\d.]+)/).slice(1).map(Number); return [...document.querySelectorAll('#scatter circle[data-at]')].map((one) => Number(one.getAttribute('cx'))).filter((x) => x < left || x > right); }")
+    checks.that(not outside, "every point is within the axes", outside)
+
+
 def check_access(checks, session):
     page = session.page
     for width in (1280, 390):
@@ -156,6 +270,11 @@ def rounds(test):
         ("over texts", check_over_texts, [choose], {**made, "drawn": False}),
         ("keys", check_keys, [], {**made, "drawn": False}),
         ("grid", check_grid, [], {**made, "drawn": False}),
+        ("sources", check_sources, [], test.made(make_five(test.expected))),
+        ("tabs", check_tabs, [], {**test.made(make_tabs(test.expected)), "drawn": False}),
+        ("norms", check_norms, [], {**test.made(make_norms(test.expected)), "drawn": False}),
+        ("pooled", check_pooled, [], {**test.made(make_pooled(test.expected)), "drawn": False}),
+        ("negative", check_negative, [], test.made(make_negative(test.expected))),
         ("figure", check_figure, [], {**made, "drawn": False}),
         ("access", check_access, [], {**made, "drawn": False}),
         ("access in the dark", check_access, [], {**made, "drawn": False, "color_scheme": "dark"}),

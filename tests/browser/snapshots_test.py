@@ -30,6 +30,11 @@ def add_steps(expected):
     return edit
 
 
+def add_tabs(data):
+    """Gives each snapshot a second tab with a text of its own, as a translator's decoder has the translation."""
+    data["texts"] = [{**copy.deepcopy(one), "name": name, "text": text} for one in data["texts"] for name, text in (("Encoder", one["text"]), ("Decoder", f"translated {one['text']} {one['step']}"))]
+
+
 def shows(session, checks, step, place, pair, how):
     expected = session.expected
     wanted = part_of(step) * expected.weight(*place, *pair)
@@ -62,6 +67,19 @@ def check_slider(checks, session, choose):
     checks.that(page.locator("#over option").last.text_content().startswith("2 texts: "), "but over the texts of one step", page.locator("#over option").all_text_contents())
 
 
+def check_tabs(checks, session):
+    page, slider = session.page, session.page.locator("#step")
+    page.locator("#text").select_option(label="0: fox")
+    slider.fill("0")
+    page.locator("#tabs button", has_text="Decoder").click()
+    shown = lambda: (page.locator("#step-control").is_visible(), session.text("#step-value"), session.text("#step-answer"), page.locator("#text").evaluate("(one) => one.selectedOptions[0]?.text"), session.text("#sentence"))
+    checks.that(shown() == (True, "0 of 40", "answer 0", "0: fox", "translated fox 0"), "a tab with another text keeps the slider and the name of the text", shown())
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    checks.that(shown() == (True, "10 of 40", "answer 10", "0: fox", "translated fox 10"), "and the slider goes to the same tab of the next step", shown())
+    checks.that(page.locator("#step-note").is_visible() and "moving average" in session.text("#step-note"), "a note says that the saved model may have other parameters", session.text("#step-note"))
+
+
 def check_access(checks, session):
     for width in (1280, 390):
         session.resize(width)
@@ -72,12 +90,13 @@ def check_access(checks, session):
 
 
 def check_none(checks, session):
-    checks.that(not session.page.locator("#step-control").is_visible(), "a page without snapshots has no slider")
+    checks.that(not session.page.locator("#step-control, #step-note").filter(visible=True).count(), "a page without snapshots has no slider")
 
 
 def rounds(test):
     made = test.made(add_steps(test.expected))
-    return [("slider", check_slider, [test.choose], made), ("access", check_access, [], made), ("access in the dark", check_access, [], {**made, "color_scheme": "dark"}), ("none", check_none, [], {})]
+    tabs = lambda data: (add_steps(test.expected)(data), add_tabs(data))
+    return [("slider", check_slider, [test.choose], made), ("tabs", check_tabs, [], test.made(tabs)), ("access", check_access, [], made), ("access in the dark", check_access, [], {**made, "color_scheme": "dark"}), ("none", check_none, [], {})]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import math
 import struct
 
 from cell_test import drop, number, pin
-from session import axe_violations, pixels_of, reload, run
+from compare_test import add_texts
+from session import axe_violations, encoded, pixels_of, reload, run
 
 STEPS = ["Input", "Projection", "Split into heads", "q · k", "Scale", "softmax", "Times v", "Join the heads", "Output projection"]
 
@@ -25,6 +26,21 @@ def captions(session):
 def vectors(expected, name, layer, head):
     text = base64.b64decode(expected.data["texts"][0]["vectors"][name][layer][head])
     return struct.unpack(f"<{len(text) // 4}f", text)
+
+
+def outputs_of(expected, layer, head, v):
+    T, H = expected.rows, len(v) // expected.rows
+    return [math.fsum(expected.weight(layer, head, t, s) * v[s * H + i] for s in range(T)) for t in range(T) for i in range(H)]
+
+
+def check_colours(checks, session, numbers, claim):
+    """The last matrix has these numbers: equal numbers have equal colours."""
+    pixels, bound = pixels_of(session.page.locator("#walk-body figure").last.locator("canvas")), max(map(abs, numbers))
+    colours = collections.defaultdict(collections.Counter)  # by the place on the scale of 256 colours
+    for at, one in enumerate(numbers):
+        colours[round(127.5 + 127.5 * one / bound)][tuple(pixels[4 * at:4 * at + 3])] += 1
+    alike = sum(max(found.values()) for found in colours.values()) / len(numbers)
+    checks.that(len(pixels) == 4 * len(numbers) and alike > 0.95 and len(colours) > 30, claim, (alike, len(colours)))
 
 
 def check_steps(checks, session, choose):
@@ -50,18 +66,12 @@ def check_steps(checks, session, choose):
         if name == "q · k":
             q, k = vectors(expected, "q", layer, head), vectors(expected, "k", layer, head)
             dot = sum(q[row * H + i] * k[column * H + i] for i in range(H))
-            checks.that(abs(number(session.text(".told").rsplit("= ", 1)[1]) - dot) <= 1e-5, "the number of the chosen pair", session.text(".told"))
+            checks.that(abs(number(session.text("#walk-body .told").rsplit("= ", 1)[1]) - dot) <= 1e-5, "the number of the chosen pair", session.text("#walk-body .told"))
         if name == "softmax":
-            checks.that(abs(number(session.text(".told").rsplit(": ", 1)[1]) - expected.weight(layer, head, row, column)) <= 1e-5, "its attention weight", session.text(".told"))
+            checks.that(abs(number(session.text("#walk-body .told").rsplit(": ", 1)[1]) - expected.weight(layer, head, row, column)) <= 1e-5, "its attention weight", session.text("#walk-body .told"))
         if name == "Times v":
             v = vectors(expected, "v", layer, head)
-            outputs = [math.fsum(expected.weight(layer, head, t, s) * v[s * H + i] for s in range(T)) for t in range(T) for i in range(H)]
-            pixels, bound = pixels_of(page.locator("#walk-body figure").last.locator("canvas")), max(map(abs, outputs))
-            colours = collections.defaultdict(collections.Counter)  # by the place on the scale of 256 colours
-            for at_pixel, output in enumerate(outputs):
-                colours[round(127.5 + 127.5 * output / bound)][tuple(pixels[4 * at_pixel:4 * at_pixel + 3])] += 1
-            alike = sum(max(found.values()) for found in colours.values()) / len(outputs)
-            checks.that(len(pixels) == 4 * len(outputs) and alike > 0.95 and len(colours) > 30, "the colours of the output are those of the sums of weight × v", (alike, len(colours)))
+            check_colours(checks, session, outputs_of(expected, layer, head, v), "the colours of the output are those of the sums of weight × v")
         if at + 1 < len(STEPS):
             page.locator("#walk-next").click()
     checks.that(page.locator("#walk-next").is_disabled() and page.locator("#walk-body").evaluate("(body) => body === document.activeElement"), "the last step has no next, and the focus goes on to the body")
@@ -148,8 +158,92 @@ def check_without(checks, session, choose):
     checks.that(captions(session)[0] == f"q [B, N, T, H] = [1, {N}, {T}, H]this head: [{T}, H]" and "no q, k and v" in session.text("#walk-body .quiet >> nth=-1"), "shapes with letters, and the reason", captions(session))
     page.locator('#walk-steps [data-place="5"]').click()
     checks.that(pixels_of(page.locator("#walk-body canvas").last)[3::4].count(255) > T, "the attention weights are there")
+    note = session.text("#walk-body .quiet >> nth=-1")
+    checks.that("does not know this layer's scale, mask, bias, softcap or sink" in note, "what the page does not know", note)
+    checks.that("or to less" in session.text("#walk-body"), "so it does not promise that rows sum to 1", session.text("#walk-body"))
+    page.locator('#walk-steps [data-place="4"]').click()
+    checks.that(session.text("#walk-body .formula") == "× scale", "nor that the scale is 1/√H", session.text("#walk-body .formula"))
+    page.locator('#walk-steps [data-place="1"]').click()
+    checks.that("does not know how many heads of keys and values" in session.text("#walk-body") and page.locator("#walk-body .band.column").count() == 1, "nor how heads share keys: only q has a frame", session.text("#walk-body"))
     page.keyboard.press("m")
     checks.that("mean over heads" in session.text("#walk-note") and page.locator("#walk-open").is_disabled(), "a mean says why it has no steps", session.text("#walk-note"))
+
+
+def gate(at):
+    return (at % 7 + 1) / 8
+
+
+def add_gate(expected):
+    def edit(data):
+        first = data["texts"][0]
+        width = len(base64.b64decode(first["vectors"]["v"][0][0])) // 4 // expected.rows
+        first.update(gate_width=width, gate=[[encoded([gate(at + head) for at in range(expected.rows * width)]) for head in range(expected.heads)] for _ in range(expected.layers)])
+    return edit
+
+
+def check_gate(checks, session, choose):
+    page, expected = session.page, session.expected
+    layer, head = choose.heads(1)[0]
+    session.open(layer, head)
+    page.locator("#walk-open").click()
+    names = page.locator("#walk-steps button").all_text_contents()
+    wanted = [*STEPS[:7], "Gate", *STEPS[7:]]
+    checks.that(names == [f"{at + 1}. {name}" for at, name in enumerate(wanted)], "a gate is a step after the output", names)
+    T = expected.rows
+    outs = [[x * gate(at + one) for at, x in enumerate(outputs_of(expected, layer, one, vectors(expected, "v", layer, one)))] for one in range(expected.heads)]
+    page.locator('#walk-steps [data-place="7"]').click()
+    check_colours(checks, session, outs[head], "the gated output is the output times the gate")
+    page.locator('#walk-steps [data-place="8"]').click()
+    H = len(outs[0]) // T
+    check_colours(checks, session, [out[t * H + i] for t in range(T) for out in outs for i in range(H)], "all heads beside each other, each times its gate")
+
+
+def learn_queries(data):
+    data["texts"][0]["learned_queries"] = True
+    data["texts"][0]["name"] = "Another name"
+
+
+def check_learned(checks, session, choose):
+    page = session.page
+    session.open(*choose.heads(1)[0])
+    for how in ("pieces", "merged words"):
+        checks.that("learned query" in session.text("#walk-note") and page.locator("#walk-open").is_disabled(), f"heads with a learned query have no steps of a layer: {how}", session.text("#walk-note"))
+        page.locator("#merge").evaluate("(one) => one.click()")
+
+
+def three_texts(expected):
+    def edit(data):
+        add_texts(expected)(data)
+        for text in data["texts"][1:]:
+            del text["vectors"]
+    return edit
+
+
+def check_interrupted(checks, session, choose):
+    """Playing goes on when the text changes to one with fewer keys, and pauses when the browser's tab is hidden."""
+    page = session.page
+    session.open(*choose.heads(1)[0])
+    page.locator("#walk-open").click()
+    page.locator('#walk-steps [data-place="3"]').click()
+    page.locator("#walk-play").click()
+    page.evaluate("""() => new Promise((done) => {
+      const poll = setInterval(() => {
+        const canvas = document.querySelector('#walk-body figure:last-child canvas');
+        const copy = document.createElement('canvas'), pen = copy.getContext('2d', { willReadFrequently: true });
+        [copy.width, copy.height] = [canvas.width, canvas.height];
+        pen.drawImage(canvas, 0, 0);
+        if (pen.getImageData(0, 0, copy.width, copy.height).data.filter((_, at) => at % 4 === 3).filter(Boolean).length < canvas.width - 1) return;
+        clearInterval(poll);
+        const select = document.querySelector('#text');
+        select.value = 2;
+        select.dispatchEvent(new Event('change'));
+        done();
+      }, 20);
+    })""")
+    page.wait_for_function("() => document.querySelector('#walk-body h3').textContent.startsWith('5 of')", timeout=60000)
+    checks.that(session.text("#walk-play") == "Pause", "a text with fewer keys plays on")
+    page.evaluate("() => { Object.defineProperty(document, 'hidden', { get: () => true, configurable: true }); document.dispatchEvent(new Event('visibilitychange')); delete document.hidden; }")
+    checks.that(session.text("#walk-play") == "Play", "a hidden page pauses, and its button says so", session.text("#walk-play"))
 
 
 def rounds(test):
@@ -160,6 +254,9 @@ def rounds(test):
         ("keys", check_keys, [choose], {}),
         ("playing", check_playing, [choose], {}),
         ("less motion", check_still, [choose], {"reduced_motion": "reduce"}),
+        ("gate", check_gate, [choose], test.made(add_gate(test.expected))),
+        ("learned queries", check_learned, [choose], test.made(learn_queries)),
+        ("interrupted", check_interrupted, [choose], test.made(three_texts(test.expected))),
         ("weights only", check_without, [choose], test.made(drop)),
     ]
 

@@ -10,7 +10,7 @@ import pathlib
 import re
 import struct
 
-from session import reload, run
+from session import pixels_of, reload, run
 
 
 def norms_of(data):
@@ -47,7 +47,7 @@ def check_numbers(checks, session, choose):
     checks.that("norm of the value" in session.text("#legend-caption") and "do not sum to 1" in session.text("#weighting-note"), "legend and note say what the numbers are")
     tick = float(re.findall(r"[\d.e+-]+", page.locator("#legend-ticks span").last.text_content())[-1])
     checks.that(abs(tick / wanted.unit - 1) < 0.06, "the end of the colour scale is the largest number of all heads", (tick, wanted.unit))
-    checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0 and not page.locator("#heads-as").is_visible(), "rollout and distances are of attention weights, so they are left out")
+    checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0 and not page.locator('[data-heads="distances"]').is_visible(), "rollout and distances are of attention weights, so they are left out")
     for layer, head in [*choose.heads(3), ("mean", "mean"), (choose.layer(), "mean")]:
         session.open(layer, head)
         for row, column in choose.cells(4):
@@ -104,9 +104,54 @@ def check_merged(checks, session):
     session.open(0, 1)
     page.locator("#merge").check()
     page.locator("#weighting").select_option("norm")
+    session.page.wait_for_function("() => document.querySelector('#legend-caption').textContent.includes('norm of the value') && document.querySelector('#weighting-note').textContent.includes('do not sum')")  # the largest number of merged words is searched for in slices
     session.hover(0, 1)
     right = sum(wanted.number(0, 1, 0, column) for column in (1, 2))
     checks.that(abs(float(session.shown_weight()) - right) <= 2e-3 * right + 1e-3, "a merged word has the sum of its pieces", (session.shown_weight(), right))
+
+
+def saved(session):
+    session.page.locator("#export summary").click()
+    with session.page.expect_download() as waiting:
+        session.page.locator('[data-export="svg"]').click()
+    return pathlib.Path(waiting.value.path()).read_text(encoding="utf-8")
+
+
+def check_words(checks, session, choose):
+    """Every view and its exported figure call the numbers what they are."""
+    page = session.page
+    page.locator("#weighting").select_option("norm")
+    session.drawn()
+    right = lambda text: "norm of the value" in text and "Attention from" not in text
+    checks.that(right(svg := saved(session)), "all heads", svg[:0])
+    session.open(*choose.heads(1)[0])
+    checks.that(right(session.text("#where")), "beside an open head", session.text("#where"))
+    for view, element in (("matrix", ".matrix .cells"), ("lines", ".lines-body"), ("read", ".read-body")):
+        page.locator(f'[data-view="{view}"]').click()
+        label = page.locator(element).get_attribute("aria-label")
+        checks.that(right(saved(session)) and right(label), f"the view {view}", label)
+    page.keyboard.press("m")
+    page.locator('[data-view="matrix"]').click()
+    session.hover(*choose.cells(1)[0])
+    checks.that(right(session.text("#where")), "a pair of a mean", session.text("#where"))
+
+
+def check_own_scale(checks, session):
+    """With a colour scale per head, the largest number of the head has the last colour in the text too."""
+    page, wanted = session.page, Wanted(session.expected)
+    expected = session.expected
+    cells = [(row, column) for row in range(expected.rows) for column in range(expected.columns)]
+    largest = lambda place: max(cells, key=lambda cell: wanted.number(*place, *cell))
+    place = min(((layer, head) for layer in range(expected.layers) for head in range(expected.heads)), key=lambda place: wanted.number(*place, *largest(place)))
+    row, column = largest(place)
+    page.locator("#weighting").select_option("norm")
+    page.locator("#scale").select_option("own")
+    session.open(*place)
+    page.locator('[data-view="read"]').click()
+    page.locator(f'.read-body .piece[data-index="{row}"]').click()
+    colour = page.locator(f'.read-body .piece[data-index="{column}"]').evaluate("(one) => getComputedStyle(one).backgroundColor")
+    last = tuple(pixels_of(page.locator("#legend"))[-4:-1])
+    checks.that(tuple(map(int, re.findall(r"\d+", colour)[:3])) == last, "the largest number of a head has the colour that the legend calls largest", (place, colour, last))
 
 
 def merge(data):
@@ -130,6 +175,8 @@ def rounds(test):
     return [
         ("numbers", check_numbers, [choose], {}),
         ("state", check_state, [choose], {}),
+        ("words", check_words, [choose], {}),
+        ("own scale", check_own_scale, [], {}),
         ("merged", check_merged, [], test.made(merge)),
         ("without", check_without, [], {**test.made(drop), "address": "weighting=norm"}),
         ("dark", check_numbers, [choose], {"color_scheme": "dark"}),

@@ -51,7 +51,7 @@ class Figure {
     this.reach(2 * Figure.margin + widthOf(text, size), this.y + 8);
   }
 
-  legend(caption = say("Attention from row word to column word"), zero = say("exactly 0")) {
+  legend(caption, zero = say("exactly 0")) {
     const { ramp, scale } = this.look;
     const x = Figure.margin, y = this.y + 32, width = 288;
     this.add(this.words(caption, x, y - 8, { "font-weight": 600 }));
@@ -116,7 +116,7 @@ function distancesFigure(figure, { as, map, shown, look, note }) {
 
 // Draws the maps of A, of B and, if there is one, of the difference below each other, with names and legends.
 function compareFigure(figure, { look }, { a, b, difference, names, look: mirrored }) {
-  figure.legend();
+  figure.legend(captionOf(a.text));
   [a, b].forEach(({ text, map, shown, title }, at) => {
     figure.line([`${"AB"[at]}: ${title}`, ...(names ? [names[at]] : [])].join(" · "), 16, 600);
     mapFigure(figure, text, map, shown);

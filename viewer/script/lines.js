@@ -38,8 +38,8 @@ class Lines {
     this.spot = null;
     this.links();
     const left_out = this.cut ? say("Only the {0} strongest links are drawn; point at a word to see all of its links.", Lines.most) : look.part < 1 ? say("Only the strongest links are drawn.") : text.unit ? say("Numbers below {0} are not drawn.", text.decoder.show(Lines.smallest)) : say("Attention weights below {0} are not drawn.", Lines.smallest);
-    this.note.textContent = say("Attention from the words on the left to the words on the right. {0}", left_out);
-    this.body.setAttribute("aria-label", say("{0}: attention from words on the left to words on the right. Arrow keys move between pairs.", title));
+    this.note.textContent = text.unit ? say("Attention weight × norm of the value, from the words on the left to the words on the right. {0}", left_out) : say("Attention from the words on the left to the words on the right. {0}", left_out);
+    this.body.setAttribute("aria-label", say("{0}: {1} from words on the left to words on the right. Arrow keys move between pairs.", title, text.unit ? WEIGHTINGS.norm() : WEIGHTINGS.attention()));
     this.leftLabels = fillLabels(this.left, text.queries, shown.rows);
     this.rightLabels = fillLabels(this.right, text.keys, shown.columns, text.blocked);
     this.framed = [];

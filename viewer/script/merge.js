@@ -28,7 +28,7 @@ class MergedText extends Text {
     const rows = groupsOf(source.queries), columns = groupsOf(source.keys);
     const { text, layers, heads, queries, keys } = source;
     super({ text, layers, heads, queries: mergedTokens(queries, rows), ...(keys !== queries && { keys: mergedTokens(keys, columns) }) }, source.decoder);
-    Object.assign(this, { source, rows, columns, without: source.without, ...mergedSides(source, rows, columns) });
+    Object.assign(this, { source, rows, columns, without: source.without, learnedQueries: source.learnedQueries, ...mergedSides(source, rows, columns) });
   }
 
   // Whether a word has more than one piece.

@@ -2,12 +2,16 @@
 // several texts.
 
 class OverTexts {
-  constructor({ texts, tokens, layers, heads, values }) {
-    Object.assign(this, { tokens, layers, heads, values, texts: { length: texts }, ready: true });
+  // name: of the set of maps whose heads were measured
+  constructor({ texts, tokens, layers, heads, values, name = "" }) {
+    Object.assign(this, { tokens, layers, heads, values, name, texts: { length: texts }, ready: true });
   }
 
-  // Whether the heads of a text's maps are those that were measured.
-  fits(text) { return !text.page && text.bias !== "without" && text.keys === text.queries && text.layers === this.layers && text.heads === this.heads; }
+  // Whether the heads of a text's maps are those that were measured. Sets of maps in other tabs have other heads, even if as many.
+  fits(text) { return !text.page && text.name === this.name && text.bias !== "without" && text.keys === text.queries && text.layers === this.layers && text.heads === this.heads; }
+
+  // Whether the reader merges pieces or shares special tokens out, which changes measures of this page's texts only.
+  fixed({ pieces, special }) { return pieces === "merged" || special === "share"; }
 
   names() { return Object.keys(MEASURES).filter((name) => this.values[name]?.some(({ length }) => length > 0)); }
 

@@ -55,7 +55,9 @@ function update(changes, focus) {
 // ---- Showing ----
 
 const wordsAt = (index) => (state.pieces === "merged" && mergedTexts[index].merges ? mergedTexts : texts)[index];
-const textAt = (index) => (state.special === "share" ? sharedOut(wordsAt(index)) : state.weighting === "norm" && normsOf(wordsAt(index)) ? normWeighted(wordsAt(index)) : wordsAt(index));
+const textAt = (index) => (state.special === "share" ? sharedOut(wordsAt(index)) : weighted(wordsAt(index)));
+// The text with norm-weighted maps, if the reader wants them. A text without norms keeps its attention weights, and every text until its largest number is known.
+const weighted = (text) => (state.weighting === "norm" && normsOf(text) && normWeighted(text, () => show({ ...state, weighting: null }))) || text;
 const textShown = () => textAt(state.text);
 function placesOf(text) {
   const block = blockOf(text, state.block), hidden = ["hide", "share"].includes(state.special);
@@ -87,7 +89,7 @@ function show(before = {}) {
   if (changed("text", "pieces", "lang", "weighting") || (changed("special") && [state.special, before.special].includes("share"))) showText(text);
   const source = sourceOfMeasures(text), names = source.names?.() ?? measuresOf(text);
   const measured = names.includes(state.measure) ? state.measure : "none";
-  grid.arrange({ measure: source.ready === false ? "none" : measured, over: source === text ? "text" : source.texts.length, sort: state.sort === "on", least: Number(state.least) / 100 }, source);
+  grid.arrange({ measure: source.ready === false ? "none" : measured, over: source === text ? "text" : [source instanceof OverTexts ? "file" : "all", source.texts.length, source.ready].join(" "), sort: state.sort === "on", least: Number(state.least) / 100 }, source);
   showMeasures(measured, source, names);
   if (changed("text", "pieces", "special", "weighting", "block", "scale", "theme", "lang")) {
     showLegend(look);
@@ -126,7 +128,8 @@ function showText(text) {
   document.body.classList.toggle("wide", Boolean(text.pooled || text.queries.long || text.keys.long));
   $("pooled-note").hidden = $("about-blocks").hidden = !text.pooled;
   $("about-cells").hidden = $("about-measures").hidden = $("about-text").hidden = $("views").hidden = Boolean(text.pooled);
-  $("heads-as").hidden = Boolean(text.pooled || text.unit);
+  $("heads-as").hidden = Boolean(text.pooled) && !overTexts?.fits(texts[state.text]);
+  document.querySelector('[data-heads="distances"]').hidden = Boolean(text.pooled || text.unit);  // distances are of attention weights of pairs
   $("pooled-note").textContent = text.pooled ? blocksNote(text) : "";
   $("about-blocks").textContent = text.pooled ? aboutBlocks(text) : "";
   const unknown = [...new Set([text.queries, text.keys])].map((tokens) => [tokens.unknown.size, tokens.size]).filter(([count]) => count > 0);
@@ -149,7 +152,7 @@ function showMeasures(name, source, names) {
   const count = Spread.with(texts[state.text], texts).length;
   const further = overTexts?.fits(texts[state.text]);
   $("over-control").hidden = count < 2 && !further;
-  fillSelect($("over"), [["text", say("this text")], ...(count > 1 ? [["all", say("{0} texts: mean ± standard deviation", count)]] : []), ...(further ? [["file", say("{0} measured {0|text|texts}: mean ± standard deviation", overTexts.texts.length)]] : [])]);
+  fillSelect($("over"), [["text", say("this text")], ...(count > 1 ? [["all", say("{0} texts: mean ± standard deviation", count)]] : []), ...(further ? [["file", overTexts.fixed(state) ? say("{0} measured {0|text|texts}, not merged or shared out: mean ± standard deviation", overTexts.texts.length) : say("{0} measured {0|text|texts}: mean ± standard deviation", overTexts.texts.length)]] : [])]);
   $("over").value = source instanceof Spread ? "all" : source instanceof OverTexts ? "file" : "text";
   if (source.ready !== false && name !== "none") $("least-value").textContent = say("{0}: {1} {1|head|heads}", withUnit(name, grid.threshold), grid.count);
 }
@@ -174,16 +177,17 @@ function sourceOfMeasures(text) {
 function overWhat(text, source) {
   if (source === text) return say("Each point is a head; its measures are those of this text.");
   if (source.ready === false) return say("Measuring …");
-  return say("Each point is a head; its measures are means over {0} {0|text|texts}{1}. The lines at the chosen head are ± one standard deviation over the texts.", source.texts.length, source.tokens ? say(" of {0} to {1} tokens", ...source.tokens) : "");
+  const told = say("Each point is a head; its measures are means over {0} {0|text|texts}{1}. The lines at the chosen head are ± one standard deviation over the texts.", source.texts.length, source.tokens ? say(" of {0} to {1} tokens", ...source.tokens) : "");
+  return source.fixed?.(state) ? `${told} ${say("They were measured when the page was made, of pieces and with special tokens.")}` : told;
 }
 
 // Shows or hides the scatter of all heads and the distances between them, which can be shown instead of the maps of all heads.
 function showDistances(text, look) {
-  const asMaps = state.heads === "maps", source = sourceOfMeasures(text);
-  if (state.heads === "scatter") scatter.show({ text, source, names: source.names?.() ?? measuresOf(text), over: overWhat(text, source), look, x: state.x, y: state.y, open: isOpen() ? state : null });
+  const asMaps = state.heads === "maps", source = sourceOfMeasures(text), names = source.names?.() ?? measuresOf(text);
+  if (state.heads === "scatter") scatter.show({ text, source, names, over: overWhat(text, source), look, x: state.x, y: state.y, open: isOpen() ? state : null });
   else scatter.hide();
   $("grid").parentElement.hidden = !asMaps;
-  $("measure-control").hidden = !asMaps || measuresOf(text).length === 0;
+  $("measure-control").hidden = !asMaps || names.length === 0;
   $("heads-caption").hidden = !asMaps;
   $("scales").hidden = !asMaps && !isOpen();
   for (const button of document.querySelectorAll("[data-heads]")) button.setAttribute("aria-pressed", button.dataset.heads === state.heads);
@@ -198,7 +202,7 @@ function showLegend(look) {
   paint($("legend"), steps, 256, [0], [...steps.keys()], { ...look, scale: { position: (weight) => weight } });
   $('legend-ticks').replaceChildren(...look.scale.ticks().map(([at, name]) => make('span', {textContent: name, style: {at}})));
   $("scale-note").textContent = look.scale.note?.() ?? "";
-  $("legend-caption").textContent = textShown().unit ? say("Attention weight × norm of the value, row word to column word") : captionOf(textShown());
+  $("legend-caption").textContent = captionOf(textShown());
   $("gold-legend").hidden = !textShown().links;
   $("blocked-legend").hidden = textShown().blocked.size === 0;
 }

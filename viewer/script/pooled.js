@@ -75,7 +75,8 @@ const POOLED = {
   },
 };
 
-const captionOf = (text) => (text.pooled ? POOLED[text.pooled].caption() : say("Attention from row word to column word"));
+// What a cell of a text's maps is. text.unit: the maps are norm-weighted.
+const captionOf = (text) => (text.pooled ? POOLED[text.pooled].caption() : text.unit ? say("Attention weight × norm of the value, row word to column word") : say("Attention from row word to column word"));
 
 // The text "Each cell is a block of 128 × 128 tokens", which is always shown beside the maps.
 function blocksNote(text) {

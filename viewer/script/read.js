@@ -46,7 +46,7 @@ class Read {
     this.body.replaceChildren(...(this.two
       ? [make("h3", { textContent: say("Words that look") }), this.sides.row.element, make("h3", { textContent: say("Words that are looked at") }), this.sides.column.element]
       : [this.sides.row.element]));
-    this.body.setAttribute("aria-label", say("{0}: the text, tinted by attention weights. Arrow keys move between words.", title));
+    this.body.setAttribute("aria-label", say("{0}: the text, tinted by {1}. Arrow keys move between words.", title, text.unit ? WEIGHTINGS.norm() : WEIGHTINGS.attention()));
     this.direction.hidden = this.two;
     this.direction.setAttribute("aria-label", say("Direction"));
     this.Kind.directions().forEach((name, at) => { this.direction.children[at].textContent = name; });
@@ -133,7 +133,7 @@ class Read {
     inSlices(jobs, () => drawing !== this.drawing, 4);  // the next move of the pointer cancels the remaining jobs
   }
 
-  #largest(map) { return this.look.scale === SCALES.own ? largestOf(map, this.text.keys.size, this.shown.rows, this.shown.columns) : 1; }
+  #largest(map) { return this.look.scale.position === SCALES.own.position ? largestOf(map, this.text.keys.size, this.shown.rows, this.shown.columns) : 1; }
 
   // Returns a function from the index of a word to the weight by which it is tinted. If no word is chosen, this is the mean weight of the key over the words
   // shown.
@@ -195,7 +195,7 @@ class Read {
 
 // Draws the view as an SVG figure, with all words in the same places as on the screen.
 function readFigure(figure, reader) {
-  figure.legend();
+  figure.legend(captionOf(reader.text));
   figure.line(reader.note.textContent, 13, 400);
   const outer = reader.element.getBoundingClientRect(), first = reader.body.getBoundingClientRect();
   const left = Figure.margin - outer.left, top = figure.y + 8 - first.top;

@@ -1,10 +1,11 @@
 // All heads as points: any measure against any other, over one text, the texts of the page, or the texts that were measured when the page was made.
 
-// Round numbers that divide [0, most] into at most six steps.
-function ticksTo(most) {
-  const power = 10 ** Math.floor(Math.log10(most / 5 || 1));
-  const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => most / one <= 6);
-  return Array.from({ length: Math.ceil(most / step - 1e-9) + 1 }, (_, i) => Number((i * step).toPrecision(12)));
+// Multiples of a round step, at most six of which cover most - least. The first is at most `least`, the last at least `most`.
+function ticksBetween(least, most) {
+  const size = most - least, power = 10 ** Math.floor(Math.log10(size / 5));
+  const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => size / one <= 6);
+  const first = Math.floor(least / step + 1e-9), last = Math.ceil(most / step - 1e-9);
+  return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
 
 class Scatter {
@@ -80,9 +81,9 @@ class Scatter {
     const width = Math.round(Math.max(280, Math.min(960, this.element.clientWidth))), height = Math.round(Math.min(560, Math.max(300, 0.62 * width)));
     const area = { left: 56, top: 12, right: width - 24, bottom: height - 48 };
     const scale = (axis, from, to) => {
-      const most = Math.max(...this.points.map((one) => one[axis]), 0);
-      const ticks = ticksTo(most > 0 ? most : 1);
-      return { ticks, at: (value) => from + (to - from) * (value / ticks.at(-1)) };
+      const values = this.points.map((one) => one[axis]), least = Math.min(0, ...values), most = Math.max(0, ...values);  // a number that the caller measured may be negative
+      const ticks = ticksBetween(least, most > least ? most : 1);
+      return { ticks, at: (value) => from + (to - from) * ((value - ticks[0]) / (ticks.at(-1) - ticks[0])) };
     };
     const x = scale("x", area.left, area.right), y = scale("y", area.bottom, area.top);
     const quiet = { fill: "var(--quiet)", "font-size": 12 };

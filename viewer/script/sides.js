@@ -48,12 +48,13 @@ const TAB_WORDS = {
   Windows: () => say("Windows"), Text: () => say("Text"), Image: () => say("Image"), Audio: () => say("Audio"), Video: () => say("Video"), Multimodal: () => say("Multimodal"),
   Time: () => say("Time"), Space: () => say("Space"), Rows: () => say("Rows"), Columns: () => say("Columns"), Pooled: () => say("Pooled"),
 };
-const COUNTS = [
+const TAB_PATTERNS = [
   [/^(\d+) heads?$/, (count) => say("{0} {0|head|heads}", Number(count))], [/^(\d+) sequences?$/, (count) => say("{0} {0|sequence|sequences}", Number(count))],
   [/^layers? (\S+)$/, (range) => say("layers {0}", range)], [/^from (\d+)$/, (first) => say("from query {0}", first)],
+  [/^Pooling heads$/, () => say("Pooling heads")],
 ];
 function tabWord(word) {
-  const [pattern, name] = COUNTS.find(([pattern]) => pattern.test(word)) ?? [];
+  const [pattern, name] = TAB_PATTERNS.find(([pattern]) => pattern.test(word)) ?? [];
   return pattern ? name(pattern.exec(word)[1]) : TAB_WORDS[word]?.() ?? word;
 }
 const BIASES = { with: () => say("With the pair bias"), without: () => say("Without the pair bias") };

@@ -1,17 +1,18 @@
 // The snapshots of a training run: the same text at several training steps. A slider moves between them.
 
-// The snapshots of the text `at`, by step: the indices of their first tabs. Empty for a text that is no snapshot.
+// The snapshots of the text `at`, by step: the indices of their first tabs. Empty for a text that is no snapshot. Tabs may have different texts (a translator's
+// decoder has the translation), so the first tabs are compared.
 function snapshotsOf(texts, at) {
-  const { text, step, page } = texts[at];
+  const { text, step, page } = texts[tabsOf(texts, at)[0]];
   return step === null ? [] : firstsOf(texts).filter((index) => texts[index].step !== null && texts[index].text === text && texts[index].page === page).sort((a, b) => texts[a].step - texts[b].step);
 }
 
 // Shows the slider, if the text is a snapshot.
 function showSnapshots(texts, at) {
-  const steps = snapshotsOf(texts, at), now = steps.indexOf(tabsOf(texts, at)[0]);
-  $("step-control").hidden = steps.length < 2;
+  const steps = snapshotsOf(texts, at), first = tabsOf(texts, at)[0], now = steps.indexOf(first);
+  $("step-control").hidden = $("step-note").hidden = steps.length < 2;
   if (steps.length < 2) return;
-  const { step, answer } = texts[at];
+  const { step, answer } = texts[first];
   Object.assign($("step"), { max: steps.length - 1, value: now });
   const told = say("{0} of {1}", step, texts[steps.at(-1)].step);
   $("step").setAttribute("aria-valuetext", answer ? say("{0}: {1}", told, answer) : told);

@@ -12,13 +12,33 @@ function headNumbers(text, layer, head) {
   const scaled = rows((t, s) => dots[t][s] * vectors.scale);
   const biased = bias && rows((t, s) => scaled[t][s] + bias[t][s]);
   const score = rows((t, s) => (attend && attend[t][s] === 0 ? -Infinity : (biased ?? scaled)[t][s]));
-  const weights = score.map((row) => {
-    const largest = row.reduce((most, x) => Math.max(most, x), -Infinity);
-    const exps = row.map((x) => (largest === -Infinity ? 0 : Math.exp(x - largest)));
-    const sum = exps.reduce((total, x) => total + x, 0);
-    return exps.map((x) => (sum === 0 ? 0 : x / sum));
-  });
+  const weights = score.map(softmaxOf);
   return { q, k, v, bias, attend, dots, scaled, biased, score, weights, out: v && weights.map((row) => sumOfValues(row, v, row.length)) };
+}
+
+function softmaxOf(row) {
+  const largest = row.reduce((most, x) => Math.max(most, x), -Infinity);
+  const exps = row.map((x) => (largest === -Infinity ? 0 : Math.exp(x - largest)));
+  const sum = exps.reduce((total, x) => total + x, 0);
+  return exps.map((x) => (sum === 0 ? 0 : x / sum));
+}
+
+// The output [T][V] of a head alone, row by row, so that no [T][S] matrix of the other heads is kept.
+function outOf(text, layer, head) {
+  const { vectors, heads } = text;
+  const of = (name, count) => (vectors[name] ? rowsOf(vectors[name], layer, head, heads, count) : null);
+  const k = of("k", text.keys.size), v = of("v", text.keys.size), bias = of("bias", text.queries.size), attend = of("attend", text.queries.size);
+  return of("q", text.queries.size).map((q, t) => {
+    const score = Float64Array.from(k, (key, s) => (attend && attend[t][s] === 0 ? -Infinity : q.reduce((sum, x, i) => sum + x * key[i], 0) * vectors.scale + (bias ? bias[t][s] : 0)));
+    return sumOfValues(softmaxOf(score), v, score.length);
+  });
+}
+
+// The output of a head times its gate, which has a number for each number of the output, or one for each query. null: the gate has another width.
+function gatedOut(text, layer, head, out) {
+  const gate = text.gate(layer, head), width = text.gateWidth;
+  if (!gate) return out;
+  return width === 1 || width === (out[0]?.length ?? width) ? out.map((row, t) => row.map((x, i) => x * gate[t * width + (width === 1 ? 0 : i)])) : null;
 }
 
 // The sum of weight × v over the first `count` keys.
@@ -37,7 +57,7 @@ class Walk {
     for (const button of document.querySelectorAll("[data-walk]")) button.addEventListener("click", () => this.#do(button.dataset.walk));
     $("walk-steps").addEventListener("click", (event) => { if (event.target.dataset.place) this.#go(Number(event.target.dataset.place)); });
     $("walk").addEventListener("keydown", (event) => this.#key(event));
-    document.addEventListener("visibilitychange", () => { if (document.hidden) this.stop(); });
+    document.addEventListener("visibilitychange", () => { if (document.hidden && this.playing) this.#pause(); });
   }
 
   // step: the number of the step as text; "" while the walk is closed. spot: the pinned pair, or null.
@@ -55,7 +75,7 @@ class Walk {
       return this.body.replaceChildren();
     }
     const of = `${layer}.${head}`;
-    if (this.text !== text || this.of !== of) Object.assign(this, { text, of, layer, head, numbers: headNumbers(text, layer, head), joined: null });
+    if (this.text !== text || this.of !== of) Object.assign(this, { text, of, layer, head, numbers: headNumbers(text, layer, head), joined: undefined });
     this.ramps = { signed: new Ramp(style, "--diverging"), weight: new Ramp(style) };
     const free = [...text.queries.pieces.keys()].find((index) => !text.queries.special.has(index)) ?? 0;
     this.row = spot?.row ?? free;
@@ -68,7 +88,7 @@ class Walk {
 
   static #reason(text, layer, head) {
     if (isWhole(layer) || head === MEAN) return say("This map is a mean over heads. Open a single head to see its steps.");
-    if (/^Pooling heads$/.test(text.name)) return say("These heads have a learned query and no layer of their own, so the steps of a layer are not theirs.");
+    if (text.learnedQueries) return say("These heads have a learned query and no layer of their own, so the steps of a layer are not theirs.");
     return text instanceof MergedText ? say("The steps are those of pieces. Do not merge pieces into words to see them.") : null;
   }
 
@@ -77,7 +97,7 @@ class Walk {
   // The extents of the shown model by letter. A letter stays a letter if the page does not know its extent.
   #extent(letters) {
     const { text, numbers } = this;
-    const known = { T: text.queries.size, S: text.keys.size, N: text.heads, K: text.vectors?.k[0].length ?? "K", H: numbers?.q[0]?.length ?? "H", V: numbers?.v?.[0]?.length ?? "V", E: text.width ?? "E" };
+    const known = { T: text.queries.size, S: text.keys.size, N: text.heads, K: text.vectors?.k[0].length ?? "K", H: numbers?.q[0]?.length ?? "H", V: numbers?.v?.[0]?.length ?? (text.gateWidth > 1 ? text.gateWidth : "V"), E: text.width ?? "E" };
     const one = (letter) => letter.split("·").map((part) => known[part] ?? part).reduce((a, b) => (typeof a === "number" && typeof b === "number" ? a * b : `${a}·${b}`));
     return letters.map(one);
   }
@@ -92,7 +112,11 @@ class Walk {
   }
 
   #joined() {
-    this.joined ??= this.numbers?.out ? beside(Array.from({ length: this.text.heads }, (_, head) => headNumbers(this.text, this.layer, head).out)) : null;
+    const { text, layer } = this;
+    if (this.joined === undefined) {
+      const outs = this.numbers?.out ? Array.from({ length: text.heads }, (_, head) => gatedOut(text, layer, head, head === this.head ? this.numbers.out : outOf(text, layer, head))) : [null];
+      this.joined = outs.includes(null) ? null : beside(outs);
+    }
     return this.joined;
   }
 
@@ -104,37 +128,44 @@ class Walk {
 
   #steps() {
     const { text, numbers: n, row: t } = this;
-    const self = text.keys === text.queries, scale = text.vectors ? (text.vectors.root ? `1/√${n.q[0].length}` : digits(text.vectors.scale)) : "1/√H";
-    const query = text.queries.word(t), key = (s) => text.keys.word(s), shared = text.vectors?.k[0].length ?? text.heads, keys = text.keys.size;
+    const self = text.keys === text.queries, scale = n ? (text.vectors.root ? `1/√${n.q[0].length}` : digits(text.vectors.scale)) : say("scale");
+    const query = text.queries.word(t), key = (s) => text.keys.word(s), shared = text.vectors?.k[0].length ?? null, keys = text.keys.size;
     const map = n?.weights ?? Array.from({ length: text.queries.size }, (_, row) => text.map(this.layer, this.head).subarray(row * keys, (row + 1) * keys));
     const plain = (s) => (n ? digits(s) : "");
     const scores = (name, rows, marks) => this.#matrix(name, ["N", "T", "S"], rows, { row: t, ...marks });
     const q = this.#matrix("q", ["N", "T", "H"], n?.q), k = this.#matrix("k", ["K", "S", "H"], n?.k), v = this.#matrix("v", ["K", "S", "V"], n?.v);
+    const gateOf = text.gate(this.layer, this.head), gate = gateOf && Array.from(text.queries.pieces, (_, row) => gateOf.subarray(row * text.gateWidth, (row + 1) * text.gateWidth));
+    const gated = this.#matrix(gate ? say("gated") : "out", ["N", "T", "V"], n?.out && gatedOut(text, this.layer, this.head, n.out), { row: t });
     const steps = [
       { name: say("Input"), formula: self ? "x" : "x, m", matrices: () => [this.#matrix("x", ["T", "E"], null), ...(self ? [] : [this.#matrix("m", ["S", "E"], null)])],
         note: self ? say("One vector for each of the {0} tokens, as wide as the model.", text.queries.size) : say("Queries come from {0} tokens, keys and values from {1} others.", text.queries.size, keys) },
       { name: say("Projection"), formula: self ? "q = x W_Qᵀ   k = x W_Kᵀ   v = x W_Vᵀ" : "q = x W_Qᵀ   k = m W_Kᵀ   v = m W_Vᵀ",
-        matrices: () => [this.#matrix("q", ["T", "N·H"], this.#allHeads("q", text.queries.size), this.#slice(text.heads)), this.#matrix("k", ["S", "K·H"], this.#allHeads("k", keys), this.#slice(shared)), this.#matrix("v", ["S", "K·V"], this.#allHeads("v", keys), this.#slice(shared))],
-        note: shared === text.heads ? say("Three linear layers. The columns of all {0} heads are beside each other; the frame marks this head's. If the model norms or rotates q and k, their numbers here come after that.", text.heads) : say("Three linear layers. {0} query heads share {1} {1|head|heads} of keys and values; the frame marks this head's columns. If the model norms or rotates q and k, their numbers here come after that.", text.heads, shared) },
+        matrices: () => [this.#matrix("q", ["T", "N·H"], this.#allHeads("q", text.queries.size), this.#slice(text.heads)), this.#matrix("k", ["S", "K·H"], this.#allHeads("k", keys), shared ? this.#slice(shared) : {}), this.#matrix("v", ["S", "K·V"], this.#allHeads("v", keys), shared ? this.#slice(shared) : {})],
+        note: [say("Three linear layers. The formulas leave out their biases, which some models have."),
+               !n ? say("The columns of all {0} query heads are beside each other; the frame marks this head's. The page does not know how many heads of keys and values there are.", text.heads)
+                 : shared === text.heads ? say("The columns of all {0} heads are beside each other; the frame marks this head's.", text.heads) : say("{0} query heads share {1} {1|head|heads} of keys and values; the frame marks this head's columns.", text.heads, shared),
+               ...(n ? [say("If the model norms or rotates q and k, their numbers here come after that.")] : [])].join(" ") },
       { name: say("Split into heads"), formula: `q_${this.head} = q[:, ${this.head}·H : ${this.head + 1}·H]`, matrices: () => [q, k, v],
         note: say("From here on each head computes with its own columns, without the others.") },
       { name: "q · k", formula: "(q · k)[t,s] = Σ q[t,i] k[s,i]", frames: keys,
         matrices: (s, filled) => [{ ...q, row: t }, { ...k, row: s }, scores("q · k", n?.dots, { column: s, filled })],
         told: (s) => say("“{0}” · “{1}” = {2}", query, key(s), plain(n?.dots[t][s])), note: say("The row of one query with the row of every key: one number for each key.") },
       { name: say("Scale"), formula: `× ${scale}`, matrices: () => [scores("q · k", n?.dots), scores(say("scaled"), n?.scaled)], told: (s) => say("“{0}” · “{1}”: {2} → {3}", query, key(s), plain(n?.dots[t][s]), plain(n?.scaled[t][s])),
-        note: say("Without the factor, scores grow with the width of a head and softmax becomes a hard choice.") },
+        note: n ? say("Without the factor, scores grow with the width of a head and softmax becomes a hard choice.") : say("Most layers multiply by 1/√H, some by another number, some not at all.") },
       ...(n?.bias ? [{ name: say("Bias"), formula: `+ ${say("bias")}[t,s]`, matrices: () => [scores(say("scaled"), n.scaled), scores(say("bias"), n.bias), scores(say("score"), n.biased)], note: say("The model adds a number for each pair, which depends on the distance of the two words, for example.") }] : []),
       ...(n?.attend ? [{ name: say("Mask"), formula: `${say("score")}[t,s] = −∞`, matrices: () => [scores(say("before"), n.biased ?? n.scaled), scores(say("score"), n.score)], note: say("Keys that this query may not attend to are left out, as if they did not exist. They are hatched.") }] : []),
       { name: "softmax", formula: `p[t,s] = exp(${say("score")}[t,s]) / Σ exp(${say("score")}[t,s'])`, frames: keys,
         matrices: (s, filled) => [...(n ? [scores(say("score"), n.score, { column: s })] : []), scores("p", map, { column: s, filled, weight: true })],
-        told: (s) => say("“{0}” → “{1}”: {2}", query, key(s), digitsOfShare(map[t][s])), note: say("Each row becomes attention weights: positive numbers that sum to 1.") },
+        told: (s) => say("“{0}” → “{1}”: {2}", query, key(s), digitsOfShare(map[t][s])), note: n ? say("Each row becomes attention weights: positive numbers that sum to 1.") : say("Each row becomes attention weights: positive numbers that sum to 1, or to less if the layer has a sink.") },
       { name: say("Times v"), formula: "out[t] = Σ p[t,s] v[s]", frames: keys,
         matrices: (s, filled) => [this.#matrix("p", ["N", "T", "S"], map, { row: t, column: s, weight: true }), { ...v, row: s }, this.#matrix("out", ["N", "T", "V"], n?.out && n.out.map((out, at) => (at === t ? sumOfValues(map[t], n.v, filled) : out)), { row: t })],
         told: (s) => say("{0} × v of “{1}”", digitsOfShare(map[t][s]), key(s)), note: say("The output of the head for a query is the sum of all value rows, each times its weight.") },
-      { name: say("Join the heads"), formula: "[out_0, out_1, …]", matrices: () => [this.#matrix("out", ["N", "T", "V"], n?.out, { row: t }), this.#matrix(say("joined"), ["T", "N·V"], this.#joined(), { row: t, ...this.#slice(text.heads) })],
+      ...(gate ? [{ name: say("Gate"), formula: `out[t,i] × ${say("gate")}[t${text.gateWidth === 1 ? "" : ",i"}]`, matrices: () => [this.#matrix("out", ["N", "T", "V"], n?.out, { row: t }), this.#matrix(say("gate"), ["N", "T", text.gateWidth === 1 ? "1" : "V"], gate, { row: t }), gated],
+        note: say("The output of the head is multiplied by its gate, whose numbers lie between 0 and 1.") }] : []),
+      { name: say("Join the heads"), formula: "[out_0, out_1, …]", matrices: () => [gated, this.#matrix(say("joined"), ["T", "N·V"], this.#joined(), { row: t, ...this.#slice(text.heads) })],
         note: say("The outputs of all {0} heads are put beside each other; the frame marks this head's.", text.heads) },
       { name: say("Output projection"), formula: "y = [out_0, out_1, …] W_Oᵀ", matrices: () => [this.#matrix(say("joined"), ["T", "N·V"], this.#joined(), { row: t, ...this.#slice(text.heads) }), this.#matrix("y", ["T", "E"], null, { row: t })],
-        note: say("One more linear layer mixes the heads. Its result goes to the residual connection and the rest of the layer.") },
+        note: `${say("One more linear layer mixes the heads. Its result goes to the residual connection and the rest of the layer.")} ${say("The formula leaves out a bias, which some models have.")}` },
     ];
     return steps;
   }
@@ -158,7 +189,7 @@ class Walk {
         make("h3", {}, ...sayParts("{0} of {1}: {2}", this.step + 1, this.steps.length, step.name)), make("p", { className: "formula", textContent: step.formula }), make("p", { textContent: step.note }),
         make("div", { className: "matrices" }, ...matrices.map((matrix) => this.#figure(matrix, whole))),
         make("p", { className: "told", textContent: step.told && this.numbers ? step.told(key) : "" }),
-        make("p", { className: "quiet", textContent: this.numbers ? say("Row of “{0}”. A click on a cell of the map above chooses another.", this.text.queries.word(this.row)) : say("This page has no q, k and v of this text, so the steps show shapes, and numbers only for the attention weights.") }));
+        make("p", { className: "quiet", textContent: this.numbers ? say("Row of “{0}”. A click on a cell of the map above chooses another.", this.text.queries.word(this.row)) : say("This page has no q, k and v of this text, so the steps show shapes, and numbers only for the attention weights. The page does not know this layer's scale, mask, bias, softcap or sink.") }));
   }
 
   #figure({ name, letters, rows, row, column, slice, filled, weight }, whole) {
@@ -215,9 +246,9 @@ class Walk {
   }
 
   #play() {
-    const restart = this.step === this.steps.length - 1 && this.frame === this.#frames() - 1;
+    const restart = this.step === this.steps.length - 1 && this.frame >= this.#frames() - 1;
     this.playing = setTimeout(() => this.#tick(), Walk.pace.least);
-    this.#enter(restart ? 0 : this.step, this.#still() ? Infinity : this.frame === this.#frames() - 1 ? 0 : this.frame);
+    this.#enter(restart ? 0 : this.step, this.#still() ? Infinity : this.frame >= this.#frames() - 1 ? 0 : this.frame);
   }
 
   #pause() {
@@ -234,7 +265,7 @@ class Walk {
   #still() { return matchMedia("(prefers-reduced-motion: reduce)").matches; }
 
   #tick() {
-    const last = this.frame === this.#frames() - 1, end = this.step === this.steps.length - 1;
+    const last = this.frame >= this.#frames() - 1, end = this.step === this.steps.length - 1;
     if (last && end) return this.#pause();
     const wait = last ? Walk.pace.rest : Math.min(Walk.pace.most, Math.max(Walk.pace.least, Walk.pace.frame / this.#frames()));
     this.playing = setTimeout(() => {

@@ -17,8 +17,9 @@ function meanOfMaps(maps) {
 }
 
 // A copy of the text with norm-weighted maps. It is made on first use. Its maps are in units of `unit`, the largest number of all heads of the text, because all
-// views draw numbers from 0 to 1. Wherever a number is shown or written to a file, the decoder multiplies by `unit`.
-function normWeighted(text) {
+// views draw numbers from 0 to 1. Wherever a number is shown or written to a file, the decoder multiplies by `unit`. The page has the largest number of pieces; that of
+// merged words is searched for in slices: normWeighted() returns null until it is known, and then calls done().
+function normWeighted(text, done) {
   if (Object.hasOwn(text, "weighted")) return text.weighted;
   const merged = text instanceof MergedText;
   const numbers = (layer, head) => {
@@ -28,10 +29,16 @@ function normWeighted(text) {
     const pieces = { map: () => timesNorms(text.source.map(layer, head), normsOfHead(text, layer, head)), keys: text.source.keys };
     return Float64Array.from(MergedText.prototype.make.call({ source: pieces, rows: text.rows, columns: text.columns }, layer, head));
   };
-  let unit = 0;
-  for (let layer = 0; layer < text.layers; ++layer)
-    for (let head = 0; head < text.heads; ++head) for (const number of numbers(layer, head)) if (number > unit && number < Infinity) unit = number;
-  unit ||= 1;
+  if (text.largestWeighted === undefined) {
+    let largest = 0;
+    const jobs = headsOf(text).map(({ layer, head }) => () => { for (const number of numbers(layer, head)) if (number > largest && number < Infinity) largest = number; });
+    text.search ??= inSlices(jobs, () => false).then(() => {
+      text.largestWeighted = largest;
+      done();
+    });
+    return null;
+  }
+  const unit = text.largestWeighted || 1;
   const exact = text.decoder.encoding !== ENCODINGS.logarithmic8;
   const decimals = Math.min(8, Math.max(0, 3 - Math.floor(Math.log10(unit))));  // four digits of the largest number
   const show = (part) => (part === 0 ? "0" : exact ? (part * unit).toFixed(decimals) : `≈ ${part <= TINY ? 0 : Number((part * unit).toPrecision(2))}`);
@@ -76,5 +83,5 @@ function showWeighting(texts, words, state) {
   $("weighting-control").hidden = $("about-norms").hidden = !any;
   $("weighting").value = has ? state.weighting : "attention";
   $("weighting").disabled = !has;
-  $("weighting-note").textContent = !any ? "" : !has ? say("No values of this text are in the page, so it shows attention weights only.") : state.weighting === "norm" ? say("Rows do not sum to 1. Measures and links of words are of attention weights.") : "";
+  $("weighting-note").textContent = !any ? "" : !has ? say("No values of this text are in the page, so it shows attention weights only.") : state.weighting !== "norm" ? "" : !Object.hasOwn(words, "weighted") ? say("Multiplying by the norms …") : say("Rows do not sum to 1. Measures and links of words are of attention weights.");
 }
