@@ -49,6 +49,7 @@ void check(const Text& text) {
   check_pooled(text);
   check_sides(text);
   if (text.vectors) check_shapes(*text.vectors, a);
+  require(!text.gate || !text.value_norms, "viewer::render: gate and value_norms are given together; a gate multiplies the values of each query by other numbers, so that a key has no one norm: leave one of the two out");
   if (text.value_norms) check_norms(text.value_norms, a);
 }
 

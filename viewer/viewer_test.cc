@@ -424,6 +424,8 @@ TEST(Viewer, NormsOfValuesReachThePageAndOthersAreRefused) {
   EXPECT_EQ(text["largest_weighted"], 4) << "of 0.5, 0.5, 0.75 and 4, 0, 0";
   EXPECT_FALSE(data_of(render(page({})))["texts"][0].contains("value_norms"));
   EXPECT_THAT(message_of(page(norms.view().slice(2, 0, 2))), HasSubstr("value_norms is float32 [1,2,2] for attentions [1,2,1,3] [layers,heads,T,S]; it must be floating and [layers,heads,S]"));
+  const Tensor gate = Tensor::of<float>({1, 2, 1, 1}, {0.5F, 1});
+  EXPECT_THAT(message_of(page_of({.text = "", .queries = words(1), .keys = words(3), .attentions = maps, .gate = gate, .value_norms = norms})), HasSubstr("gate and value_norms are given together"));
   norms.data<float>()[1] = -2;
   EXPECT_THAT(message_of(page(norms)), HasSubstr("value_norms has -2; a norm is not negative"));
 }

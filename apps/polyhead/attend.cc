@@ -54,7 +54,8 @@ std::string run_sdpa(const AttendOptions& o, InputTensors* in, Results* results)
   const Tensor &q = scores.q, &k = scores.k, &bias = scores.bias, v = in->as(in->required("v", kRole), "v", q.dtype(), "of q");
   require(v.view().rank() >= 3, "attend: v is ", v.shape(), "; it must be [*,K,S,V]");
   SdpaOptions& options = scores.options;
-  Tensor keep;
+  Tensor keep, weight;
+  if (o.maps.by_norms) weight = in->as(in->required("output_weight", kOutputWeight), "output_weight", accumulation_dtype(q.dtype()), "of q");
   if (options.dropout.p > 0) options.dropout.keep = keep = in->take("dropout_keep");
 
   Shape out_shape = q.shape(), weights_shape = q.shape();
@@ -63,10 +64,7 @@ std::string run_sdpa(const AttendOptions& o, InputTensors* in, Results* results)
   Tensor out(q.dtype(), out_shape), lse(is_floating(q.dtype()) ? accumulation_dtype(q.dtype()) : DType::f32, q.shape().first(q.shape().size() - 1));
   sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
   Tensor norms;
-  if (o.maps.by_norms) {
-    const DType dtype = accumulation_dtype(q.dtype());
-    norms = norms_of_values(Tensor::copy_of(v, dtype), in->as(in->required("output_weight", kOutputWeight), "output_weight", dtype, "of q"), q.shape());
-  }
+  if (o.maps.by_norms) norms = norms_of_values(Tensor::copy_of(v, accumulation_dtype(q.dtype())), weight, q.shape());
   append_map_results(o.maps, {.q = q, .k = k}, options, weights_shape, lse, norms, in, results);
   if (o.gradients) {
     const Tensor d_out = gradient_of_output(in, q.dtype(), "of q");
@@ -135,6 +133,7 @@ std::string run_layer(const AttendOptions& o, InputTensors* in, Results* results
 }
 
 void run_attend(const AttendOptions& o) {
+  check_map_results(o.maps);
   check_tensor_format("--output", o.output);
   check_not_input(o.output, std::array{o.tensors, o.file.path});
   check_writable(o.output);

@@ -17,7 +17,7 @@ namespace {
 std::string listed(const std::vector<std::string>& names) { return join(names, printable, ", ", 6); }
 
 bool is_result(const std::string& name) {
-  constexpr std::array<std::string_view, 11> kResults{"out", "attention_weights", "lse", "top_keys", "top_attention_weights", "pooled_map", "key_sums", "head_divergence", "map_window", "key_mass", "rollout"};
+  constexpr std::array<std::string_view, 13> kResults{"out", "attention_weights", "norm_weighted_map", "value_norms", "lse", "top_keys", "top_attention_weights", "pooled_map", "key_sums", "head_divergence", "map_window", "key_mass", "rollout"};
   return std::find(kResults.begin(), kResults.end(), name) != kResults.end() || name.starts_with("statistics.") || (name.starts_with("d_") && name != "d_out");
 }
 

@@ -52,6 +52,11 @@ Tensor key_sets_of(const std::vector<IndexList>& lists, std::int64_t keys, Input
 
 }  // namespace
 
+void check_map_results(const MapResults& wanted) {
+  if ((wanted.rows || wanted.keys) && !wanted.attention_weights) throw UsageError(cat(wanted.rows ? "--rows" : "--keys", " chooses a part of the attention weights; it needs --attention-weights"));
+  if (wanted.by_norms && !wanted.attention_weights) throw UsageError("--weighting norm is for the attention weights; it needs --attention-weights");
+}
+
 void add_map_results(Parser& parser, MapResults* wanted, bool beside_output) {
   const std::string write = beside_output ? "also write " : "write ";
   parser.add_flag("--attention-weights", wanted->attention_weights, write + "attention_weights [*,N,T,S], before dropout" + (beside_output ? ", and lse [*,N,T]" : ""));
@@ -110,8 +115,7 @@ void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOpt
     throw UsageError(cat("--pooled-map: ", (*pooled)[0], ",", (*pooled)[1], " is too large; there are ", queries, " queries and ", counted(keys, "key")));
   if (const auto& window = wanted.window; window && ((*window)[0] < -queries - keys || (*window)[1] > queries + keys))
     throw UsageError(cat("--map-window: ", (*window)[0], ",", (*window)[1], " is too far from the diagonal; there are ", queries, " queries and ", counted(keys, "key")));
-  if ((wanted.rows || wanted.keys) && !wanted.attention_weights) throw UsageError(cat(wanted.rows ? "--rows" : "--keys", " chooses a part of the attention weights; it needs --attention-weights"));
-  if (wanted.by_norms && !wanted.attention_weights) throw UsageError("--weighting norm is for the attention weights; it needs --attention-weights");
+  if (norms) require(norms.extent(-1) == keys, "--weighting norm: v has ", norms.extent(-1), " keys and k has ", keys, "; these numbers must be equal");
   const IndexList all{{}};
   const std::vector<std::int64_t> rows = indices(wanted.rows.value_or(all), queries, "--rows", "row"), columns = indices(wanted.keys.value_or(all), keys, "--keys", "key");
   const Tensor key_sets = wanted.key_mass ? key_sets_of(*wanted.key_mass, keys, in) : Tensor();

@@ -26,6 +26,9 @@ struct MapResults {
   bool any() const { return top_keys || pooled || window || key_mass || attention_weights || statistics || key_sums || divergence; }
 };
 
+// UsageError for options that need --attention-weights, if it is not given.
+void check_map_results(const MapResults& wanted);
+
 void add_map_results(Parser& parser, MapResults* wanted, bool beside_output);
 
 // Returns a function for MapsInput::progress that draws a progress bar labelled `what`. The bar is removed when done = total.

@@ -40,14 +40,9 @@ viewer::Text page_text(std::string text, const models::TextRun& run, std::vector
   return {.text = own.text, .queries = written, .keys = own.queries, .attentions = run.target->cross_attentions, .name = "Cross-attention", .tabs = {own, decoder}};
 }
 
-viewer::MeasuredTexts measure_texts(const models::AnyTextModel& model, std::vector<models::TokenizedText> texts, const std::function<void(std::size_t)>& told) {
-  viewer::MeasuredTexts measured;
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    if (told) told(i);
-    const models::TextRun run = model.run(std::move(texts[i]), {});
-    measured.add(run.attentions, {.pieces = run.tokens.pieces, .special = run.tokens.special});
-  }
-  return measured;
+std::string address(std::string first, bool by_norms) {
+  if (by_norms) first += first.empty() ? "#weighting=norm" : "&weighting=norm";
+  return first;
 }
 
 }  // namespace polyhead::app

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,7 +19,9 @@ std::vector<std::int64_t> pooled_sides(const models::AnyTextModel::Sizes& sizes,
 // `text` is the text as the user gave it. The sets are views of `run`, which must outlive the page.
 viewer::Text page_text(std::string text, const models::TextRun& run, std::vector<viewer::WithoutHead> without, std::int64_t left_out);
 
-// Runs the model on each text and measures its heads. The maps of a text are dropped before the next text. told(i): called before text i.
-viewer::MeasuredTexts measure_texts(const models::AnyTextModel& model, std::vector<models::TokenizedText> texts, const std::function<void(std::size_t)>& told = {});
+inline constexpr const char* kScatter = "#heads=scatter";  // the address of a page that opens with the scatter of all heads
+
+// The address with which a page opens: as `first` says (empty: as the page itself decides), and if by_norms with norm-weighted maps.
+std::string address(std::string first, bool by_norms);
 
 }  // namespace polyhead::app

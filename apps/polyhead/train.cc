@@ -91,20 +91,22 @@ void train(const TrainOptions& o) {
   const std::unique_ptr<training::Task> task = found->make({.data = o.data, .seed = o.seed, .note = [](const std::string& line) { print_note(line); }});
   training::Plan plan = task->plan();
   if (o.steps) plan.steps = *o.steps;
+  const std::string identity = cat(o.task, " of ", o.data, ", seed ", o.seed, ", ", plan.steps, " steps");
   std::optional<Snapshots> snapshots;
-  if (o.snapshots) snapshots.emplace(found->name, *o.snapshots, o.texts, o.folder, plan.steps);
+  if (o.snapshots) snapshots.emplace(found->name, *o.snapshots, o.texts, o.folder, plan.steps, identity);
   Progress bar("training", static_cast<std::size_t>(plan.steps));
   const training::RunResult result = training::run(*task, plan, {
       .folder = o.folder,
-      .identity = cat(o.task, " of ", o.data, ", seed ", o.seed, ", ", plan.steps, " steps"),
+      .identity = identity,
       .resume = o.resume,
       .stop = &g_stop,
       .on_start = [&] {
         if (!o.json) print(start_text(*task, plan, o.seed));
-        if (snapshots && !o.resume) snapshots->start(*task);
+        if (snapshots) snapshots->start(*task, o.resume);
       },
       .on_step = [&](const training::Progress& p) {
-        if (snapshots) snapshots->take(p.step, *task);
+        if (snapshots)
+          if (const auto problem = snapshots->take(p.step, *task)) bar.clear(), print_note(*problem);
         bar.show(static_cast<std::size_t>(p.step), speed(p));
       },
       .on_validation = [&](const training::Progress& p, const training::Validation& v, bool best) {

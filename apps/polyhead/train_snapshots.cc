@@ -1,15 +1,23 @@
 #include "train_snapshots.h"
 
 #include <algorithm>
+#include <fstream>
+#include <functional>
+#include <iterator>
 #include <list>
-#include <system_error>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include "answer_page.h"
 #include "arguments.h"
 #include "command.h"
+#include "core/join.h"
 #include "core/text.h"
 #include "format.h"
+#include "json.h"
+#include "polyhead/io/atomic_file.h"
 #include "polyhead/models/default_models.h"
 #include "polyhead/viewer.h"
 #include "terminal.h"
@@ -21,7 +29,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFolder = "snapshots";  // holds a saved model for each step while the run is not complete
+constexpr const char* kFolder = "learning.snapshots";  // holds a saved model for each step while the run is not complete
+constexpr const char* kRun = "run.json";               // in kFolder: which run the snapshots are of
+constexpr std::string_view kPartial = ".partial";      // ends the name of a snapshot that is being saved
 
 // The page of one text at one step. Its views point to the answers, which `kept` holds.
 struct Kept {
@@ -48,6 +58,27 @@ void add_step(viewer::Page& page, std::int64_t step, const std::vector<std::stri
   }
 }
 
+bool is_snapshot(const fs::directory_entry& entry) {
+  if (entry.is_symlink() || !entry.is_directory()) return false;
+  std::string name = entry.path().filename().string();
+  const bool partial = name.ends_with(kPartial);
+  if (partial) name.resize(name.size() - kPartial.size());
+  return parse<std::int64_t>(name) && (partial || fs::exists(entry.path() / "config.json"));
+}
+
+// Removes the snapshots of an earlier run with their folder. Error, before anything is removed, if the folder holds something that no run writes: it is the user's.
+void remove_snapshots(const fs::path& folder) {
+  if (!fs::exists(fs::symlink_status(folder))) return;
+  std::vector<fs::path> paths;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    paths.push_back(entry.path());
+    if (!is_snapshot(entry) && paths.back().filename() != kRun)
+      fail(ErrorCode::io, "'", folder.string(), "' has '", paths.back().filename().string(), "', which no run with --snapshots writes; move it away, or give another folder with -o");
+  }
+  for (const fs::path& path : paths) fs::remove_all(path);
+  fs::remove(folder);
+}
+
 }  // namespace
 
 void check_snapshots(const std::string& task, std::int64_t count) {
@@ -55,8 +86,8 @@ void check_snapshots(const std::string& task, std::int64_t count) {
   if (count < 2) throw UsageError(cat("--snapshots ", count, ": a run needs at least 2, one at its beginning and one at its end"));
 }
 
-Snapshots::Snapshots(const std::string& task, std::int64_t count, std::vector<std::string> texts, fs::path folder, std::int64_t steps)
-    : task_(task), texts_(std::move(texts)), folder_(std::move(folder)) {
+Snapshots::Snapshots(const std::string& task, std::int64_t count, std::vector<std::string> texts, const fs::path& folder, std::int64_t steps, std::string identity)
+    : task_(task), identity_(std::move(identity)), texts_(std::move(texts)), folder_(folder), snapshots_(folder / kFolder) {
   if (texts_.empty()) texts_.emplace_back(task == "translate" ? "The small red car is parked outside." : "I am very happy with how it looks, but the manual is too complicated.");
   // Steps are closer together at the beginning, where heads change most: step i of n is at (i / n)^2.
   for (std::int64_t i = 0; i < count; ++i) {
@@ -66,30 +97,90 @@ Snapshots::Snapshots(const std::string& task, std::int64_t count, std::vector<st
   }
 }
 
-fs::path Snapshots::place(std::int64_t step) const { return folder_ / kFolder / cat(step); }
+fs::path Snapshots::place(std::int64_t step) const { return snapshots_ / cat(step); }
 
-void Snapshots::start(const training::Task& task) {
-  std::error_code ignored;
-  fs::remove_all(folder_ / kFolder, ignored);
-  take(0, task);
+void Snapshots::start(const training::Task& task, bool resume) {
+  if (resume) return require_same_run(), check_texts();
+  remove_snapshots(snapshots_);
+  save(0, task);
   try {
-    for (const std::string& text : texts_) task_ == "classify" ? void(models::classify(models::load_text_model(place(0)), text)) : void(models::translate(models::load_translator(place(0)), text));
+    check_texts();
   } catch (...) {
-    fs::remove_all(folder_ / kFolder, ignored);
+    remove_snapshots(snapshots_);
     throw;
   }
+  io::write_file(snapshots_ / kRun, to_text(Json{{"identity", identity_}, {"steps", steps_}}));
 }
 
-void Snapshots::take(std::int64_t step, const training::Task& task) {
-  if (std::ranges::find(steps_, step) == steps_.end()) return;
-  fs::create_directories(place(step));
-  task.save(place(step));
+// A page of snapshots of two runs, or of a part of a run, would show a training that never was.
+void Snapshots::require_same_run() const {
+  const fs::path path = snapshots_ / kRun;
+  std::ifstream file(path);
+  if (!file) fail(ErrorCode::io, "--resume: the run in '", folder_.string(), "' was begun without --snapshots, so its first steps have none; resume it without --snapshots");
+  const Json run = Json::parse(std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
+  if (!run.is_object() || !run.contains("identity") || !run["identity"].is_string() || !run.contains("steps")) fail(ErrorCode::format, "'", path.string(), "' is not a file that a run with --snapshots writes");
+  if (to_text(run["identity"]) != to_text(identity_)) fail(ErrorCode::invalid_argument, "--resume: '", path.string(), "' is of another run (", run["identity"].get<std::string>(), "); this one is ", identity_);
+  if (run["steps"] != Json(steps_)) fail(ErrorCode::invalid_argument, "--resume: the run was begun with another --snapshots, which gives snapshots at the steps ", to_text(run["steps"]), "; this one has ", to_text(steps_));
+}
+
+void Snapshots::check_texts() const {
+  std::int64_t weights = 0;
+  if (task_ == "classify") {
+    const models::TextModel model = models::load_text_model(place(0));
+    for (const std::string& text : texts_) {
+      const models::ClassifiedText answer = models::classify(model, text);
+      const AnswerPage page(model, text, answer);
+      weights += page.text.attentions.numel();
+      for (const viewer::Text& tab : page.text.tabs) weights += tab.attentions.numel();
+    }
+  } else {
+    const models::Translator model = models::load_translator(place(0));
+    for (const std::string& text : texts_) weights += 3 * models::translate(model, text).source_attentions.numel();  // if the translation is as long as the text, which is known only at the end
+  }
+  std::int64_t all = 0;
+  if (__builtin_mul_overflow(weights, std::ssize(steps_), &all) || all > viewer::kMaxAttentionWeights)
+    fail(ErrorCode::invalid_argument, "--snapshots: ", steps_.size(), " snapshots of ", counted(std::ssize(texts_), "text"), " have ", task_ == "translate" ? "about " : "", weights, " attention weights each; a page holds at most ",
+         viewer::kMaxAttentionWeights, " in all: give fewer snapshots, or fewer or shorter texts");
+}
+
+// A snapshot appears complete or not at all, so that a stopped run leaves none that cannot be read.
+void Snapshots::save(std::int64_t step, const training::Task& task) const {
+  const fs::path partial = snapshots_ / cat(step, kPartial);
+  fs::create_directories(partial);
+  task.save(partial);
+  fs::remove_all(place(step));  // a run that goes on from a checkpoint takes the snapshots after it a second time
+  fs::rename(partial, place(step));
+}
+
+std::optional<std::string> Snapshots::take(std::int64_t step, const training::Task& task) const {
+  if (std::ranges::find(steps_, step) == steps_.end()) return {};
+  try {
+    save(step, task);
+  } catch (const std::runtime_error& error) {  // of the library or of the file system, such as a full disk
+    return cat("there is no snapshot of step ", step, ": ", error.what());
+  }
+  return {};
 }
 
 void Snapshots::write_page() const {
+  try {
+    write_taken();
+  } catch (const Error& error) {
+    throw Error(error.code(), cat("the model in '", folder_.string(), "' is complete, but there is no page of its snapshots, which are in '", snapshots_.string(), "': ", error.what()));
+  }
+  try {
+    remove_snapshots(snapshots_);
+  } catch (const std::runtime_error& error) {
+    print_note(error.what());
+  }
+}
+
+void Snapshots::write_taken() const {
   std::vector<std::int64_t> taken;
-  for (const std::int64_t step : steps_)
-    if (fs::exists(place(step))) taken.push_back(step);
+  std::vector<std::string> missing;
+  for (const std::int64_t step : steps_) fs::exists(place(step)) ? taken.push_back(step) : missing.push_back(cat(step));
+  if (!missing.empty())
+    print_note(cat("the page has ", taken.size(), " of ", steps_.size(), " snapshots; missing: ", missing.size() == 1 ? "step " : "steps ", join(missing, std::identity{}, ", ", 6), ", because the run ended before, or because they were not saved or were removed"));
   if (taken.empty()) return;
   Kept kept;
   viewer::Page page{.title = cat(texts_[0], texts_.size() > 1 ? cat(" (+", texts_.size() - 1, ")") : "")};
@@ -118,8 +209,6 @@ void Snapshots::write_page() const {
   page.model = cat(model_name(folder_), ": ", page.model);
   const fs::path path = folder_ / "learning.html";
   write_html(path.string(), viewer::render(page), cat(counted(static_cast<std::int64_t>(taken.size()), "snapshot"), " of ", counted(static_cast<std::int64_t>(texts_.size()), "text")));
-  std::error_code ignored;
-  fs::remove_all(folder_ / kFolder, ignored);
 }
 
 }  // namespace polyhead::app

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,20 +16,27 @@ void check_snapshots(const std::string& task, std::int64_t count);
 
 class Snapshots {
  public:
-  // task, count: as check_snapshots() allows. texts: empty for an example.
-  Snapshots(const std::string& task, std::int64_t count, std::vector<std::string> texts, std::filesystem::path folder, std::int64_t steps);
+  // task, count: as check_snapshots() allows. texts: empty for an example. identity: of the run, as in training::RunOptions.
+  Snapshots(const std::string& task, std::int64_t count, std::vector<std::string> texts, const std::filesystem::path& folder, std::int64_t steps, std::string identity);
 
-  void start(const training::Task& task);                    // a new run: removes snapshots of an earlier run, and saves the initial model. Error if it cannot read one of the texts
-  void take(std::int64_t step, const training::Task& task);  // saves the model if there is a snapshot at this step
-  // Computes the maps of all snapshots, writes them to learning.html in the folder, and removes the saved models.
+  // A new run: removes snapshots of an earlier run, and saves the initial model. A resumed run: Error if the snapshots in the folder are not of this run.
+  // For both: Error if the model cannot read one of the texts, or if a page has no room for all snapshots.
+  void start(const training::Task& task, bool resume);
+  // Saves the model if there is a snapshot at this step. Returns why it could not be saved; the training goes on without it.
+  std::optional<std::string> take(std::int64_t step, const training::Task& task) const;
+  // Computes the maps of all snapshots, writes them to learning.html in the folder, and removes the saved models. A note says which snapshots are missing.
   void write_page() const;
 
  private:
   std::filesystem::path place(std::int64_t step) const;
+  void require_same_run() const;
+  void check_texts() const;
+  void save(std::int64_t step, const training::Task& task) const;
+  void write_taken() const;
 
-  std::string task_;
+  std::string task_, identity_;
   std::vector<std::string> texts_;
-  std::filesystem::path folder_;
+  std::filesystem::path folder_, snapshots_;  // of the model; of the saved models, inside folder_
   std::vector<std::int64_t> steps_;
 };
 

@@ -1,6 +1,4 @@
 #include <nlohmann/json.hpp>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -16,6 +14,7 @@
 #include "format.h"
 #include "heatmap.h"
 #include "json.h"
+#include "measure_texts.h"
 #include "output_path.h"
 #include "parser.h"
 #include "polyhead/io/tensor_file.h"
@@ -63,6 +62,10 @@ void check(ViewOptions& o) {
   if (!o.measured.empty() && o.generate > 0) throw UsageError("--texts measures heads on the given texts; it cannot be combined with --generate");
   if (o.measured == "-" && o.file == "-") throw UsageError("--texts - and --file - would both read standard input");
   if (o.images.empty() && o.texts.empty() && o.file.empty() && o.measured.empty()) throw UsageError("there is no text; give --text \"...\", --file PATH, or - for standard input");
+  if (const bool shows_map = !o.texts.empty() || !o.file.empty() || !o.page.empty() || !o.arrays.empty() || o.link; !o.measured.empty() && !shows_map) {
+    const char* const unused = !o.without.empty() ? "--without" : o.layer ? "--layer" : o.head ? "--head" : o.mean ? "--mean" : o.by_norms ? "--weighting norm" : nullptr;
+    if (unused != nullptr) throw UsageError(cat(unused, " is about a map that is shown, and --texts alone shows none; it needs --text, --file, -o or --arrays"));
+  }
   if (!o.texts.empty() && !o.file.empty())
     throw UsageError(cat("texts are given twice, with --text and in '", o.file, "'; give them once"));
   if (o.pair && o.texts.size() != 1) throw UsageError("--text-pair is the second part of one text; it needs exactly one --text");
@@ -140,13 +143,6 @@ std::string heading(const InputText& input, const HeadChoice& choice, const std:
   return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; ", what), width), "\n");
 }
 
-// The machine's memory in bytes, or the limit of this process if it is smaller.
-std::uint64_t usable_memory() {
-  const auto machine = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
-  rlimit limit{};
-  return getrlimit(RLIMIT_AS, &limit) == 0 ? std::min<std::uint64_t>(machine, limit.rlim_cur) : machine;
-}
-
 using Kind = models::TextModelKind;
 
 class View {
@@ -168,7 +164,7 @@ class View {
       models::TextRun result = model_->run(std::move(tokens_[i]), {.attentions = needs_every_pair(i), .pooled = blocks, .head_vectors = fits, .value_norms = has_norms(i), .generate = o_.generate});
       left_out_.push_back(fits || blocks != 0 ? 0 : numbers);
       if (o_.link) link_words(result);
-      const Tensor map = draw || o_.json ? chosen_map(result.target ? result.target->cross_attentions : o_.by_norms ? norm_weighted(result.attentions, result.value_norms) : result.attentions, choice_) : Tensor();
+      const Tensor map = draw || o_.json ? chosen_map(result.target ? result.target->cross_attentions : result.attentions, o_.by_norms ? result.value_norms.view() : ConstTensorView(), choice_) : Tensor();
       const std::vector<viewer::WithoutHead> without = changes_without(result);
       if (draw) {
         progress.clear();
@@ -215,7 +211,7 @@ class View {
     const auto tokenizer = [&](const InputText& text) { return model_->tokenize(text.text, text.pair, models::WhenTooLong::longest_first, o_.generate); };
     const auto longest = sizes.longest ? std::optional(*sizes.longest - (sizes.kind == Kind::decoder ? o_.generate : 0)) : std::nullopt;
     tokens_ = tokenize(tokenizer, longest, texts_, o_.truncate);
-    measured_tokens_ = tokenize(tokenizer, longest, measured_texts_, o_.truncate);
+    measured_tokens_ = tokenize(tokenizer, longest, measured_texts_, o_.truncate, "--truncate leaves out the end", "--texts");
     check_sizes();
   }
 
@@ -271,11 +267,7 @@ class View {
       if (o_.by_norms) fail(ErrorCode::unsupported, "--weighting norm: text ", i + 1, " has ", counts[i] + o_.generate, " tokens, so the page has pooled maps, which are not norm-weighted; give a shorter text, or leave out -o");
       print_diagnostic(cat(tokens_.size() == 1 ? "the text" : cat("text ", i + 1), " has ", counts[i] + o_.generate, " tokens: the page has pooled maps of ", blocks_[i], " x ", blocks_[i], " blocks, each with its largest attention weight"));
     }
-    for (const models::TokenizedText& tokens : measured_tokens_) {
-      const std::int64_t count = model_->sizes().attention_weights(std::ssize(tokens.ids), 0);
-      if (count > most_in_memory)
-        fail(ErrorCode::invalid_argument, "--texts: the attention weights of all heads of a text of ", tokens.ids.size(), " tokens are ", count, " numbers of 4 bytes; there is ", byte_size(memory), " of memory, so give shorter texts");
-    }
+    require_measurable(model_->sizes(), measured_tokens_);
     std::int64_t every_pair = 0;
     for (std::size_t i = 0; i < tokens_.size(); ++i) {
       if (!needs_every_pair(i)) continue;
@@ -295,8 +287,8 @@ class View {
     const std::size_t width = terminal_width(Stream::out);
     std::string text = i > 0 ? "\n" : "";
     append(text, heading(texts_[i], choice_, o_.by_norms ? largest_text(map) : std::string(), width));
-    const Tensor shown = o_.by_norms ? in_units_of_largest(map) : Tensor::copy_of(map);
-    append(text, render({.weights = shown, .rows = rows, .columns = columns}, width, colour_of_stdout()));
+    const Tensor scaled = o_.by_norms ? in_units_of_largest(map) : Tensor();
+    append(text, render({.weights = scaled ? scaled.view() : map.view(), .rows = rows, .columns = columns}, width, colour_of_stdout()));
     print(text);
   }
 
@@ -349,9 +341,7 @@ class View {
     for (const InputText& text : texts_) names.push_back(text.text);
     viewer::Page page = page_frame(names, o_.model, o_.language, o_.vector_megabytes);
     page.measured = measured_;
-    if (measured_) page.start = "#heads=scatter";
-    if (link_ && blocks_[0] == 0) page.start = link_->address();
-    if (o_.by_norms) page.start += page.start.empty() ? "#weighting=norm" : "&weighting=norm";
+    page.start = address(link_ && blocks_[0] == 0 ? link_->address() : measured_ ? kScatter : "", o_.by_norms);
     for (std::size_t i = 0; i < results_.size(); ++i) {
       page.texts.push_back(page_text(texts_[i].both(), results_[i], without_[i], left_out_[i]));
     }
@@ -405,12 +395,12 @@ void view_given_images(ViewOptions& o) {
 Subcommand declare_view(Parser& parser) {
   const auto o = std::make_shared<ViewOptions>();
   parser.add_option("MODEL_DIR", o->model, "folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder of BERT's kind, a decoder such as GPT-2 or Llama, or an encoder-decoder such as T5), or a folder that `polyhead train` made; default: the model of ratings that is part of polyhead");
-  parser.add_option("TEXTS", o->source, "a file with one text per line, the same as --file; - is standard input");
+  parser.add_option("TEXTS", o->source, "a file of texts to show, one per line, the same as --file (--texts is another option); - is standard input");
   parser.add_option("--text", o->texts, "the text; may be given several times")->type_name("TEXT");
   parser.add_option("--text-pair", [o](const std::string& text) { o->pair = text; }, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
   parser.add_option("--image", o->images, "a PNG or JPEG image, for a model of images (ViT, DeiT, CLIP, SigLIP, timm's ViT): its patches are the tokens; may be given several times")->type_name("PATH");
-  parser.add_option("--file", o->file, "texts, one per line, 64 MiB at most; empty lines are left out; - is standard input")->type_name("PATH");
-  parser.add_option("--texts", o->measured, "measure what each head does over many texts, one per line: the mean and the spread of each measure, and the heads that it names. With -o the page opens with a scatter of all heads, measure against measure; without --text and --file it has the maps of the first text. - is standard input")->type_name("PATH");
+  parser.add_option("--file", o->file, "texts to show, one per line, 64 MiB at most: the terminal, the page and the arrays have the maps of each; empty lines are left out; - is standard input")->type_name("PATH");
+  parser.add_option("--texts", o->measured, "texts to measure and not to show, one per line: what each head does over all of them, the mean and the spread of each measure, and the heads that it names. With -o the page opens with a scatter of all heads, measure against measure; without --text and --file it has the maps of the first text. - is standard input")->type_name("PATH");
   parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads, pooled to blocks where the texts are too long for every pair; - is standard output")
       ->type_name("PATH");
   add_value(parser, "--lang", &o->language, read_language, "en|zh", "language of the page: English or Chinese (default: what the reader's browser prefers)");
@@ -469,9 +459,9 @@ Subcommand declare_view(Parser& parser) {
           "attention weights row by row (times the norms, with the weighting norm); non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
           "them.\n\n"
           "Images: resized and normalised as the model's preprocessor_config.json says. Without -o and --json the terminal shows what the class token reads in each "
-          "patch. Arrays: pixels [3,height,width], attentions, hidden, and those of pooled, logits and embedding that the model has. JSON: images: [{path, map, pooled, "
+          "patch. Arrays: pixels [3,height,width], attentions, with --weighting norm value_norms, hidden, and those of pooled, logits and embedding that the model has. JSON: images: [{path, map, pooled, "
           "embedding, similarity, logits, label}] in place of texts, and text. A model with an image encoder and a text encoder also takes one --text: the page then has a tab for the text and one for the image, "
-          "further arrays are text_ids, text_attentions and text_embedding, and similarity is CLIP's logits_per_image.\n\n"
+          "further arrays are text_ids, text_attentions, text_embedding and, with --weighting norm, text_value_norms, and similarity is CLIP's logits_per_image.\n\n"
           "A decoder has no embedding; row t of its map is what a head read to choose the token after t. `generated` and segment 1 are the tokens that the decoder wrote with --generate.\n\n"
           "Of an encoder-decoder the encoder's map is shown; with --generate, the map is what the decoder read of the text: the map's rows are target_tokens, the start token first, and row t is what a head "
           "read to choose the token after t. Further arrays: target_ids [T], cross_attentions [layers,heads,T,S], target_attentions [layers,heads,T,T]; the metadata of .safetensors has `targets`. JSON has "

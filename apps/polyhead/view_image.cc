@@ -48,7 +48,7 @@ class Viewed {
     for (const std::string& path : o_.images) {
       const Tensor image = io::read_image(path);
       SeenImage seen = see_image(encoder_, processor_, path, image, o_.page.empty() ? nullptr : &budget, has_norms(), &workspace_);
-      const Tensor map = chosen_map(o_.by_norms ? norm_weighted(seen.attentions, seen.value_norms) : seen.attentions, choice_);
+      const Tensor map = chosen_map(seen.attentions, o_.by_norms ? seen.value_norms.view() : ConstTensorView(), choice_);
       if (o_.json) list.push_back(to_json(seen, map));
       if (o_.page.empty() && !o_.json) draw(seen, map);
       seen_.push_back(std::move(seen));
@@ -88,8 +88,8 @@ class Viewed {
       for (std::int64_t i = 1; i <= count; ++i) names.push_back(cat(i));
       return names;
     };
-    const Tensor shown = o_.by_norms ? in_units_of_largest(patches) : Tensor::copy_of(patches);
-    append(text, render({.weights = shown, .rows = numbered(c.rows()), .columns = numbered(c.columns())}, width, colour_of_stdout()));
+    const Tensor scaled = o_.by_norms ? in_units_of_largest(patches) : Tensor();
+    append(text, render({.weights = scaled ? scaled.view() : patches.view(), .rows = numbered(c.rows()), .columns = numbered(c.columns())}, width, colour_of_stdout()));
     print(text);
   }
 
@@ -110,16 +110,16 @@ class Viewed {
     if (!o_.arrays.empty()) {
       std::vector<io::NamedView> arrays;
       Json paths = Json::array();
+      const Tensor none;
       for (std::size_t i = 0; i < seen_.size(); ++i) {
         const SeenImage& seen = seen_[i];
-        const Tensor none;
         const std::pair<const char*, const Tensor*> all[] = {{"pixels", &seen.pixels}, {"attentions", &seen.attentions}, {"value_norms", o_.by_norms ? &seen.value_norms : &none}, {"hidden", &seen.hidden}, {"pooled", &seen.pooled}, {"logits", &seen.logits}, {"embedding", &seen.embedding}};
         for (const auto& [name, tensor] : all)
           if (*tensor) arrays.push_back({cat(name, seen_.size() == 1 ? std::string() : cat("_", i)), *tensor});
         paths.push_back(seen.name);
       }
       if (text_) {
-        const std::pair<const char*, const Tensor*> of_text[] = {{"text_ids", &text_->run.ids}, {"text_attentions", &text_->run.attentions}, {"text_embedding", &text_->run.embedding}};
+        const std::pair<const char*, const Tensor*> of_text[] = {{"text_ids", &text_->run.ids}, {"text_attentions", &text_->run.attentions}, {"text_value_norms", o_.by_norms ? &text_->run.value_norms : &none}, {"text_embedding", &text_->run.embedding}};
         for (const auto& [name, tensor] : of_text)
           if (*tensor) arrays.push_back({name, *tensor});
       }
@@ -142,8 +142,7 @@ class Viewed {
     std::vector<std::string> names;
     for (const SeenImage& seen : seen_) names.push_back(std::filesystem::path(seen.name).filename().string());
     viewer::Page page = page_frame(names, o_.model, o_.language, o_.vector_megabytes);
-    page.start = start_of_images(c);
-    if (o_.by_norms) page.start += "&weighting=norm";
+    page.start = address(start_of_images(c), o_.by_norms);
     std::vector<Tensor> shown;
     for (const SeenImage& seen : seen_) shown.push_back(shown_pixels(c, seen));
     for (std::size_t i = 0; i < seen_.size(); ++i) {

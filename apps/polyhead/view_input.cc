@@ -66,9 +66,9 @@ bool has(const fs::path& directory, std::string_view name) {
   return name == "model.safetensors" && fs::exists(directory / "model.safetensors.index.json", ignored);
 }
 
-std::string which(const std::vector<InputText>& texts, std::size_t index) {
-  if (texts.size() == 1) return "the text";
-  return texts[index].line > 0 ? cat("line ", texts[index].line) : cat("text ", index + 1);
+std::string which(const std::vector<InputText>& texts, std::size_t index, std::string_view list) {
+  const std::string text = texts.size() == 1 ? "the text" : texts[index].line > 0 ? cat("line ", texts[index].line) : cat("text ", index + 1);
+  return list.empty() ? text : cat(text, " of ", list);
 }
 
 }  // namespace
@@ -195,31 +195,31 @@ models::TokenizedText tokenize(const models::SentenceModel& model, const std::st
 }
 
 std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,
-                                            const std::vector<InputText>& texts, bool truncate, std::string_view remedy) {
+                                            const std::vector<InputText>& texts, bool truncate, std::string_view remedy, std::string_view list) {
   std::vector<models::TokenizedText> result;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     // Refuse a text that is far too long before it is split into tokens, because splitting megabytes takes long.
     const std::size_t bytes = texts[i].both().size(), allowed = static_cast<std::size_t>(std::max<std::int64_t>(longest.value_or(0), 0)) * kMaxBytesOfToken;
     if (allowed > 0 && !truncate && bytes > allowed)
-      fail(ErrorCode::invalid_argument, which(texts, i), " has ", byte_size(bytes), "; the model takes at most ", *longest, " tokens, and ", byte_size(allowed), " of text; ", remedy);
+      fail(ErrorCode::invalid_argument, which(texts, i, list), " has ", byte_size(bytes), "; the model takes at most ", *longest, " tokens, and ", byte_size(allowed), " of text; ", remedy);
     try {
       result.push_back(tokenizer(texts[i]));
     } catch (const Error& error) {
-      if (texts.size() == 1) throw;
-      throw Error(error.code(), cat(which(texts, i), ": ", error.what()));
+      if (texts.size() == 1 && list.empty()) throw;
+      throw Error(error.code(), cat(which(texts, i, list), ": ", error.what()));
     }
     const models::TokenizedText& tokens = result.back();
     const std::int64_t length = static_cast<std::int64_t>(tokens.ids.size()) + tokens.dropped_tokens, positions = longest.value_or(0);
     if (tokens.dropped_tokens > 0 && !truncate)
-      fail(ErrorCode::invalid_argument, which(texts, i), " has ", length, " tokens; the model takes at most ", positions, "; ", remedy);
+      fail(ErrorCode::invalid_argument, which(texts, i, list), " has ", length, " tokens; the model takes at most ", positions, "; ", remedy);
     if (tokens.replaced_bytes > 0)
-      print_note(cat(counted(tokens.replaced_bytes, "byte"), " of ", which(texts, i), tokens.replaced_bytes == 1 ? " is" : " are",
+      print_note(cat(counted(tokens.replaced_bytes, "byte"), " of ", which(texts, i, list), tokens.replaced_bytes == 1 ? " is" : " are",
                " not UTF-8 and read as U+FFFD"));
     if (!tokens.unknown.empty())
-      print_note(cat(tokens.unknown.size(), " of ", counted(tokens.ids.size(), "token"), " of ", which(texts, i),
+      print_note(cat(tokens.unknown.size(), " of ", counted(tokens.ids.size(), "token"), " of ", which(texts, i, list),
                      tokens.unknown.size() == 1 ? " is" : " are", " unknown to this model"));
     if (tokens.dropped_tokens > 0)
-      print_note(cat(which(texts, i), " has ", length, " tokens; the model takes ", positions, ", so ", tokens.dropped_tokens, " at the end ",
+      print_note(cat(which(texts, i, list), " has ", length, " tokens; the model takes ", positions, ", so ", tokens.dropped_tokens, " at the end ",
                tokens.dropped_tokens == 1 ? "is" : "are", " left out"));
   }
   return result;
@@ -238,7 +238,7 @@ HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int
   return {.layer = layer, .head = head, .layers = layers, .heads = heads};
 }
 
-Tensor chosen_map(const Tensor& attentions, const HeadChoice& choice) {
+Tensor chosen_map(const Tensor& attentions, ConstTensorView norms, const HeadChoice& choice) {
   const ConstTensorView all = attentions.view();
   const std::int64_t first_layer = choice.layer.value_or(0), last_layer = choice.layer ? first_layer + 1 : choice.layers;
   const std::int64_t first_head = choice.head.value_or(0), last_head = choice.head ? first_head + 1 : choice.heads;
@@ -246,19 +246,14 @@ Tensor chosen_map(const Tensor& attentions, const HeadChoice& choice) {
   std::vector<double> sum(static_cast<std::size_t>(all.extent(2) * all.extent(3)));
   for (std::int64_t l = first_layer; l < last_layer; ++l) {
     for (std::int64_t n = first_head; n < last_head; ++n) {
-      const Tensor one = Tensor::copy_of(all.select(0, l).select(0, n), DType::f64);
+      Tensor one = Tensor::copy_of(all.select(0, l).select(0, n), DType::f64);
+      if (norms) nn::weight_by_norms(norms.select(0, l).slice(0, n, n + 1), one.view().unsqueeze(0));
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += one.data<double>()[i];
     }
   }
   for (double& x : sum) x /= count;
   const ConstTensorView mean(sum.data(), {all.extent(2), all.extent(3)});
   return Tensor::copy_of(mean, DType::f32);
-}
-
-Tensor norm_weighted(const Tensor& attentions, const Tensor& norms) {
-  Tensor map = Tensor::copy_of(attentions);
-  nn::weight_by_norms(norms, map);
-  return map;
 }
 
 namespace {

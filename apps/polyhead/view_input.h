@@ -55,9 +55,9 @@ std::vector<std::string> words_of(const std::string& text, const models::Tokeniz
 std::int64_t find_token(std::string_view option, std::string_view what, const std::string& given, const std::vector<std::string>& words, const std::vector<std::string>& spelled);
 
 // The tokens of every text, by a tokenizer that drops what exceeds the longest text. Notes on stderr say what was replaced or left out. Error if a text is too long and `truncate` is not set;
-// its message ends in `remedy`.
+// its message ends in `remedy`. list: the option that gave the texts, if the messages have to name it.
 std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,
-                                            const std::vector<InputText>& texts, bool truncate, std::string_view remedy = "--truncate leaves out the end");
+                                            const std::vector<InputText>& texts, bool truncate, std::string_view remedy = "--truncate leaves out the end", std::string_view list = {});
 // The tokens of one text for an encoder. Error if the text is too long.
 models::TokenizedText tokenize(const models::SentenceModel& model, const std::string& text);
 
@@ -75,12 +75,10 @@ struct HeadChoice {
 HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int64_t> head, bool mean, std::int64_t layers,
                        std::int64_t heads);
 
-// The chosen map [T,S] in float32. attentions: [L,N,T,S], floating.
-Tensor chosen_map(const Tensor& attentions, const HeadChoice& choice);
+// The chosen map [T,S] in float32, of attentions [L,N,T,S], floating. norms: of the values [L,N,S], for a norm-weighted map (Kobayashi et al. 2020); empty for attention weights.
+Tensor chosen_map(const Tensor& attentions, ConstTensorView norms, const HeadChoice& choice);
 
 inline constexpr std::string_view kNormWeighted = "attention weights times the norms of the transformed values";
-// The norm-weighted maps [L,N,T,S] (Kobayashi et al. 2020): attentions [L,N,T,S] times norms [L,N,S].
-Tensor norm_weighted(const Tensor& attentions, const Tensor& norms);
 // A map divided by its largest element, for drawings in percent, and this element as text. Of a map without an element above 0, a copy.
 Tensor in_units_of_largest(const Tensor& map);
 std::string largest_text(const Tensor& map);

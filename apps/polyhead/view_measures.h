@@ -12,7 +12,7 @@ namespace polyhead::app {
 // For each measure the heads with the largest means, and the heads that it names.
 std::string describe(const viewer::MeasuredTexts& measured, std::size_t width);
 
-// {texts, tokens, layers, heads, values: {measure: [[layer][head] {mean, spread, texts, held, named}]}}
+// {texts, tokens: [shortest, longest], values: {measure: [[layer][head] {mean, spread, texts, held, named}]}}
 Json to_json(const viewer::MeasuredTexts& measured);
 
 }  // namespace polyhead::app

@@ -11,13 +11,14 @@
 #include "options.h"
 #include "polyhead/models/any_text_model.h"
 #include "image_page.h"
+#include "measure_texts.h"
 #include "polyhead/models/image_processor.h"
 #include "run_page.h"
 
 namespace polyhead::python {
 namespace {
 
-// Attention maps: one array [layers, heads, T, S], or a list with an array [heads, T, S] for each layer. Arrays may come from any package and have any
+// Attention maps: one array [layers, heads, T, S], or a list with an array [heads, T, S] for each layer. Norms of values likewise, without T. Arrays may come from any package and have any
 // floating dtype.
 struct Maps {
   explicit Maps(nb::handle source, const char* name = "source") {
@@ -32,7 +33,9 @@ struct Maps {
       if (!is_floating(layers.back().view().dtype())) throw nb::type_error(text(name, " must be a list of floating arrays").c_str());
     }
     const TensorView& first = layers.front().view();
-    stacked = Tensor(DType::f32, {std::ssize(layers), first.extent(0), first.extent(1), first.extent(2)});
+    Shape shape{std::ssize(layers)};
+    for (const std::int64_t extent : first.shape()) shape.push_back(extent);
+    stacked = Tensor(DType::f32, shape);
     for (std::size_t i = 0; i < layers.size(); ++i) copy(layers[i].view(), stacked.view().select(0, static_cast<std::int64_t>(i)));
     view = stacked.view();
   }
@@ -99,25 +102,16 @@ viewer::Text read_set(nb::handle object, Kept& kept) {
   if (vectors.size() > 0) set.vectors = viewer::HeadVectors{.q = given("q"), .k = given("k"), .v = given("v"), .bias = given("bias"), .attend = given("attend")};
   if (vectors.contains("scale")) set.vectors->scale = read_number(vectors["scale"], "scale");
   if (const nb::object norms = object["value_norms"]; !norms.is_none()) {
-    kept.arrays.push_back(Array::required(norms, "value_norms"));
-    set.value_norms = kept.arrays.back().view();
+    set.value_norms = kept.maps.emplace_back(norms, "value_norms").view;
   }
   for (const nb::handle one : object["without"]) set.without.push_back({nb::cast<std::int64_t>(one[0]), nb::cast<std::int64_t>(one[1]), read_number(one[2], "without")});
   for (const nb::handle tab : object["tabs"]) set.tabs.push_back(read_set(tab, kept));
   return set;
 }
 
-// Returns true for norm-weighted maps.
-bool read_weighting(nb::handle given) {
-  constexpr Choices<bool, 2> kWeightings{{{"attention", false}, {"norm", true}}};
-  return choice("weighting", read_word(given, "weighting"), kWeightings);
-}
-
-constexpr const char* kNormAddress = "#weighting=norm";  // opens a page with norm-weighted maps
-
-std::string page(nb::handle texts, nb::handle title, nb::handle language, nb::handle values, nb::handle measure, nb::handle start) {
+std::string page(nb::handle texts, nb::handle title, nb::handle language, nb::handle values, nb::handle measure, nb::handle by_norms) {
   Kept kept;
-  viewer::Page page{.title = read_word(title, "title"), .start = read_word(start, "start"), .language = read_language(language), .vector_megabytes = read_number(values, "values")};
+  viewer::Page page{.title = read_word(title, "title"), .start = app::address("", read_flag(by_norms, "weighting")), .language = read_language(language), .vector_megabytes = read_number(values, "values")};
   if (!measure.is_none()) page.without_measure = {.name = read_word(measure[0], "without_measure"), .measured_in = read_word(measure[1], "without_measure")};
   for (const nb::handle text : texts) page.texts.push_back(read_set(text, kept));
   return without_gil([&] { return viewer::render(page); });
@@ -133,7 +127,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   if (pair && texts.size() != 1) {
     throw nb::value_error(text("pair is the second part of one text; there are ", texts.size(), " texts").c_str());
   }
-  const bool by_norms = read_weighting(weighting);
+  const bool by_norms = read_flag(weighting, "weighting");
   const bool truncate = read_flag(truncate_flag, "truncate");
   const viewer::Language language = read_language(language_name);
   const double values = read_number(megabytes, "values");
@@ -163,11 +157,17 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
     if (by_norms) {
       if (const auto pooled = std::ranges::find_if(sides, [](std::int64_t side) { return side != 0; }); pooled != sides.end())
         fail(ErrorCode::unsupported, "weighting is 'norm', and text ", pooled - sides.begin() + 1, " is so long that the page has pooled maps, which are not norm-weighted; give a shorter text");
-      page.start = kNormAddress;
     }
+    page.start = app::address(measured.empty() ? "" : app::kScatter, by_norms);
     std::vector<models::TokenizedText> measured_tokens;
-    for (const std::string& text : measured) measured_tokens.push_back(model->tokenize(text, std::nullopt, when_too_long, 0));
-    if (!measured.empty()) page.measured = app::measure_texts(*model, std::move(measured_tokens)), page.start = by_norms ? "#heads=scatter&weighting=norm" : "#heads=scatter";
+    for (std::size_t i = 0; i < measured.size(); ++i) {
+      try {
+        measured_tokens.push_back(model->tokenize(measured[i], std::nullopt, when_too_long, 0));
+      } catch (const Error& error) {
+        throw Error(error.code(), cat("texts[", i, "]: ", error.what()));
+      }
+    }
+    if (!measured.empty()) page.measured = app::measure_texts(*model, std::move(measured_tokens));
     for (std::size_t i = 0; i < texts.size(); ++i) {
       const std::int64_t numbers = sizes.head_vectors * (lengths[i] + generate);  // the count of numbers in q, k and v
       const bool fits = sides[i] == 0 && budget.take(numbers);
@@ -190,7 +190,7 @@ std::string image_page(nb::handle source, nb::handle image_list, nb::handle name
   for (const nb::handle image : image_list) images.push_back(Array::required(image, "image"));
   const std::vector<std::string> called = read_words(names, "text");
   const std::optional<std::string> text = read_optional_word(text_object, "text");
-  const bool by_norms = read_weighting(weighting);
+  const bool by_norms = read_flag(weighting, "weighting");
   viewer::VectorBudget budget(read_number(megabytes, "values"));
   viewer::Page page{.title = read_word(title, "title"), .language = read_language(language_name), .vector_megabytes = read_number(megabytes, "values")};
   return without_gil([&] {
@@ -214,8 +214,7 @@ std::string image_page(nb::handle source, nb::handle image_list, nb::handle name
       page.texts.push_back(app::image_text(encoder.config, seen[i], shown[i]));
       if (beside) app::show_text_beside(*beside, seen[i], page.texts.back());
     }
-    page.start = app::start_of_images(encoder.config);
-    if (by_norms) page.start += "&weighting=norm";
+    page.start = app::address(app::start_of_images(encoder.config), by_norms);
     return viewer::render(page);
   });
 }
@@ -224,7 +223,7 @@ std::string image_page(nb::handle source, nb::handle image_list, nb::handle name
 
 void bind_viewer(nb::module_& m) {
   m.attr("most_attention_weights") = viewer::kMaxAttentionWeights;
-  m.def("page", &page, any("texts"), any("title"), any("lang"), any("values"), any("without_measure"), any("start"));
+  m.def("page", &page, any("texts"), any("title"), any("lang"), any("values"), any("without_measure"), any("weighting"));
   m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"), any("values"), any("without"), any("generate"), any("weighting"), any("texts"));
   m.def("image_page", &image_page, any("source"), any("images"), any("names"), any("text"), any("title"), any("lang"), any("values"), any("weighting"));
 }

@@ -127,7 +127,7 @@ def view(
     check_weighting(weighting)
     check_measure(annotations.without_measure, without, is_model)
     check_pooling(size.pooling)
-    check_texts(texts, is_model, image is not None, call)
+    check_texts(texts, is_model, text is not None, image is not None, call)
     if text is None and texts is not None:
         text = texts[0]
     if not is_model:
@@ -141,8 +141,7 @@ def view(
         if weighting == "norm" and computation.value_norms is None:
             missing = "polyhead.capture records attention weights and no values" if isinstance(source, Capture) else "source has attention weights and no values"
             raise ValueError(f"weighting is 'norm', and {missing}; give computation=Computation(value_norms=polyhead.value_norms(v, output_weight))")
-        start = "#weighting=norm" if weighting == "norm" else ""
-        page = Page(_core.page(_texts(arguments), "polyhead" if title is None else title, lang, size.vector_megabytes, annotations.without_measure, start))
+        page = Page(_core.page(_texts(arguments), "polyhead" if title is None else title, lang, size.vector_megabytes, annotations.without_measure, weighting == "norm"))
     else:
         _refuse_weights(arguments)
         page = Page(_image_page(arguments, call, title, lang, size, weighting) if image is not None else _text_page(arguments, texts, call, title, lang, size, weighting))
@@ -202,12 +201,12 @@ def _image_page(arguments: MapArguments, call: ModelCall, title: str | None, lan
         raise ValueError("text is a list, and image is given; together with images, give one text, to a model with an image encoder and a text encoder (CLIP, SigLIP)")
     images = images_of_model(arguments.image)
     names = ["image"] if len(images) == 1 else [f"image {place + 1}" for place in range(len(images))]
-    return _core.image_page(arguments.source, images, names, arguments.text, names[0] if title is None else title, lang, size.vector_megabytes, weighting)
+    return _core.image_page(arguments.source, images, names, arguments.text, names[0] if title is None else title, lang, size.vector_megabytes, weighting == "norm")
 
 
 def _text_page(arguments: MapArguments, measured: Sequence[str] | None, call: ModelCall, title: str | None, lang: str | None, size: PageSize, weighting: str) -> str:
     texts = [arguments.text] if isinstance(arguments.text, str) else arguments.text
-    return _core.model_page(arguments.source, texts, call.pair, title, call.truncate, lang, size.vector_megabytes, heads_off(arguments.without), call.generate, weighting, measured)
+    return _core.model_page(arguments.source, texts, call.pair, title, call.truncate, lang, size.vector_megabytes, heads_off(arguments.without), call.generate, weighting == "norm", measured)
 
 
 def _texts(arguments: MapArguments) -> list[dict[str, Any]]:

@@ -55,7 +55,8 @@ class Computation(NamedTuple):
         pair_bias: what was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without it.
         progress: without source: as in `maps`.
         value_norms: ``[layers, heads, S]``, for a batch ``[layers, B, heads, S]``, as `value_norms` computes them from v and the output projection: the page then
-            has a switch to norm-weighted maps, each attention weight times the norm of its key (Kobayashi et al. 2020).
+            has a switch to norm-weighted maps, each attention weight times the norm of its key (Kobayashi et al. 2020). Not together with gate: the gate of a query
+            multiplies the values too, so that a key has no one norm.
 
     Raises:
         ValueError, TypeError: raised by the call of `view`, for fields that do not fit.
@@ -161,7 +162,7 @@ def check_weighting(weighting: object) -> None:
         raise ValueError(f"weighting is {weighting!r}; it must be 'attention' or 'norm'")
 
 
-def check_texts(texts: object, is_model: bool, has_image: bool, call: ModelCall) -> None:
+def check_texts(texts: object, is_model: bool, has_text: bool, has_image: bool, call: ModelCall) -> None:
     """Raises ValueError or TypeError for `view`'s texts, over which heads are measured, if they are no list of str or if something else that is given excludes them."""
     if texts is None:
         return
@@ -169,12 +170,17 @@ def check_texts(texts: object, is_model: bool, has_image: bool, call: ModelCall)
         raise TypeError(f"texts is of type {type(texts).__name__}; it must be a list of str")
     if not texts:
         raise ValueError("texts is empty; give at least one text to measure the heads on, or leave it out")
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"texts[{place}] is of type {type(text).__name__}; it must be a str")
     if not is_model:
         raise ValueError("texts is for a model, which measures its heads on them, and source is not the folder of one")
     if has_image:
         raise ValueError("texts: heads are measured on texts, and image is given; leave one of the two out")
     if call.generate:
         raise ValueError(f"texts measures heads on the given texts; it cannot be combined with generate = {call.generate}")
+    if call.pair is not None and not has_text:
+        raise ValueError("pair is the second part of text, which is not given; texts are measured without a second part")
 
 
 def check_vector_megabytes(megabytes: object) -> None:

@@ -404,16 +404,21 @@ def _norms(norms: Any, place: int, batch: int | None) -> Any:
     """The norms [layers, heads, S] of one text."""
     if norms is None:
         return None
-    import numpy as np
-
-    layers = norms if isinstance(norms, (list, tuple)) else [norms]
+    kinds = "[layers, heads, S], or a list of layers; for several texts [layers, B, heads, S]"
+    listed = isinstance(norms, (list, tuple))
+    layers = list(norms) if listed else [norms]
+    if other := [layer for layer in layers if not _has_shape(layer)]:
+        raise TypeError(f"value_norms {'has a layer' if listed else 'is'} of type {type(other[0]).__name__}; it must be {kinds}")
     _refuse_gradients(layers, "value_norms")
-    array = np.stack([np.asarray(layer) for layer in norms]) if isinstance(norms, (list, tuple)) else np.asarray(norms)
+    shapes = [_shape(layer) for layer in layers]
+    if any(shape != shapes[0] for shape in shapes) or not layers:
+        raise ValueError(f"value_norms is a list of {', '.join(map(str, shapes)) or 'no layers'}; its layers must have one shape")
     if batch is None:
-        return array
-    if array.ndim != 4 or array.shape[1] != batch:
-        raise ValueError(f"value_norms is {list(array.shape)}; for {batch} texts it must be [layers, B, heads, S]")
-    return array[:, place]
+        return layers if listed else norms
+    whole = [len(layers), *shapes[0]] if listed else shapes[0]
+    if len(whole) != 4 or whole[1] != batch:
+        raise ValueError(f"value_norms is {whole}; for {batch} texts it must be [layers, B, heads, S]")
+    return [layer[place] for layer in layers] if listed else norms[:, place]
 
 
 def _require_pair_bias(pair_bias: Any, values: Any) -> None:

@@ -12,12 +12,24 @@ namespace {
 constexpr const char* kNorms = "value_norms";
 constexpr std::int64_t kBlock = 64;  // keys whose transformed values are in memory at once
 
-// Flattens the leading dimensions: [*,...] -> [B,...], with the last `kept` dimensions as they are. A copy, because any strides are allowed.
-Tensor flat(ConstTensorView view, int kept, DType dtype) {
-  Shape shape{numel(view.shape().first(view.rank() - kept))};
-  for (int i = view.rank() - kept; i < view.rank(); ++i) shape.push_back(view.extent(i));
-  Tensor copied = Tensor::copy_of(view, dtype);
-  return Tensor::share(copied.view().reshape(shape), copied.owner());
+// Moves `place` to the next element of an array of this shape, row by row. Returns false after the last one.
+bool advance(Shape& place, const Shape& shape) {
+  for (int i = place.size(); i-- > 0;) {
+    if (++place[i] < shape[i]) return true;
+    place[i] = 0;
+  }
+  return false;
+}
+
+template <class View>
+View at(View view, const Shape& place) {
+  for (int i = 0; i < place.size(); ++i) view = view.select(0, place[i]);
+  return view;
+}
+
+Shape first_place(Shape shape) {
+  for (int i = 0; i < shape.size(); ++i) shape[i] = 0;
+  return shape;
 }
 
 template <class T>
@@ -49,34 +61,32 @@ void value_norms(ConstTensorView v, const Linear& output, TensorView out, const 
   require_no_overlap(kNorms, {"out", out}, {{"v", v}, {"weight", output.weight}});
   const bool precise = v.dtype() == DType::f64 || (projects && output.weight.dtype() == DType::f64);
   const DType dtype = precise ? DType::f64 : DType::f32;
-  const Tensor values = flat(v, 3, dtype);
-  const std::int64_t batch = values.extent(0);
-  Tensor norms(DType::f64, {batch, heads, keys});
+  const Shape lead = v.shape().first(v.rank() - 3);
+  if (numel(lead) == 0) return;
   for (std::int64_t n = 0; n < heads; ++n) {
     const std::int64_t head = n / (heads / shared), out_width = projects ? output.out_width() : width;
     const Tensor weight = projects ? Tensor::copy_of(output.weight.view().slice(1, n * width, (n + 1) * width), dtype) : Tensor();
-    for (std::int64_t b = 0; b < batch; ++b) {
-      const ConstTensorView of_head = values.view().select(0, b).select(0, head);
+    Shape place = first_place(lead);
+    do {
+      const ConstTensorView of_head = at(v, place).select(0, head);
+      const TensorView norms = at(out, place).select(0, n);
       for (std::int64_t first = 0; first < keys; first += kBlock) {
-        const ConstTensorView rows = of_head.slice(0, first, std::min(keys, first + kBlock));
-        Tensor transformed(dtype, {rows.extent(0), out_width});
-        if (projects) {
-          cpu::gemm({.a = rows, .b = weight.view().transpose(0, 1), .c = transformed}, options.executor, options.workspace);
-        } else {
-          copy(rows, transformed);
-        }
-        for (std::int64_t s = 0; s < rows.extent(0); ++s) norms.data<double>()[(b * heads + n) * keys + first + s] = norm_of_row(transformed, s, out_width);
+        const std::int64_t last = std::min(keys, first + kBlock);
+        const Tensor rows = Tensor::copy_of(of_head.slice(0, first, last), dtype);  // a copy, because gemm takes neither any dtype nor any strides
+        Tensor transformed = projects ? Tensor(dtype, {last - first, out_width}) : Tensor(), block(DType::f64, {last - first});
+        if (projects) cpu::gemm({.a = rows, .b = weight.view().transpose(0, 1), .c = transformed}, options.executor, options.workspace);
+        for (std::int64_t s = 0; s < last - first; ++s) block.data<double>()[s] = norm_of_row(projects ? transformed : rows, s, out_width);
+        copy(block, norms.slice(0, first, last));
       }
-    }
+    } while (advance(place, lead));
   }
-  copy(norms.view().reshape(expected), out);
 }
 
 void value_norms(std::span<const MultiHeadAttention* const> layers, ConstTensorView v, TensorView out, const RunOptions& options) {
   require(v && out && v.rank() >= 4 && out.rank() >= 3 && v.extent(0) == std::ssize(layers) && out.extent(0) == std::ssize(layers), kNorms, ": v is ", v.shape(), " and out ", out.shape(), " for ", layers.size(),
           " layers; they must be [L,*,K,S,V] and [L,*,N,S]");
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    require(layers[i]->config.gate == Gate::none, kNorms, ": layer ", i, " has a gate, which multiplies each query's values by other numbers, so that a key has no one norm; layers without a gate have");
+    require(layers[i]->config.gate == Gate::none, kNorms, ": layer ", i, " has a gate, which multiplies each query's values by other numbers, so that a key has no one norm; use layers without a gate");
     const auto at = static_cast<std::int64_t>(i);
     value_norms(v.select(0, at), layers[i]->output, out.select(0, at), options);
   }
@@ -90,27 +100,21 @@ void weight_by_norms(ConstTensorView norms, TensorView map) {
   require_shape(kOperation, {"norms", norms}, expected);
   require(is_floating(norms.dtype()), kOperation, ": norms is ", norms.dtype(), "; it must be floating");
   require_no_overlap(kOperation, {"map", map}, {{"norms", norms}});
-  const Tensor factors = flat(norms, 1, DType::f64);
-  const std::int64_t heads = factors.extent(0), rows = map.extent(-2), keys = map.extent(-1);
-  // Row by row, so that a map [*,N,T,S] is never held twice.
-  Shape lead = map.shape().first(map.rank() - 2), place = lead;
-  for (int i = 0; i < place.size(); ++i) place[i] = 0;
-  for (std::int64_t head = 0; head < heads; ++head) {
-    TensorView one = map;
-    for (int i = 0; i < place.size(); ++i) one = one.select(0, place[i]);
-    const double* const factor = factors.data<double>() + head * keys;
+  const std::int64_t rows = map.extent(-2), keys = map.extent(-1);
+  const Shape lead = map.shape().first(map.rank() - 2);
+  if (numel(lead) == 0) return;
+  Shape place = first_place(lead);
+  do {  // row by row, so that a map [*,N,T,S] is never held twice
+    const Tensor factors = Tensor::copy_of(at(norms, place), DType::f64);
+    const TensorView one = at(map, place);
     for (std::int64_t t = 0; t < rows; ++t) {
       Tensor row = Tensor::copy_of(one.select(0, t), DType::f64);
       double* const p = row.data<double>();
       for (std::int64_t s = 0; s < keys; ++s)
-        if (p[s] != 0) p[s] *= factor[s];
+        if (p[s] != 0) p[s] *= factors.data<double>()[s];
       copy(row, one.select(0, t));
     }
-    for (int i = place.size(); i-- > 0;) {
-      if (++place[i] < lead[i]) break;
-      place[i] = 0;
-    }
-  }
+  } while (advance(place, lead));
 }
 
 }  // namespace polyhead::nn

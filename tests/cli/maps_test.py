@@ -81,8 +81,14 @@ class Maps(ProgramTest):
             self.assertNotIn("attention_weights", found)
             self.assert_is(found["value_norms"], (BATCH, HEADS, QUERIES), norms)
             self.assert_is(found["norm_weighted_map"], (BATCH, HEADS, 2, 2), [[[[self.p[b][n][t][s] * norms[b][n][s] for s in (3, 0)] for t in (4, 1)] for n in range(HEADS)] for b in range(BATCH)])
-        out = self.folder / "no.npz"
-        self.fails(2, "maps", "--tensors", file, "-o", out, "--weighting", "norm", "--key-sums", mentions=["--weighting norm is for the attention weights"])
+        out, other = self.folder / "no.npz", self.folder / "other.safetensors"
+        for keys in (QUERIES + 1, QUERIES - 1):
+            save_safetensors(other, self.tensors | {"v": numbers(BATCH, KV_HEADS, keys, values), "output_weight": weight})
+            self.fails(1, "maps", "--tensors", other, "-o", out, "--weighting", "norm", "--attention-weights", mentions=[f"v has {keys} keys and k has {QUERIES}"])
+        for command in ("maps", "attend"):  # self.file has neither v nor output_weight, so that the option is refused before anything is computed from them
+            self.fails(2, command, "--tensors", self.file, "-o", out, "--weighting", "norm", "--key-sums", mentions=["--weighting norm is for the attention weights"])
+        save_safetensors(other, self.tensors | {"norm_weighted_map": weight, "value_norms": weight})
+        self.assertEqual(self.succeeds("maps", "--tensors", other, "-o", self.folder / "sums.npz", "--key-sums").stderr, b"")  # results of an earlier call are no mistake
         self.fails(1, "maps", "--tensors", self.file, "-o", out, "--weighting", "norm", "--attention-weights", mentions=["has no tensor 'v'"])
 
     def of_heads(self, f):

@@ -272,6 +272,18 @@ class Classify(ProgramTest):
         self.assertTrue(all(re.fullmatch(r"rating -?\d\.\d\d", answer) for answer in answers.values()), answers)
         self.assertGreater(float(answers[60].split()[1]), 0)
 
+    def run_fails(self, *arguments):
+        """Runs the program, which must fail after it has printed what it trains, but no step. Returns what it wrote to stderr."""
+        result = subprocess.run([BINARY, *arguments], env=environment(), capture_output=True)
+        self.assertEqual(result.returncode, 1, result.stderr.decode())
+        self.assertNotIn(b"step 1", result.stdout + result.stderr)
+        return result.stderr.decode()
+
+    def resumed(self, command, *options, mentions):
+        told = self.run_fails(*command, "--resume", *options)
+        for word in mentions:
+            self.assertIn(word, told)
+
     def test_snapshots_do_not_change_the_training_and_survive_a_stop(self):
         write_opinions(self.data)
         self.train("--steps", "30")
@@ -279,20 +291,71 @@ class Classify(ProgramTest):
         other = self.folder / "other"
         command = ["train", "classify", "--data", self.data, "-o", other, "--steps", "30", "--snapshots", "3", "--text", "its lovely sound"]
         with subprocess.Popen([BINARY, *command, "--json"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-            while running.poll() is None and not (other / "snapshots" / "8").exists():
+            while running.poll() is None and not (other / "learning.snapshots" / "8").exists():
                 pass
             running.send_signal(signal.SIGINT)
             running.communicate()
         self.assertNotEqual(running.returncode, 0, "the run ended before the signal arrived")
         asked = "its lovely sound"
-        told = self.succeeds("try", "sentiment", asked, "--model", other / "snapshots" / "8", "-o", self.folder / "eight.html", "--json")
+        told = self.succeeds("try", "sentiment", asked, "--model", other / "learning.snapshots" / "8", "-o", self.folder / "eight.html", "--json")
         eight = {one["name"]: one["weights"] for one in self.page_data(self.folder / "eight.html")["texts"]}
+        ours = other / "learning.snapshots"
+        self.assertEqual(json.loads((ours / "run.json").read_text())["steps"], [0, 8, 30])
+        self.resumed([word if word != "3" else "4" for word in command], mentions=["begun with another --snapshots", "[0,8,30]"])
+        self.resumed(command, "--text", "lovely " * 2000, mentions=["text has"])
+        moved = (ours / "run.json").rename(self.folder / "run.json")
+        self.resumed(command, mentions=["begun without --snapshots"])
+        (ours / "run.json").write_text(moved.read_text().replace("seed 1", "seed 2"))
+        self.resumed(command, mentions=["is of another run", "seed 2"])
+        moved.rename(ours / "run.json")
         self.succeeds(*command, "--resume")
+        self.assertFalse(ours.exists())
         found = [one for one in self.page_data(other / "learning.html")["texts"] if one["step"] == 8]
         self.assertEqual({one["name"]: one["weights"] for one in found}, eight)  # the page has the maps of the model at that step
         self.assertEqual(found[0]["answer"], f"rating {json.loads(told.stdout)['rating']:.2f}")
         self.assertEqual((other / "model.safetensors").read_bytes(), before)
         self.assertEqual(sorted({one["step"] for one in self.page_data(other / "learning.html")["texts"]}), [0, 8, 30])
+
+    def test_a_missing_snapshot_is_noted(self):
+        write_opinions(self.data)
+        ours = self.model / "learning.snapshots"
+        command = ["train", "classify", "--data", self.data, "-o", self.model, "--steps", "200", "--snapshots", "3", "--json"]
+        with subprocess.Popen([BINARY, *command], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+            while running.poll() is None and not (ours / "run.json").exists():
+                pass
+            ours.rename(self.folder / "elsewhere")  # the later snapshots cannot be saved into a file, and the training does not need them
+            ours.write_text("in the way")
+            told = running.communicate()[1].decode()
+        self.assertEqual(running.returncode, 0, told)
+        self.assertIn("there is no snapshot of step 200: ", told)
+        self.assertIn("snapshots; missing: ", told)
+        self.assertTrue((self.model / "model.safetensors").exists())
+        self.assertEqual(ours.read_text(), "in the way")
+
+    def test_folders_of_the_user_are_left_alone(self):
+        write_opinions(self.data)
+        theirs = self.model / "snapshots" / "12"
+        theirs.mkdir(parents=True)
+        (theirs / "photo").write_text("mine")
+        command = ["train", "classify", "--data", self.data, "-o", self.model, "--steps", "3", "--snapshots", "2"]
+        old = self.model / "learning.snapshots" / "7"
+        old.mkdir(parents=True)
+        for name, is_ours in (("photo", False), ("config.json", True)):
+            (old / name).write_text("{}")
+            if not is_ours:
+                self.assertIn("learning.snapshots' has '7', which no run with --snapshots writes", self.run_fails(*command))
+                self.assertTrue((old / name).exists())
+        self.succeeds(*command)
+        self.assertEqual((theirs / "photo").read_text(), "mine")
+        self.assertEqual(sorted(path.name for path in self.model.iterdir()), ["config.json", "learning.html", "merges.txt", "model.safetensors", "snapshots", "terms.txt"])
+        self.assertEqual(sorted({one["step"] for one in self.page_data(self.model / "learning.html")["texts"]}), [0, 3])
+
+    def test_a_page_without_room_is_refused_before_the_first_step(self):
+        write_opinions(self.data)
+        long = "its lovely sound " * 30
+        told = self.run_fails("train", "classify", "--data", self.data, "-o", self.model, "--steps", "4000", "--snapshots", "4000", "--text", long, "--text", long)
+        self.assertIn("a page holds at most 67108864 in all: give fewer snapshots, or fewer or shorter texts", told)
+        self.assertFalse((self.model / "learning.snapshots").exists())
 
     def test_wrong_snapshots_are_refused(self):
         write_opinions(self.data)

@@ -159,7 +159,28 @@ class Json(ViewTest):
         self.succeeds("view", self.model, "--text", FOX, "-o", page)
         self.assertIn('"value_norms":', page.read_text())
         self.fails(2, "view", self.model, "--text", FOX, "--weighting", "norm", "--link", "2,4", mentions=["--link ranks heads by their attention weights"])
+        drawn, over_all = (self.json("--text", FOX, "--weighting", "norm", *chosen)["texts"][0]["map"] for chosen in (["--layer", "0"], ["--mean"]))
+        (_, every), (_, all_norms) = loaded["attentions"], loaded["value_norms"]
+        product = lambda layer, head, t, s: every[((layer * 2 + head) * 12 + t) * 12 + s] * all_norms[(layer * 2 + head) * 12 + s]
+        for t in range(12):
+            for s in range(12):
+                self.assertAlmostEqual(drawn[t][s], sum(product(0, head, t, s) for head in range(2)) / 2, places=5)
+                self.assertAlmostEqual(over_all[t][s], sum(product(layer, head, t, s) for layer in range(2) for head in range(2)) / 4, places=5)
         self.fails(2, "view", self.model, "--text", FOX, "--weighting", "norms", mentions=["--weighting", "did you mean 'norm'"])
+
+    def test_options_of_a_shown_map_are_refused_if_texts_are_only_measured(self):
+        path = self.folder / "measured.txt"
+        path.write_text("the fox\nlazy dog\n")
+        for options in (["--without", "all"], ["--layer", "0"], ["--head", "0"], ["--mean"], ["--weighting", "norm"]):
+            self.fails(2, "view", self.model, "--texts", path, *options, mentions=[options[0], "--texts alone shows none; it needs --text, --file, -o or --arrays"])
+            self.fails(2, "view", self.model, "--texts", path, "--json", *options, mentions=[options[0]])
+            self.succeeds("view", self.model, "--texts", path, "--text", FOX, *options)
+        self.succeeds("view", self.model, "--texts", path, "--weighting", "norm", "--without", "all", "-o", self.folder / "page.html")
+        self.assertIn('"start":"#heads=scatter&weighting=norm"', (self.folder / "page.html").read_text())
+        path.write_text("the fox\n" + "fox " * 300 + "\n")
+        self.fails(1, "view", self.model, "--text", FOX, "--texts", path, mentions=["line 2 of --texts has 302 tokens"])
+        path.write_text("fox " * 300 + "\n")
+        self.fails(1, "view", self.model, "--text", FOX, "--texts", path, mentions=["the text of --texts has 302 tokens"])
 
     def test_numbers_that_json_lacks_are_words_as_everywhere(self):
         tensors = tiny_model.tensors()

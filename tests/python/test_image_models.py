@@ -472,6 +472,12 @@ def test_both_sides_of_clip_are_shown_on_one_page(tmp_path: Path) -> None:
         np.testing.assert_allclose(told["images"][0]["similarity"], float(expected.logits_per_image), rtol=1e-4)
         assert found["text_ids"].tolist() == ids[0].tolist()
         assert found["text_attentions"].shape[-1] == ids.shape[1]
+        assert "text_value_norms" not in found
+    result = program("view", str(tmp_path), "--image", str(tmp_path / "photo.png"), "--text", "a red bike", "--weighting", "norm", "--arrays", str(arrays), "--json")
+    assert result.returncode == 0, result.stderr
+    with np.load(arrays) as found:
+        assert found["text_value_norms"].shape == (*found["text_attentions"].shape[:2], ids.shape[1])
+        assert found["value_norms"].shape == found["attentions"].shape[:3]
     image, text = sets_of(tmp_path / "page.html")
     assert [image["name"], text["name"]] == ["Image", "Text"]
     assert image["group"] == text["group"] == 0

@@ -173,6 +173,19 @@ def test_pages_hold_norms() -> None:
         np.testing.assert_allclose(norms_of_page(entry), np.stack([norms[place], 2 * norms[place]]), rtol=1e-6)
 
 
+def test_norms_may_be_tensors_of_any_floating_dtype() -> None:
+    p = random.dirichlet(np.ones(5), (2, 3, 4)).astype(np.float32)
+    norms = torch.rand(2, 3, 5).to(torch.bfloat16)
+    for given in (norms, list(norms)):
+        entry = sets_of(polyhead.view(p, computation=polyhead.Computation(value_norms=given)))[0]
+        assert np.array_equal(norms_of_page(entry), norms.float().numpy())
+    batch = torch.stack([norms, 2 * norms], 1)
+    for given in (batch, list(batch)):
+        page = polyhead.view([p, p], text=["a", "b"], computation=polyhead.Computation(value_norms=given))
+        for place, entry in enumerate(sets_of(page)):
+            assert np.array_equal(norms_of_page(entry), batch[:, place].float().numpy())
+
+
 def test_what_has_no_norms_is_refused() -> None:
     p = random.dirichlet(np.ones(5), (2, 3, 5)).astype(np.float32)
     layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
@@ -184,6 +197,8 @@ def test_what_has_no_norms_is_refused() -> None:
         ("weighting is 'norm', and source has attention weights and no values", lambda: polyhead.view(p, weighting="norm")),
         ("weighting is 'norms'; it must be 'attention' or 'norm'", lambda: polyhead.view(p, weighting="norms")),
         (r"value_norms is float64 \[2,3,4\] for attentions \[2,3,5,5\]", lambda: polyhead.view(p, computation=polyhead.Computation(value_norms=np.ones((2, 3, 4))))),
+        ("gate and value_norms are given together", lambda: polyhead.view(p, computation=polyhead.Computation(value_norms=np.ones((2, 3, 5)), gate=np.full((2, 3, 5, 1), 0.5)))),
+        (r"value_norms is a list of \[3, 5\], \[3, 4\]; its layers must have one shape", lambda: polyhead.view(p, computation=polyhead.Computation(value_norms=[np.ones((3, 5)), np.ones((3, 4))]))),
         ("value_norms has -1", lambda: polyhead.view(p, computation=polyhead.Computation(value_norms=-np.ones((2, 3, 5))))),
     ]  # fmt: skip
     for message, call in refused:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,12 +165,37 @@ def test_a_text_that_is_given_is_the_one_that_is_shown(folder: Path, tmp_path: P
         ({"texts": []}, ValueError, "texts is empty"),
         ({"texts": ["cat"], "call": polyhead.ModelCall(generate=2)}, ValueError, "cannot be combined with generate = 2"),
         ({"texts": ["cat"], "image": np.zeros((4, 4, 3), np.uint8)}, ValueError, "leave one of the two out"),
+        ({"texts": ["cat", "the " * 40]}, ValueError, "texts[1]: "),
         ({"texts": ["the " * 40]}, ValueError, "42"),
+        ({"texts": [3, "cat"]}, TypeError, "texts[0] is of type int; it must be a str"),
+        ({"texts": ["cat", None], "text": "dog"}, TypeError, "texts[1] is of type NoneType; it must be a str"),
+        ({"texts": ["cat"], "call": polyhead.ModelCall(pair="dog")}, ValueError, "pair is the second part of text, which is not given"),
     ],
 )
 def test_wrong_texts_are_refused_by_name(folder: Path, arguments: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=re.escape(words)):
         polyhead.view(folder, **arguments)
+
+
+LONG = """
+import sys, resource, polyhead
+small = polyhead.view(sys.argv[1], "cat", texts=["cat"])  # what the model and the page need is in memory
+resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))
+try:
+    polyhead.view(sys.argv[1], "cat", texts=["cat", "the " * 60000])
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_texts_whose_maps_exceed_the_memory_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    config = transformers.BertConfig(vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=4, intermediate_size=4, max_position_embeddings=60002)
+    transformers.BertModel(config).eval().save_pretrained(path)
+    (path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    words = "texts: the attention weights of all heads of a text of 60002 tokens are 14400960016 numbers of 4 bytes"
+    told = subprocess.run([sys.executable, "-c", LONG, str(path)], capture_output=True, text=True, timeout=600)
+    assert words in told.stdout, told.stderr
 
 
 def test_texts_are_refused_for_arrays_of_weights() -> None:
@@ -180,6 +207,6 @@ def test_texts_are_refused_for_arrays_of_weights() -> None:
 def test_the_program_refuses_what_does_not_fit(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("cat\n" + "the " * 40 + "\n")
     told = run_view(folder, "--texts", str(tmp_path / "texts.txt"), status=1).stderr
-    assert "line 2 has 42 tokens; the model takes at most 32" in told
+    assert "line 2 of --texts has 42 tokens; the model takes at most 32" in told
     told = run_view(folder, "--texts", str(tmp_path / "texts.txt"), "--generate", "2", status=2).stderr
     assert "--texts measures heads on the given texts; it cannot be combined with --generate" in " ".join(told.split())

@@ -8,7 +8,7 @@ const mergedTexts = texts.map((text) => new MergedText(text));
 if (data.live) Object.assign(initial, { task: data.live.task, say: data.live.say });
 if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // a page with numbers of switched-off heads was made to show them, so show this measure first
 const overTexts = data.measured && new OverTexts(data.measured);
-if (overTexts) initial.over = "file";  // a page that was made with texts to measure shows their measures first
+if (overTexts && initial.measure !== "without") initial.over = "file";  // a page that was made with texts to measure shows their measures first; `without` is measured on no further text
 const state = { ...initial };
 let printing = matchMedia("print").matches;
 let zoom = 0;

@@ -14,7 +14,7 @@ namespace polyhead::nn {
 
 // out[*,n,s] = |f[n,s]|, Euclidean. v [*,K,S,V] and out [*,N,S] of any floating dtype and strides, N a multiple of K. Without a weight (a layer without an
 // output projection) W_O is the identity. Computed in float32, in float64 if v or the weight is; the squares are summed in float64.
-// Memory besides out: O(V E) and a block of 64 x E. Error if the shapes do not fit: the weight must be [E,N V].
+// Memory besides out: a head's slice of the weight, E x V, and a block of 64 x (V + E). Error if the shapes do not fit: the weight must be [E,N V].
 void value_norms(ConstTensorView v, const Linear& output, TensorView out, const RunOptions& options = {});
 
 // The same for the layers of a model, all with the same extents: v [L,*,K,S,V], out [L,*,N,S]. Error for a layer with a gate: the gate of a query multiplies the
