@@ -1,4 +1,4 @@
-// The operations that an instruction of a score program (score_program.h) may have.
+// The operations that an instruction of a score program (score_program.h) may have, and the functions that compute runs of instructions.
 #pragma once
 
 #include <cstdint>
@@ -21,23 +21,24 @@ inline constexpr int kScoreOps = static_cast<int>(ScoreOp::round) + 1;
 
 struct ScoreOpInfo {
   const char* name;
-  int operands;  // number of the registers a, b, c, d that the operation reads; load (-1): as many as its table has dimensions
+  int operands;          // number of the registers a, b, c, d that the operation reads; load (-1): as many as its table has dimensions
+  bool in_runs = false;  // whether runs contain it: its result has the same bits wherever it is computed, because it rounds at most once
 };
 inline constexpr ScoreOpInfo kScoreOpInfo[] = {
     {"constant", 0}, {"score", 0}, {"batch", 0}, {"head", 0}, {"query", 0}, {"key", 0},
     {"load", -1},
-    {"add", 2}, {"subtract", 2}, {"multiply", 2}, {"divide", 2}, {"maximum", 2}, {"minimum", 2},
-    {"less", 2}, {"less_equal", 2}, {"equal", 2}, {"logical_and", 2}, {"logical_or", 2},
-    {"negate", 1}, {"absolute", 1}, {"square_root", 1}, {"exp", 1}, {"log", 1}, {"tanh", 1}, {"sigmoid", 1}, {"floor", 1}, {"logical_not", 1},
-    {"select", 3},
-    {"sine", 1}, {"cosine", 1}, {"arctangent", 1}, {"error_function", 1}, {"complementary_error", 1}, {"round", 1},
+    {"add", 2, true}, {"subtract", 2, true}, {"multiply", 2, true}, {"divide", 2, true}, {"maximum", 2, true}, {"minimum", 2, true},
+    {"less", 2, true}, {"less_equal", 2, true}, {"equal", 2, true}, {"logical_and", 2, true}, {"logical_or", 2, true},
+    {"negate", 1, true}, {"absolute", 1, true}, {"square_root", 1, true}, {"exp", 1}, {"log", 1}, {"tanh", 1}, {"sigmoid", 1}, {"floor", 1, true}, {"logical_not", 1, true},
+    {"select", 3, true},
+    {"sine", 1}, {"cosine", 1}, {"arctangent", 1}, {"error_function", 1}, {"complementary_error", 1}, {"round", 1, true},
 };
 static_assert(sizeof(kScoreOpInfo) / sizeof(ScoreOpInfo) == kScoreOps);
 
 inline constexpr int kMostScoreInstructions = 256;  // most instructions of a score program
 
 // Computes a run of instructions (score_program.h) for the numbers of `vectors` x kScoreRunBytes bytes. An input that is one number for all keys points to this
-// number. An output may be the same memory as an input, which the function has then read as far as it writes.
+// number. An output may be the same array as an input: read each vector before writing it.
 using ScoreRunFunction = void (*)(const void* const* inputs, void* const* outputs, std::int64_t vectors);
 inline constexpr std::int64_t kScoreRunBytes = 64;
 

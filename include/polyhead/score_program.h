@@ -48,7 +48,6 @@ struct ScoreProgramCode {
 // The constructor checks the instructions. The tables, and the ScoreProgram or a copy of it, must live as long as the ScoreRule made from it.
 class ScoreProgram {
  public:
-  static constexpr int kMostInstructions = kMostScoreInstructions;
   explicit ScoreProgram(ScoreProgramCode code);
   ScoreRule rule() const;
   // The texts of the program's runs for scores in float64 or float32. interpreted_runs: only of those without a function.
@@ -69,7 +68,7 @@ class ScoreProgram {
 // counted from 0. A constant is an input, so programs that differ in constants share functions.
 //
 // Functions stay for the life of the process: at most kMostScoreRunFunctions, then provide_score_run returns false. It also returns false for a text that has
-// a function. Any thread may call it at any time.
+// a function. Throws Error if `function` is nullptr. Any thread may call it at any time.
 inline constexpr int kMostScoreRunFunctions = 1024;
 bool provide_score_run(std::string_view text, ScoreRunFunction function);
 

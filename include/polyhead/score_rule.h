@@ -28,8 +28,8 @@ struct ScoreRule {
   // Replaces the scores.
   void (*forward)(const ScoreTile& tile, const void* data) = nullptr;
   // On entry tile.scores holds the gradients of the new scores, and `before` the old scores, in the same type and with the same row_stride; masked pairs
-  // have 0 in both. Replaces tile.scores by the gradients of the old scores, and adds the gradients of the numbers that the rule reads to
-  // sums [gradient_count] of this head, unless sums is nullptr. A rule without this function has no gradient, and sdpa_backward refuses it.
+  // have gradient 0, and old score 0 unless keeps_zeros. Replaces tile.scores by the gradients of the old scores, and adds the gradients of the numbers that
+  // the rule reads to sums [gradient_count] of this head, unless sums is nullptr. A rule without this function has no gradient, and sdpa_backward refuses it.
   void (*backward)(const ScoreTile& tile, const void* before, double* sums, const void* data) = nullptr;
   const void* data = nullptr;  // passed to forward and backward
   // The count of numbers that the rule reads and that have gradients. SdpaBackward::d_score_rule [N, gradient_count] receives the gradients of each query head.

@@ -77,6 +77,15 @@ void bind_score_program(nb::module_& m) {
     for (const ScoreOpInfo& info : kScoreOpInfo) names.append(info.name);
     return names;
   });
+  m.def("score_run_ops", []() -> nb::typed<nb::list, nb::str> {
+    nb::list names;
+    for (const ScoreOpInfo& info : kScoreOpInfo) {
+      if (info.in_runs) names.append(info.name);
+    }
+    return names;
+  });
+  m.attr("most_score_instructions") = kMostScoreInstructions;
+  m.attr("most_score_run_functions") = kMostScoreRunFunctions;
   nb::class_<Program>(m, "ScoreProgram")
       .def("__init__", &make_program, any("instructions"), any("tables"), nb::arg("result"), nb::arg("slope"), any("gradients"), nb::arg("gradient_count"))
       .def("runs", [](const Program& self, bool float64) { return list_of(self.program->runs(float64)); }, nb::arg("float64"))

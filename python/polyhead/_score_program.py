@@ -11,8 +11,6 @@ from . import _core
 
 Instruction = tuple[str, int, int, int, int, int, float]  # op, table, a, b, c, d, value
 
-_MOST = 256  # most instructions of a polyhead::ScoreProgram
-
 OPS = tuple(_core.score_ops())  # in the order of polyhead::ScoreOp
 
 
@@ -424,9 +422,9 @@ def program_of(trace: Trace, result: int, slope: int, sums: Sums, *, name: str, 
     too many for a score program. name: score_mod or score_fn."""
     roots = [result, *([] if slope < 0 else [slope]), *(register for row in sums.rows for register in row[:2])]
     instructions, numbers = _pruned(trace.instructions, roots)
-    if len(instructions) > _MOST:
+    if len(instructions) > _core.most_score_instructions:
         what = " with its derivatives" if differentiated else ""
-        raise NotImplementedError(f"attention: {name} has {len(instructions)} instructions{what}; at most {_MOST} are allowed")
+        raise NotImplementedError(f"attention: {name} has {len(instructions)} instructions{what}; at most {_core.most_score_instructions} are allowed")
     return instructions, numbers
 
 

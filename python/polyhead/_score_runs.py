@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -31,8 +32,13 @@ class ScoreCompiler(NamedTuple):
     seconds: float
 
 
-_lock = threading.Lock()
+# The lock is held while llvmlite works. A fork waits for it, because the child would have llvmlite's own lock as it was, held by a thread that the child has not.
+_lock = threading.RLock()  # a signal handler may fork in the thread that compiles
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _engines: list[Any] = []  # own the machine code of the functions
+_OLDEST = (0, 45)  # llvmlite with pointers without a type and with create_pass_builder
+_provided: set[str] = set()  # texts of runs that have a function
 _wanted = True
 _functions, _seconds = 0, 0.0
 _failure = ""
@@ -40,19 +46,26 @@ _failure = ""
 
 @functools.cache
 def _compiler() -> Any:
-    """(llvmlite.binding, the target machine), or a text that says why there is none."""
+    """(llvmlite.binding, a function that makes a target machine), or a text that says why there is none."""
+    global _seconds
+    start = time.perf_counter()
     try:
         import llvmlite
         import llvmlite.binding as llvm
-    except ImportError:
-        return "llvmlite is not installed"
+    except Exception as error:  # OSError: its library cannot be loaded
+        return "llvmlite is not installed" if isinstance(error, ModuleNotFoundError) and error.name == "llvmlite" else f"llvmlite cannot be imported ({error})"
     try:
+        if tuple(map(int, llvmlite.__version__.split(".")[:2])) < _OLDEST:
+            return f"llvmlite {llvmlite.__version__} is installed, which is older than {'.'.join(map(str, _OLDEST))}"
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         target = llvm.Target.from_default_triple()
-        machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2, jit=True)
+        machine = functools.partial(target.create_target_machine, cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2, jit=True)
+        machine()
+        llvm.check_jit_execution()
     except Exception as error:
         return f"llvmlite {llvmlite.__version__} does not compile for this machine ({error})"
+    _seconds += time.perf_counter() - start
     return llvm, machine
 
 
@@ -77,7 +90,8 @@ def score_compiler() -> ScoreCompiler:
     Returns:
         The name of the compiler, or why there is none; the number of functions; the time in seconds.
     """
-    found = _compiler() if _wanted else "set_score_compiler(False) was called"
+    with _lock:
+        found = _compiler() if _wanted else "set_score_compiler(False) was called"
     if isinstance(found, str):
         return ScoreCompiler("", found, _functions, _seconds)
     if _failure:
@@ -88,31 +102,40 @@ def score_compiler() -> ScoreCompiler:
 
 
 def compile_runs(texts: Sequence[str]) -> bool:
-    """Compiles runs. Returns whether one of them has a function now. Without a compiler, or if it fails, nothing is compiled."""
+    """Compiles the runs that have no function, as many as may have one. Returns whether one of the runs has a function now. Without a compiler, or if it fails, nothing
+    is compiled."""
     global _functions, _seconds, _failure
     if not texts or not _wanted or _failure:
         return False
-    with _lock:
-        start = time.perf_counter()
-        found = _compiler()
-        if isinstance(found, str):
-            return False
-        llvm, machine = found
-        try:
-            unique = list(dict.fromkeys(texts))
-            engine = _compiled(llvm, machine, [_function(f"run{i}", text) for i, text in enumerate(unique)])
-            provided = [_core.provide_score_run(text, engine.get_function_address(f"run{i}")) for i, text in enumerate(unique)]
-        except Exception as error:  # whatever goes wrong in a compiler, the interpreter computes the same
-            _failure = f"llvmlite failed: {error}"
-            return False
-        if any(provided):
-            _engines.append(engine)
-        _functions += sum(provided)
-        _seconds += time.perf_counter() - start
-        return any(provided)
+    if _missing(texts):
+        with _lock:
+            found = _compiler()
+            start = time.perf_counter()
+            missing = _missing(texts)  # another thread may have compiled them
+            if isinstance(found, str):
+                return False
+            if missing:
+                try:
+                    engine = _compiled(*found, [_function(f"run{i}", text) for i, text in enumerate(missing)])
+                    _engines.append(engine)  # before the library gets an address, because an exception, also that of Ctrl-C, would free the code
+                    for i, text in enumerate(missing):
+                        _functions += _core.provide_score_run(text, engine.get_function_address(f"run{i}"))
+                        _provided.add(text)
+                except Exception as error:  # whatever goes wrong in a compiler, the interpreter computes the same
+                    _failure = f"llvmlite failed: {error}"
+                    return False
+                _seconds += time.perf_counter() - start
+    return not _provided.isdisjoint(texts)
 
 
-def _compiled(llvm: Any, machine: Any, functions: list[str]) -> Any:
+def _missing(texts: Sequence[str]) -> list[str]:
+    """The texts without a function, as many of them as the library has places for."""
+    return [text for text in dict.fromkeys(texts) if text not in _provided][: _core.most_score_run_functions - len(_provided)]
+
+
+def _compiled(llvm: Any, new_machine: Callable[[], Any], functions: list[str]) -> Any:
+    llvm.check_jit_execution()  # MCJIT does not report that memory may not become executable, and a call of its function would end the process
+    machine = new_machine()  # an engine owns its machine
     module = llvm.parse_assembly("\n".join((*_DECLARATIONS, *functions)))
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     module.verify()

@@ -62,16 +62,6 @@ ScoreRunFunction provided_function(std::string_view text) {
   return nullptr;
 }
 
-// Operations that a run may contain: those whose results have the same bits wherever they are computed.
-bool in_runs(ScoreOp op) {
-  switch (op) {
-    case ScoreOp::add: case ScoreOp::subtract: case ScoreOp::multiply: case ScoreOp::divide: case ScoreOp::maximum: case ScoreOp::minimum:
-    case ScoreOp::less: case ScoreOp::less_equal: case ScoreOp::equal: case ScoreOp::logical_and: case ScoreOp::logical_or:
-    case ScoreOp::negate: case ScoreOp::absolute: case ScoreOp::square_root: case ScoreOp::floor: case ScoreOp::logical_not: case ScoreOp::select: case ScoreOp::round: return true;
-    default: return false;
-  }
-}
-
 using Registers = std::vector<std::int32_t>;
 
 // A step, and the registers that it reads.
@@ -132,7 +122,7 @@ Run run_of(const std::vector<PlannedStep>& steps, std::size_t first, std::size_t
 void plan_rows(std::vector<PlannedStep> steps, const Registers& roots, const cpu::ScoreKind* kinds, Pass& pass) {
   std::vector<PlannedStep> ordered;
   std::vector<std::pair<std::size_t, std::size_t>> runs;
-  const auto may_run = [](const PlannedStep& step) { return step.step.kind == cpu::ScoreKind::pair && in_runs(static_cast<ScoreOp>(step.step.op)); };
+  const auto may_run = [](const PlannedStep& step) { return step.step.kind == cpu::ScoreKind::pair && kScoreOpInfo[step.step.op].in_runs; };
   const auto is_ready = [&](const PlannedStep& step) {
     return std::none_of(step.operands.begin(), step.operands.end(), [&](std::int32_t number) {
       return std::any_of(steps.begin(), steps.end(), [&](const PlannedStep& other) { return other.step.to == number; });
@@ -179,7 +169,7 @@ struct ScoreProgram::Compiled {
 
 ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradient_count), differentiable_(code.slope >= 0) {
   const auto count = static_cast<std::int32_t>(code.instructions.size());
-  require(count > 0 && count <= kMostInstructions, "ScoreProgram: ", count, " instructions are given; at least 1 and at most ", kMostInstructions, " are allowed");
+  require(count > 0 && count <= kMostScoreInstructions, "ScoreProgram: ", count, " instructions are given; at least 1 and at most ", kMostScoreInstructions, " are allowed");
   require(0 <= code.result && code.result < count && code.slope < count, "ScoreProgram: the result or the slope is no register");
   require(code.gradient_count >= 0, "ScoreProgram: gradient_count is ", code.gradient_count, "; it must not be negative");
   for (const ScoreTable& table : code.tables) {
@@ -337,9 +327,10 @@ std::vector<std::string> ScoreProgram::interpreted_runs(bool float64) const {
 }
 
 bool provide_score_run(std::string_view text, ScoreRunFunction function) {
-  if (provided_function(text) != nullptr) return false;
-  auto node = std::make_unique<ProvidedRun>(std::string(text), function, provided_runs.load(std::memory_order_acquire), 0);
+  require(function != nullptr, "provide_score_run: function is nullptr; it must compute the run");
+  std::unique_ptr<ProvidedRun> node(new ProvidedRun{.text = std::string(text), .function = function, .next = provided_runs.load(std::memory_order_acquire), .number = 0});
   do {
+    if (provided_function(text) != nullptr) return false;  // in the loop: another thread may have added the text
     node->number = node->next == nullptr ? 1 : node->next->number + 1;
     if (node->number > kMostScoreRunFunctions) return false;
   } while (!provided_runs.compare_exchange_weak(node->next, node.get(), std::memory_order_acq_rel));

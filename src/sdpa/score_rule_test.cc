@@ -273,6 +273,63 @@ TEST(ScoreRules, MaskedPairsHaveNoEffect) {
   }
 }
 
+// A rule that keeps the promises which its two flags make, and no others: score / 2, whose derivative needs no score. Its sum is that of d_score, to which a rule
+// with reads_before adds 0 times the old score. Masked scores and everything that nothing has written are NaN.
+template <bool keeps_zeros, bool reads_before>
+ScoreRule half_rule() {
+  ScoreRule rule;
+  rule.keeps_zeros = keeps_zeros, rule.reads_before = reads_before, rule.gradient_count = 1;
+  rule.forward = [](const ScoreTile& tile, const void*) {
+    for (std::int64_t i = 0; i < tile.rows * tile.keys; ++i) {
+      const std::int64_t at = i / tile.keys * tile.row_stride + i % tile.keys;
+      if (tile.float64) static_cast<double*>(tile.scores)[at] *= 0.5;
+      else static_cast<float*>(tile.scores)[at] *= 0.5F;
+    }
+  };
+  rule.backward = [](const ScoreTile& tile, const void* before, double* sums, const void*) {
+    const auto change = [&]<class T>(T* scores, const T* old) {
+      for (std::int64_t i = 0; i < tile.rows * tile.keys; ++i) {
+        const std::int64_t at = i / tile.keys * tile.row_stride + i % tile.keys;
+        if (keeps_zeros && scores[at] == 0) continue;
+        if (reads_before && !std::isfinite(old[at])) scores[at] = std::numeric_limits<T>::quiet_NaN();  // the old score of a kept pair is finite, that of a masked pair is 0
+        if (sums != nullptr) sums[0] += static_cast<double>(scores[at]);
+        scores[at] = scores[at] == 0 ? std::numeric_limits<T>::quiet_NaN() : scores[at] * T{0.5};
+      }
+    };
+    if (tile.float64) change(static_cast<double*>(tile.scores), static_cast<const double*>(before));
+    else change(static_cast<float*>(tile.scores), static_cast<const float*>(before));
+  };
+  return rule;
+}
+
+TEST(ScoreRules, MayPromiseEachOfKeepsZerosAndReadsBefore) {
+  for (const char* backend : {"reference", "cpu"}) {
+    Random random(8);
+    AttentionCase c = case_of(random, DType::f32, {.queries = 40, .keys = 70, .qk_width = 6, .v_width = 5}, &find_backend(backend));
+    const TensorView k = c.keep(random.tensor(DType::f32, c.sizes.k(), 0.5, 1));
+    fill(k.slice(-2, 20, 21), kNaN);
+    Tensor attend(DType::boolean, {70});
+    for (std::int64_t s = 0; s < 70; ++s) attend.data<bool>()[s] = s != 20;
+    c.k = k, c.options.mask.attend_keys = attend;
+    for_each_instruction_set([&] {
+      std::vector<AttentionOutputs> found;
+      std::vector<double> sums;
+      for (const ScoreRule& rule : {half_rule<false, true>(), half_rule<false, false>(), half_rule<true, true>(), half_rule<true, false>()}) {
+        c.options.score_rule = rule;
+        found.push_back(c.make_outputs());
+        c.forward(found.back());
+        Tensor sum(DType::f64, {1, 1});
+        backward_with_sums(c, found.back(), sum);
+        sums.push_back(sum.data<double>()[0]);
+        expect_same_bits(found.back(), found.front());
+        for (const double x : to_doubles(found.back().d_k)) EXPECT_TRUE(std::isfinite(x)) << backend;
+        EXPECT_EQ(sums.back(), sums.front()) << backend;
+      }
+      EXPECT_TRUE(std::isfinite(sums[0])) << backend;
+    });
+  }
+}
+
 TEST(ScoreRules, AreRefusedByName) {
   Random random(5);
   AttentionCase c = case_of(random, DType::f64, small());

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
+import os
 import random
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +30,7 @@ needs_llvmlite = pytest.mark.skipif(not polyhead.score_compiler().name, reason=f
 def compiled_again() -> Iterator[None]:
     yield
     polyhead.set_score_compiler(True)
+    assert not _score_runs._failure
 
 
 def inputs(dtype: torch.dtype, seed: int) -> list[Tensor]:
@@ -92,6 +98,8 @@ def test_random_graphs(seed: int, dtype: torch.dtype) -> None:
     graph.draw.seed(seed)
     compiled = results(graph, seed, graph.captured(), dtype, **options)
     assert same_bits(interpreted, compiled)
+    graph.draw.seed(seed)
+    assert ", 0 interpreted" in explain_score_mod(graph, dtype=dtype, heads=N) or len(_score_runs._provided) == _core.most_score_run_functions
     graph.draw.seed(seed)
     threads = polyhead.num_threads()
     polyhead.set_num_threads(1)
@@ -173,10 +181,162 @@ def test_without_llvmlite_rules_are_interpreted(monkeypatch: pytest.MonkeyPatch)
 @needs_llvmlite
 def test_every_operation_of_runs_is_compiled() -> None:
     """No operation that the library puts into runs is unknown to the compiler."""
-    arithmetic = [op for op in _core.score_ops() if op in _score_runs._OPERATIONS]
+    arithmetic = _core.score_run_ops()
+    assert set(arithmetic) == set(_score_runs._OPERATIONS)
     rows, tables = [(_core.score_ops().index(name), -1, -1, -1, -1, -1, 0.0) for name in ("score", "key")], []
     for op in arithmetic:
         rows += [(_core.score_ops().index(op), -1, len(rows) - 1, 0, 1, -1, 0.0)] if op == "select" else [(_core.score_ops().index(op), -1, len(rows) - 1, 0, -1, -1, 0.0)]
     program = _core.ScoreProgram(rows, tables, len(rows) - 1, -1, [], 0)
     (run,) = program.runs(False)
     assert all(f"; {op} " in run for op in arithmetic) and len(arithmetic) == 18
+
+
+def in_process(code: str, timeout: int = 300) -> str:
+    """What a new process prints. It must end well: a fault of a compiler ends the process."""
+    head = "from polyhead import _core, _score_runs\nimport polyhead\n"
+    found = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=timeout, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert found.returncode == 0, (found.returncode, found.stdout, found.stderr[-2000:])
+    return found.stdout.strip()
+
+
+FIRST, SECOND, THIRD = '"float32 vv; add 0 1; multiply 2 0; 3"', '"float32 vv; add 0 1; multiply 2 1; 3"', '"float32 vv; add 0 1; multiply 2 2; 3"'
+
+
+@needs_llvmlite
+def test_an_engine_that_is_freed_leaves_the_others() -> None:
+    """An engine that is not used is freed with its target machine, which no other engine may have."""
+    assert in_process(
+        f"""
+import gc
+found = _score_runs._compiler()
+for i in range(3):
+    engine = _score_runs._compiled(*found, [_score_runs._function("run0", {FIRST})])
+    assert engine.get_function_address("run0")
+    del engine
+    gc.collect()
+print(_score_runs.compile_runs([{SECOND}]), _score_runs.compile_runs([{SECOND}, {THIRD}]), _score_runs.compile_runs([{THIRD}]), polyhead.score_compiler().functions)
+"""
+    ) == "True True True 2"
+
+
+@needs_llvmlite
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_MDWE is of Linux")
+def test_rules_are_interpreted_where_memory_may_not_become_executable() -> None:
+    for earlier in ("", "polyhead.score_compiler()\n"):  # before the process is restricted
+        found = in_process(
+            f"""
+import ctypes
+{earlier}if ctypes.CDLL(None, use_errno=True).prctl(65, 1, 0, 0, 0) != 0:  # PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN
+    print("refused by the kernel")
+else:
+    print(_score_runs.compile_runs([{FIRST}]), polyhead.score_compiler().name == "", polyhead.score_compiler().reason)
+"""
+        )
+        if found == "refused by the kernel":
+            pytest.skip("Linux before 6.3 has no PR_SET_MDWE")
+        assert found.startswith("False True llvmlite") and "cannot allocate executable memory" in found
+
+
+@needs_llvmlite
+def test_code_stays_if_an_exception_interrupts_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library may hold the address of a function already."""
+    provided, engines = _core.provide_score_run, len(_score_runs._engines)
+
+    def interrupted(text: str, address: int) -> bool:
+        provided(text, address)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_core, "provide_score_run", interrupted)
+    text = "float32 vs; subtract 0 1; multiply 2 2; add 3 1; minimum 4 0; 5"
+    with pytest.raises(KeyboardInterrupt):
+        _score_runs.compile_runs([text])
+    assert len(_score_runs._engines) == engines + 1
+    monkeypatch.undo()
+    assert _score_runs.compile_runs([text])
+
+
+@needs_llvmlite
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_child_forked_while_a_thread_compiles_compiles_too() -> None:
+    assert in_process(
+        f"""
+import os, threading, time
+own, entered = _score_runs._compiled, threading.Event()
+def slow(*given):
+    entered.set()
+    time.sleep(0.5)
+    return own(*given)
+_score_runs._compiled = slow
+thread = threading.Thread(target=_score_runs.compile_runs, args=([{FIRST}],))
+thread.start()
+entered.wait()
+child = os.fork()
+if child == 0:
+    _score_runs._compiled = own
+    os._exit(0 if _score_runs.compile_runs([{SECOND}]) else 3)
+for _ in range(300):
+    pid, status = os.waitpid(child, os.WNOHANG)
+    if pid:
+        break
+    time.sleep(0.1)
+else:
+    os.kill(child, 9)
+thread.join()
+print(pid == child, status)
+"""
+    ) == "True 0"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ModuleNotFoundError("No module named 'llvmlite'", name="llvmlite"), "llvmlite is not installed"),
+        (ModuleNotFoundError("No module named 'other'", name="other"), "llvmlite cannot be imported (No module named 'other')"),
+        (OSError("Could not find/load shared object file"), "llvmlite cannot be imported (Could not find/load shared object file)"),
+    ],
+)
+def test_a_broken_llvmlite_is_not_needed(error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = builtins.__import__
+
+    def fail(name: str, *given: Any, **more: Any) -> Any:
+        if name.split(".")[0] == "llvmlite":
+            raise error
+        return own(name, *given, **more)
+
+    monkeypatch.setattr(_score_runs, "_compiler", _score_runs._compiler.__wrapped__)
+    monkeypatch.setattr(builtins, "__import__", fail)
+    assert polyhead.score_compiler()[:2] == ("", reason)
+    assert _score_runs.compile_runs([f"float32 vs; {error.__class__.__name__}"]) is False
+
+
+@needs_llvmlite
+def test_beyond_the_most_functions_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor compiled again. The last places are used."""
+    monkeypatch.setattr(_score_runs._core, "most_score_run_functions", len(_score_runs._provided) + 1)
+    texts = [f"float64 vs; add 0 1; {op} 2 1; subtract 3 1; maximum 4 0; 5" for op in ("minimum", "add", "divide")]
+    assert _score_runs.compile_runs(texts) and texts[0] in _score_runs._provided and texts[1] not in _score_runs._provided
+
+    def fail(*_: Any) -> Any:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(_score_runs, "_compiled", fail)
+    assert _score_runs.compile_runs(texts) and not _score_runs.compile_runs(texts[1:])
+
+
+@needs_llvmlite
+def test_each_of_threads_with_one_rule_gets_its_function() -> None:
+    found: list[bool] = []
+    start = threading.Barrier(4)
+    text = "float32 vs; divide 0 1; subtract 2 0; add 3 1; maximum 4 0; 5"
+
+    def work() -> None:
+        start.wait()
+        found.append(_score_runs.compile_runs([text]))
+
+    before = polyhead.score_compiler().functions
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 4 and polyhead.score_compiler().functions == before + 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import polyhead.patch
 from polyhead.patch import Patch, _replace
 
 
@@ -157,3 +159,50 @@ def test_further_arguments_that_are_known_are_allowed(package: _replace._Package
 def test_a_missing_package_is_an_import_error() -> None:
     with pytest.raises(ImportError, match=r"polyhead\.patch\.folded: folded is not installed \(folded-protein\)"):
         Patch(made())
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Writes a package whose module `layers` or `__init__` has the given code."""
+
+    def write(name: str, layers: str, init: str = "") -> None:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(init)
+        if layers:
+            (tmp_path / name / "layers.py").write_text(layers)
+
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield write
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_a_module_that_cannot_be_imported_says_why(broken: Callable[..., None]) -> None:
+    """It is no unknown version. The errors are a dependency that is missing and a build that fails."""
+    for i, (code, message) in enumerate((("import absent_dependency", "No module named 'absent_dependency'"), ("raise RuntimeError('CUDA_HOME is not set')", "CUDA_HOME is not set"))):
+        broken(f"folded{i}", code)
+        broken(f"folded{i}0", "", code)
+        method = made(module=f"folded{i}.layers").methods
+        with pytest.raises(ImportError, match=rf"polyhead\.patch\.folded: folded{i}\.layers cannot be imported: {message}; set X"):
+            Patch(_replace._Package("folded", (f"folded{i}",), ("folded-protein",), method, hint="; set X"))
+        with pytest.raises(ImportError, match=rf"polyhead\.patch\.folded: folded{i}0 is installed, and cannot be imported: {message}; set X"):
+            Patch(_replace._Package("folded", (f"folded{i}0",), ("folded-protein",), method, hint="; set X"))
+
+
+def test_the_hint_of_protenix_names_its_variable() -> None:
+    assert "LAYERNORM_TYPE=torch" in _replace._PROTENIX.hint
+
+
+@pytest.mark.parametrize(("package", "other", "installed"), [("esm", "esmc", "esm"), ("esmc", "esm", "fair-esm")])
+def test_packages_of_one_name_name_each_other(package: str, other: str, installed: str, broken: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "esm"]:
+        monkeypatch.delitem(sys.modules, name)
+    broken("esm", "")
+    versions = {installed: "9.8"}
+    monkeypatch.setattr(_replace, "_installed", lambda distribution: versions.get(distribution, ""))
+    with pytest.raises(ImportError, match=rf"polyhead\.patch\.{package}: esm is {installed} 9\.8, for which there is polyhead\.patch\.{other}\(\)"):
+        getattr(polyhead.patch, package)()
+    versions.clear()
+    with pytest.raises(NotImplementedError, match="polyhead does not know this version"):
+        getattr(polyhead.patch, package)()

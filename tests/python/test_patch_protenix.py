@@ -37,6 +37,20 @@ def test_triangle_attention(package: Any, starting: bool, counter: Counter) -> N
             require_same(polyhead.patch.protenix, lambda: layer(z, mask=of), {"z": z}, layer, counter, tolerance=1e-5)
 
 
+@pytest.mark.parametrize("kernel", ["triattention", "deepspeed", "cuequivariance"])
+def test_kernels_of_triangle_attention(package: Any, kernel: str, counter: Counter) -> None:  # noqa: F811
+    """For at most 16 queries protenix calls torch's code, without a scale if the kernel would scale. For more the kernels compute what torch's code does."""
+    layer = randomize(package("protenix.model.triangular.layers").Attention(12, 12, 12, 5, 3), torch.Generator().manual_seed(6))
+    x = torch.randn(2, 16, 12, requires_grad=True)
+    bias = torch.randn(2, 3, 16, 16, requires_grad=True)
+    require_same(polyhead.patch.protenix, lambda: layer(x, x, [bias], kernel), {"x": x, "bias": bias}, layer, counter, calls=int(kernel == "triattention"), tolerance=1e-5)
+    y = torch.randn(2, 17, 12)
+    with torch.no_grad():
+        exact = layer(y, y, [])
+        with polyhead.patch.protenix():
+            torch.testing.assert_close(layer(y, y, [], kernel), exact, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("gating", [True, False])
 def test_attention_of_tokens(package: Any, gating: bool, counter: Counter) -> None:  # noqa: F811
     primitives = package("protenix.model.modules.primitives")

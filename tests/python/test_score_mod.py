@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
 
 import polyhead
 from polyhead.torch import attention
@@ -378,3 +378,41 @@ def test_the_mask_of_a_block_mask_is_that_of_its_mask_mod(batch: int) -> None:
     mask = create_block_mask(mask_mod, batch, 2, queries, keys, device="cpu", BLOCK_SIZE=16)
     found = attend_of(mask, torch.zeros(batch, 2, queries, 4), torch.zeros(batch, 2, keys, 4))
     assert torch.equal(found, create_mask(mask_mod, batch, 2, queries, keys, device="cpu"))
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    ("counts", "lists", "message"),
+    [
+        ([1], [[0, 0]], r"numbers of blocks \[1, 1, 1\] and lists \[1, 1, 1, 2\]; 32 queries in blocks of 16 need \[B,H,2\] numbers"),
+        ([1, 1, 1], [[0, 0]] * 3, r"numbers of blocks \[1, 1, 3\]"),
+        ([1, 2], [[0, 0], [0, 2]], r"lists key blocks from 0 to 2; 32 keys in blocks of 16 are the blocks 0 to 1"),
+        ([1, 1], [[-1, 0], [0, 0]], r"lists key blocks from -1 to 0"),
+        ([1, 3], [[0, 0], [0, 1]], r"numbers of blocks from 1 to 3; its lists have places for 0 to 2"),
+    ],
+)
+def test_a_block_mask_without_a_list_for_each_row_is_refused(counts: list[int], lists: list[list[int]], message: str, full: bool) -> None:
+    """Its rows would be without a key, and their output 0."""
+    given = torch.tensor([[counts]]), torch.tensor([[lists]])
+    empty = torch.zeros(1, 1, 2, dtype=torch.long), torch.zeros(1, 1, 2, 2, dtype=torch.long)
+    # from_kv_blocks refuses some of these itself, so the lists of a mask are replaced.
+    mask = create_block_mask(lambda b, h, q, k: q >= k, 1, 1, 32, 32, device="cpu", BLOCK_SIZE=16)
+    (mask.kv_num_blocks, mask.kv_indices), (mask.full_kv_num_blocks, mask.full_kv_indices) = (empty, given) if full else (given, empty)
+    q = torch.randn(1, 1, 32, 8)
+    with pytest.raises(ValueError, match=message):
+        attention(q, q, q, block_mask=mask)
+
+
+def test_lists_of_full_blocks_have_the_shape_of_the_others() -> None:
+    mask = create_block_mask(lambda b, h, q, k: q >= k, 2, 1, 32, 32, device="cpu", BLOCK_SIZE=16)
+    mask.full_kv_num_blocks, mask.full_kv_indices = mask.full_kv_num_blocks[:1], mask.full_kv_indices[:1]
+    q = torch.randn(2, 1, 32, 8)
+    with pytest.raises(ValueError, match=r"full_kv_num_blocks of block_mask is \[1, 1, 2\]; it must be \[2, 1, 2\], as kv_num_blocks"):
+        attention(q, q, q, block_mask=mask)
+
+
+def test_a_block_mask_made_of_too_few_lists_is_refused() -> None:
+    mask = BlockMask.from_kv_blocks(torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 2, dtype=torch.int32), BLOCK_SIZE=16, seq_lengths=(32, 32))
+    q = torch.randn(1, 1, 32, 8)
+    with pytest.raises(ValueError, match="32 queries in blocks of 16"):
+        attention(q, q, q, block_mask=mask)

@@ -11,7 +11,9 @@ from torch import Tensor
 from .._options import Precision
 from ._layer import LINEARS, SIGMOID, Projections, attend, attended, is_ours, masks_and_bias, with_rows
 
-_TRIANGLES = ("torch", "triattention", "deepspeed", "cuequivariance")  # kernels of triangle attention; all have the same result
+_SCALED = ("torch", "triattention")  # kernels of triangle attention that get scaled queries
+_SCALING = ("deepspeed", "cuequivariance")  # kernels that scale; for at most _FEW queries protenix calls torch's code instead, and then nothing scales
+_FEW = 16
 
 
 def _attend(self: Any, heads: int, precision: Precision, q_x: Tensor, kv_x: Tensor, biases: list[Tensor], by_protenix: Callable[[tuple[Tensor, ...]], Tensor]) -> Tensor | None:
@@ -33,7 +35,7 @@ def triangle(
 ) -> Tensor:
     """Replaces forward of the Attention of triangles."""
     given, out = biases or [], None
-    if triangle_attention in _TRIANGLES:
+    if triangle_attention in _SCALED or (triangle_attention in _SCALING and q_x.size(-2) > _FEW):
 
         def by_protenix(index: tuple[Tensor, ...]) -> Tensor:
             return own(self, q_x[index], kv_x[index], [x.expand(*q_x.shape[:-2], *x.shape[-3:])[index] for x in given])

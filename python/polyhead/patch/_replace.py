@@ -50,11 +50,22 @@ def _name(of: Any) -> str:
     return f"{getattr(of, '__module__', '')}.{getattr(of, '__qualname__', '')}"
 
 
+def _installed(distribution: str) -> str:
+    """The version of an installed distribution, or an empty text."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 class _Package:
     """The methods of a package that patches replace, and the applied patches of this package."""
 
-    def __init__(self, name: str, imported: tuple[str, ...], distributions: tuple[str, ...], methods: tuple[Method, ...]) -> None:
-        self.name, self.imported, self.distributions, self.methods = name, imported, distributions, methods
+    def __init__(
+        self, name: str, imported: tuple[str, ...], distributions: tuple[str, ...], methods: tuple[Method, ...], *, namesake: tuple[str, str] = ("", ""), hint: str = ""
+    ) -> None:
+        """namesake: a distribution that is imported by the same name, and the function of polyhead.patch for it. hint: what may help if the package cannot be imported."""
+        self.name, self.imported, self.distributions, self.methods, self.namesake, self.hint = name, imported, distributions, methods, namesake, hint
         self.precision: Precision = "native"  # precision of the applied patches
         self.replacements = Replacements()
 
@@ -93,9 +104,9 @@ class _Package:
         for package in self.imported:
             try:
                 importlib.import_module(package)
-            except ModuleNotFoundError as error:
-                if error.name != package:
-                    raise ImportError(f"{where}: {package} is installed, and cannot be imported: {error}") from error
+            except Exception as error:
+                if not isinstance(error, ModuleNotFoundError) or error.name != package:
+                    raise ImportError(f"{where}: {package} is installed, and cannot be imported: {error}{self.hint}") from error
                 missing.append(package)
                 continue
             found += [self._of(where, package, method) for method in self.methods if method.module.split(".")[0] == package]
@@ -105,11 +116,21 @@ class _Package:
 
     def _of(self, where: str, package: str, method: Method) -> tuple[type, Method, Callable[..., Any]]:
         named = f"{method.module}.{method.owner}.{method.name}"
+        unknown = f"{where}: {self._version(package)} has no {named}; polyhead does not know this version"
         try:
-            owner = getattr(importlib.import_module(method.module), method.owner)
+            module = importlib.import_module(method.module)
+        except Exception as error:
+            if not isinstance(error, ModuleNotFoundError) or not f"{method.module}.".startswith(f"{error.name}."):
+                raise ImportError(f"{where}: {method.module} cannot be imported: {error}{self.hint}") from error
+            distribution, function = self.namesake
+            if distribution and (version := _installed(distribution)):
+                raise ImportError(f"{where}: {package} is {distribution} {version}, for which there is polyhead.patch.{function}()") from error
+            raise NotImplementedError(unknown) from error
+        try:
+            owner = getattr(module, method.owner)
             own = owner.__dict__[method.name]
-        except (ImportError, AttributeError, KeyError) as error:
-            raise NotImplementedError(f"{where}: {self._version(package)} has no {named}; polyhead does not know this version") from error
+        except (AttributeError, KeyError) as error:
+            raise NotImplementedError(unknown) from error
         given = tuple(inspect.signature(own).parameters)[1:]
         required = method.parameters
         if given[: len(required)] != required or set(given[len(required) :]) - set(method.known):
@@ -121,10 +142,8 @@ class _Package:
 
     def _version(self, package: str) -> str:
         for distribution in self.distributions:
-            try:
-                return f"{distribution} {metadata.version(distribution)}"
-            except metadata.PackageNotFoundError:
-                continue
+            if version := _installed(distribution):
+                return f"{distribution} {version}"
         return package
 
 
@@ -180,9 +199,11 @@ def _methods(*rows: tuple[Any, ...]) -> tuple[Method, ...]:
 
 
 _BOLTZ = _Package("boltz", ("boltz",), ("boltz",), _methods(*_boltz.METHODS))
-_ESM = _Package("esm", ("esm",), ("fair-esm",), _methods(*_esm.METHODS))
-_ESMC = _Package("esmc", ("esm",), ("esm",), _methods(*_esmc.METHODS))
-_PROTENIX = _Package("protenix", ("protenix",), ("protenix",), _methods(*_protenix.METHODS))
+_ESM = _Package("esm", ("esm",), ("fair-esm",), _methods(*_esm.METHODS), namesake=("esm", "esmc"))
+_ESMC = _Package("esmc", ("esm",), ("esm",), _methods(*_esmc.METHODS), namesake=("fair-esm", "esm"))
+_PROTENIX = _Package(
+    "protenix", ("protenix",), ("protenix",), _methods(*_protenix.METHODS), hint="; without CUDA, protenix imports only with the environment variable LAYERNORM_TYPE=torch"
+)
 _OPENFOLD = _Package("openfold", ("openfold", "openfold3"), ("openfold", "openfold3"), _methods(*_openfold.METHODS))
 
 
@@ -200,7 +221,7 @@ def boltz(*, precision: Precision = "native") -> Patch:
 
     Raises:
         ValueError: another precision than that of an applied patch of the package, or an unknown word.
-        ImportError: boltz is not installed.
+        ImportError: boltz is not installed, or cannot be imported.
         NotImplementedError: polyhead does not know the methods of the installed version.
     """
     return Patch(_BOLTZ, precision)
@@ -221,7 +242,7 @@ def esm(*, precision: Precision = "native") -> Patch:
 
     Raises:
         ValueError: another precision than that of an applied patch of the package, or an unknown word.
-        ImportError: fair-esm is not installed.
+        ImportError: fair-esm is not installed, or cannot be imported.
         NotImplementedError: polyhead does not know the methods of the installed version.
     """
     return Patch(_ESM, precision)
@@ -241,7 +262,7 @@ def openfold(*, precision: Precision = "native") -> Patch:
 
     Raises:
         ValueError: another precision than that of an applied patch of the package, or an unknown word.
-        ImportError: neither package is installed.
+        ImportError: neither package is installed, or one cannot be imported.
         NotImplementedError: polyhead does not know the methods of the installed version.
     """
     return Patch(_OPENFOLD, precision)
@@ -261,7 +282,7 @@ def esmc(*, precision: Precision = "native") -> Patch:
 
     Raises:
         ValueError: another precision than that of an applied patch of the package, or an unknown word.
-        ImportError: the package is not installed.
+        ImportError: the package is not installed, or cannot be imported.
         NotImplementedError: polyhead does not know the methods of the installed version.
     """
     return Patch(_ESMC, precision)
@@ -282,7 +303,7 @@ def protenix(*, precision: Precision = "native") -> Patch:
 
     Raises:
         ValueError: another precision than that of an applied patch of the package, or an unknown word.
-        ImportError: protenix is not installed.
+        ImportError: protenix is not installed, or cannot be imported.
         NotImplementedError: polyhead does not know the methods of the installed version.
     """
     return Patch(_PROTENIX, precision)

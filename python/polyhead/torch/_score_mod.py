@@ -37,6 +37,8 @@ def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
     # FlexAttention does not call mask_mod for full blocks, and neither does polyhead: its calls would take longer than the attention.
     partial = _blocks(block_mask.kv_num_blocks, block_mask.kv_indices, queries, keys, rows, columns)
     full = torch.zeros_like(partial) if block_mask.full_kv_num_blocks is None else _blocks(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, queries, keys, rows, columns)
+    if full.shape != partial.shape:
+        raise ValueError(f"attention: full_kv_num_blocks of block_mask is {list(block_mask.full_kv_num_blocks.shape)}; it must be {list(block_mask.kv_num_blocks.shape)}, as kv_num_blocks")
     attend = full[..., :, None, :, None].expand(-1, -1, -1, rows, -1, columns).contiguous()
     places = partial.nonzero()
     if len(places) > 0:
@@ -49,8 +51,19 @@ def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
 
 def _blocks(counts: Tensor, indices: Tensor, queries: int, keys: int, rows: int, columns: int) -> Tensor:
     """Lists of blocks as a boolean tensor ``[B,H,blocks of queries, blocks of keys]``."""
-    blocks = torch.zeros(*counts.shape[:2], -(-queries // rows), -(-keys // columns) + 1, dtype=torch.bool)  # the last column takes the entries that are no block
+    of_queries, of_keys = -(-queries // rows), -(-keys // columns)
+    if indices.shape[:-1] != counts.shape or counts.shape[-1] != of_queries:
+        raise ValueError(
+            f"attention: block_mask has numbers of blocks {list(counts.shape)} and lists {list(indices.shape)}; {queries} queries in blocks of {rows} "
+            f"need [B,H,{of_queries}] numbers and [B,H,{of_queries},length] lists"
+        )
     listed = torch.arange(indices.shape[-1]) < counts[..., None]
+    used = indices[listed]
+    if used.numel() > 0 and not 0 <= int(used.min()) <= int(used.max()) < of_keys:
+        raise ValueError(f"attention: block_mask lists key blocks from {int(used.min())} to {int(used.max())}; {keys} keys in blocks of {columns} are the blocks 0 to {of_keys - 1}")
+    if counts.numel() > 0 and not 0 <= int(counts.min()) <= int(counts.max()) <= indices.shape[-1]:
+        raise ValueError(f"attention: block_mask has numbers of blocks from {int(counts.min())} to {int(counts.max())}; its lists have places for 0 to {indices.shape[-1]}")
+    blocks = torch.zeros(*counts.shape[:2], of_queries, of_keys + 1, dtype=torch.bool)  # the last column takes the entries that are no block
     blocks.scatter_(-1, torch.where(listed, indices, blocks.shape[-1] - 1).long(), True)
     return blocks[..., :-1]
 

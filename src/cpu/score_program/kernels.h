@@ -8,8 +8,8 @@
 
 namespace polyhead::cpu {
 
-// What the number in a register depends on. `tile`: one number for a tile. `row`: one for each row. `key`: one for each key. `distance`: one for each key - query,
-// so that a tile has rows + keys - 1 numbers. `pair`: one for each pair.
+// What the number in a register depends on. `tile`: one number for a tile. `row`: one for each row. `key`: one for each key. `distance`: one for each key - query
+// (without the offset of the diagonal), so that a tile has rows + keys - 1 numbers. `pair`: one for each pair.
 enum class ScoreKind : std::uint8_t { tile, row, key, distance, pair };
 
 struct ScoreStep;
@@ -43,6 +43,7 @@ struct ScoreSum {
   std::int64_t first, strides[4];
 };
 
+inline constexpr std::int32_t kScoreRangeBytes = 512;  // bytes of a register for a range of keys, which are 128 float or 64 double
 inline constexpr int kMostScoreRows = 16;  // number of rows for which registers of the kind `distance` have numbers at a time
 
 struct ScoreSteps {
@@ -51,7 +52,7 @@ struct ScoreSteps {
   int per_tile_count, per_range_count, per_distance_count, per_row_count;
   int registers;
   const ScoreKind* kinds;       // of each register
-  const std::int32_t* places;   // of each register: its offset in bytes in the scratch memory, a multiple of 64; -1: not in memory
+  const std::int32_t* places;   // of each register: its offset in bytes in the scratch memory, a multiple of kScoreRunBytes; -1: not in memory
   std::int64_t bytes;           // of the scratch memory
   std::int32_t score;           // register of the old score; -1: no step reads it
   std::int32_t result;          // register of the new score; in the backward pass, register of the derivative of the new score by the old score
@@ -60,8 +61,17 @@ struct ScoreSteps {
   int sum_count;
 };
 
-// Bytes of a register of a kind: the vectors of 128 float or 64 double keys, 16 rows more for distances, or one vector.
-constexpr std::int32_t score_register_bytes(ScoreKind kind) { return kind == ScoreKind::distance ? 640 : kind == ScoreKind::key || kind == ScoreKind::pair ? 512 : 64; }
+// Bytes of a register of a kind, whole vectors of kScoreRunBytes: those of a range of keys, kMostScoreRows numbers more for distances, or one vector.
+constexpr std::int32_t score_register_bytes(ScoreKind kind) {
+  constexpr std::int32_t kMoreForDistances = kMostScoreRows * static_cast<std::int32_t>(sizeof(double));
+  static_assert(kScoreRangeBytes % kScoreRunBytes == 0 && kMoreForDistances % kScoreRunBytes == 0);
+  switch (kind) {
+    case ScoreKind::distance: return kScoreRangeBytes + kMoreForDistances;
+    case ScoreKind::key: case ScoreKind::pair: return kScoreRangeBytes;
+    case ScoreKind::tile: case ScoreKind::row: break;
+  }
+  return kScoreRunBytes;
+}
 
 struct ScoreProgramKernels {
   void (*forward)(const ScoreSteps& steps, const ScoreTile& tile, void* scratch);

@@ -9,9 +9,7 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 template <class T>
-constexpr std::int64_t kRange = 512 / static_cast<std::int64_t>(sizeof(T));  // number of keys in a range; a register then needs 512 bytes
-
-constexpr int kMostRegisters = kMostScoreInstructions;
+constexpr std::int64_t kRange = kScoreRangeBytes / static_cast<std::int64_t>(sizeof(T));  // number of keys in a range
 
 template <class T>
 struct TermsOf {
@@ -156,8 +154,8 @@ class Interpreter {
   }
 
   void call(ScoreRunFunction function, const ScoreRunSteps& run) const {
-    const void* inputs[kMostRegisters];
-    void* outputs[kMostRegisters];
+    const void* inputs[kMostScoreInstructions];
+    void* outputs[kMostScoreInstructions];
     for (int i = 0; i < run.input_count; ++i) inputs[i] = of(run.inputs[i]);
     for (int i = 0; i < run.output_count; ++i) outputs[i] = of(run.outputs[i]);
     function(inputs, outputs, (count_ * static_cast<std::int64_t>(sizeof(T)) + kScoreRunBytes - 1) / kScoreRunBytes);
@@ -372,7 +370,7 @@ class Interpreter {
   char* const scratch_;
   std::int64_t column_ = 0, count_ = 0;  // the first key and the number of keys of the range
   std::int64_t first_row_ = 0, rows_ = 0;
-  T* pointers_[kMostRegisters];
+  T* pointers_[kMostScoreInstructions];
   T old_[kRange<T>];
 };
 
