@@ -303,7 +303,7 @@ MUTANTS = [
     Mutant("RMS norm without its offset", "src/nn/rms_norm.cc", "layer.epsilon, false, layer.weight_offset", "layer.epsilon, false, 0", "the offset is added to the weight", MODULES),
     Mutant("norms of another head's slice", "src/nn/value_norms.cc", "slice(1, n * width, (n + 1) * width)", "slice(1, 0, width)", "each head has its slice of the output projection", ("nn_attention",)),
     Mutant("norms of another group's values", "src/nn/value_norms.cc", "head = n / (heads / shared)", "head = n % shared", "query heads of a group share a value head", ("nn_attention",)),
-    Mutant("masked keys get the norm", "src/nn/value_norms.cc", "if (p[s] != 0) p[s] *= factor[s];", "p[s] *= factor[s];", "a weight of 0 stays 0", ("nn_attention",)),
+    Mutant("masked keys get the norm", "src/nn/value_norms.cc", "if (p[s] != 0) p[s] *= factors.data<double>()[s];", "p[s] *= factors.data<double>()[s];", "a weight of 0 stays 0", ("nn_attention",)),
     Mutant("longrope: factors multiply", "src/nn/rotary_embedding.cc", "frequencies_[i] /= config.factors[i];", "frequencies_[i] *= config.factors[i];", "each frequency is divided by its factor", ("nn_attention",)),
     Mutant("encoder: padding has positions", "src/models/bert_embeddings.cc", "!= padding ? ++count : 0);", "!= padding ? ++count : ++count);", "positions count the tokens that are not padding", ("models",)),
     Mutant("encoder: windows without a right side", "src/models/bert.cc", "{.left = window, .right = window}", "{.left = window}", "a window has two sides", ("models",)),
