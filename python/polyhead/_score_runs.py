@@ -114,9 +114,10 @@ def compile_runs(texts: Sequence[str]) -> bool:
             missing = _missing(texts)  # another thread may have compiled them
             if isinstance(found, str):
                 return False
+            llvm, new_machine = found
             if missing:
                 try:
-                    engine = _compiled(*found, [_function(f"run{i}", text) for i, text in enumerate(missing)])
+                    engine = _compiled(llvm, new_machine, [_function(f"run{i}", text) for i, text in enumerate(missing)])
                     _engines.append(engine)  # before the library gets an address, because an exception, also that of Ctrl-C, would free the code
                     for i, text in enumerate(missing):
                         _functions += _core.provide_score_run(text, engine.get_function_address(f"run{i}"))

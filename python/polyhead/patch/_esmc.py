@@ -23,10 +23,10 @@ def multihead(own: Callable[..., Tensor], precision: Precision, self: Any, x: Te
     if not q.dtype == k.dtype == v.dtype:
         return own(self, x, seq_id)
     q, k, v = (y.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for y in (q, k, v))
-    masks: dict[str, Tensor] = {}
+    attend = None
     if seq_id is not None and not bool((seq_id == seq_id[:, :1]).all()):
-        masks["attend"] = (seq_id.unsqueeze(-1) == seq_id.unsqueeze(-2)).unsqueeze(1)
-    out = attention(q, k, v, precision=precision, **masks)
+        attend = (seq_id.unsqueeze(-1) == seq_id.unsqueeze(-2)).unsqueeze(1)
+    out = attention(q, k, v, precision=precision, attend=attend)
     return self.out_proj(out.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
 

@@ -36,9 +36,10 @@ def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
     rows, columns = block_mask.BLOCK_SIZE
     # FlexAttention does not call mask_mod for full blocks, and neither does polyhead: its calls would take longer than the attention.
     partial = _blocks(block_mask.kv_num_blocks, block_mask.kv_indices, queries, keys, rows, columns)
-    full = torch.zeros_like(partial) if block_mask.full_kv_num_blocks is None else _blocks(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, queries, keys, rows, columns)
-    if full.shape != partial.shape:
-        raise ValueError(f"attention: full_kv_num_blocks of block_mask is {list(block_mask.full_kv_num_blocks.shape)}; it must be {list(block_mask.kv_num_blocks.shape)}, as kv_num_blocks")
+    counts, indices = block_mask.full_kv_num_blocks, block_mask.full_kv_indices
+    full = torch.zeros_like(partial) if counts is None or indices is None else _blocks(counts, indices, queries, keys, rows, columns)
+    if counts is not None and full.shape != partial.shape:
+        raise ValueError(f"attention: full_kv_num_blocks of block_mask is {list(counts.shape)}; it must be {list(block_mask.kv_num_blocks.shape)}, as kv_num_blocks")
     attend = full[..., :, None, :, None].expand(-1, -1, -1, rows, -1, columns).contiguous()
     places = partial.nonzero()
     if len(places) > 0:
