@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .._options import Precision, require_precision
 from ..torch import _layer_pass as passes
@@ -207,103 +207,63 @@ _PROTENIX = _Package(
 _OPENFOLD = _Package("openfold", ("openfold", "openfold3"), ("openfold", "openfold3"), _methods(*_openfold.METHODS))
 
 
+# What the docstrings of all functions below have in common.
+_EVERY_PATCH = """
+
+The function changes the package's classes at once; the `Patch` undoes that. The package's own code still runs calls on other devices and under torch.compile, tracing
+or torch.func, and the few calls that docs/folding.md lists.
+
+Args:
+    precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+
+Returns:
+    The applied patch.
+
+Raises:
+    ValueError: another precision than that of an applied patch of the package, or an unknown word.
+    ImportError: the package is not installed, or cannot be imported.
+    NotImplementedError: polyhead does not know the methods of the installed version.
+"""
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Patch])
+
+
+def _described(function: _Function) -> _Function:
+    """Adds what all patches have in common to the docstring of the function, which says what it replaces."""
+    function.__doc__ = inspect.cleandoc(function.__doc__ or "") + _EVERY_PATCH
+    return function
+
+
+@_described
 def boltz(*, precision: Precision = "native") -> Patch:
-    """Makes polyhead compute the attention of boltz (Boltz-1, Boltz-2): triangle attention and attention with a pair bias.
-
-    The function changes the package's classes at once; the `Patch` undoes that. The package's own code still runs calls on other devices and under torch.compile, tracing
-    or torch.func, and the few calls that docs/folding.md lists.
-
-    Args:
-        precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
-
-    Returns:
-        The applied patch.
-
-    Raises:
-        ValueError: another precision than that of an applied patch of the package, or an unknown word.
-        ImportError: boltz is not installed, or cannot be imported.
-        NotImplementedError: polyhead does not know the methods of the installed version.
-    """
+    """Makes polyhead compute the attention of boltz (Boltz-1, Boltz-2): triangle attention and attention with a pair bias."""
     return Patch(_BOLTZ, precision)
 
 
+@_described
 def esm(*, precision: Precision = "native") -> Patch:
     """Makes polyhead compute the attention of fair-esm: of ESM-1, ESM-1b, ESM-1v, ESM-2 and ESM-IF1, and the column attention of the MSA Transformer. Attention weights
     (contacts) are supported.
-
-    The function changes the package's classes at once; the `Patch` undoes that. The package's own code still runs calls on other devices and under torch.compile, tracing
-    or torch.func, and the few calls that docs/folding.md lists.
-
-    Args:
-        precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
-
-    Returns:
-        The applied patch.
-
-    Raises:
-        ValueError: another precision than that of an applied patch of the package, or an unknown word.
-        ImportError: fair-esm is not installed, or cannot be imported.
-        NotImplementedError: polyhead does not know the methods of the installed version.
     """
     return Patch(_ESM, precision)
 
 
+@_described
 def openfold(*, precision: Precision = "native") -> Patch:
-    """Makes polyhead compute the attention of openfold and openfold3, whichever is installed: gated attention with biases, and global attention.
-
-    The function changes the package's classes at once; the `Patch` undoes that. The package's own code still runs calls on other devices and under torch.compile, tracing
-    or torch.func, and the few calls that docs/folding.md lists.
-
-    Args:
-        precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
-
-    Returns:
-        The applied patch.
-
-    Raises:
-        ValueError: another precision than that of an applied patch of the package, or an unknown word.
-        ImportError: neither package is installed, or one cannot be imported.
-        NotImplementedError: polyhead does not know the methods of the installed version.
-    """
+    """Makes polyhead compute the attention of openfold and openfold3, whichever is installed: gated attention with biases, and global attention."""
     return Patch(_OPENFOLD, precision)
 
 
+@_described
 def esmc(*, precision: Precision = "native") -> Patch:
-    """Makes polyhead compute the attention of ESM-C and ESM-3 in EvolutionaryScale's package esm, which has the same name as fair-esm's and cannot be installed beside it.
-
-    The function changes the package's classes at once; the `Patch` undoes that. The package's own code still runs calls on other devices and under torch.compile, tracing
-    or torch.func, and the few calls that docs/folding.md lists.
-
-    Args:
-        precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
-
-    Returns:
-        The applied patch.
-
-    Raises:
-        ValueError: another precision than that of an applied patch of the package, or an unknown word.
-        ImportError: the package is not installed, or cannot be imported.
-        NotImplementedError: polyhead does not know the methods of the installed version.
-    """
+    """Makes polyhead compute the attention of ESM-C and ESM-3 in EvolutionaryScale's package esm, which has the same name as fair-esm's and cannot be installed beside it."""
     return Patch(_ESMC, precision)
 
 
+@_described
 def protenix(*, precision: Precision = "native") -> Patch:
     """Makes polyhead compute the attention of protenix: triangle attention and attention of tokens with a pair bias. On a machine without CUDA, protenix imports only with
     the environment variable LAYERNORM_TYPE=torch.
-
-    The function changes the package's classes at once; the `Patch` undoes that. The package's own code still runs calls on other devices and under torch.compile, tracing
-    or torch.func, and the few calls that docs/folding.md lists.
-
-    Args:
-        precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
-
-    Returns:
-        The applied patch.
-
-    Raises:
-        ValueError: another precision than that of an applied patch of the package, or an unknown word.
-        ImportError: protenix is not installed, or cannot be imported.
-        NotImplementedError: polyhead does not know the methods of the installed version.
     """
     return Patch(_PROTENIX, precision)
