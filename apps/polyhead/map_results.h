@@ -34,8 +34,8 @@ void add_map_results(Parser& parser, MapResults* wanted, bool beside_output);
 // Returns a function for MapsInput::progress that draws a progress bar labelled `what`. The bar is removed when done = total.
 std::function<void(std::int64_t, std::int64_t)> progress_bar(std::string_view what);
 
-// Role of the tensor output_weight, for the message if it is missing.
-inline constexpr std::string_view kOutputWeight = "the output projection's weight [E,N*V], which --weighting norm needs with v";
+// Describes the tensor output_weight in the message that it is missing.
+inline constexpr std::string_view kOutputWeight = "weight of the output projection, [E,N*V]; --weighting norm needs it and v";
 
 // The norms [*,N,S] of v [*,K,S,V] transformed by output_weight [E,N*V], for q [*,N,T,H]; all of one dtype.
 Tensor norms_of_values(const Tensor& v, const Tensor& output_weight, const Shape& q);

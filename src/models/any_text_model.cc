@@ -114,7 +114,7 @@ class AnyDecoder final : public AnyTextModel {
       for (std::int64_t i = 0; i < layers; ++i) rotaries.push_back(model_.attention_options(i, tables).rotary);
       result.rotations = layer_rotations(rotaries);
     }
-    Tensor values;  // the values for value_norms, if the result does not have them
+    Tensor values;  // v of all layers, from which value_norms is computed, if the caller did not ask for v
     if (options.value_norms && !result.v) values = Tensor(dtype, {layers, c.layer.kv_heads, count, c.layer.head_width});
     Tensor& v = result.v ? result.v : values;
     model_.forward({.ids = result.ids}, {.hidden = result.hidden, .attentions = result.attentions, .pooled = result.pooled, .q = result.q, .k = result.k, .v = v}, {.workspace = &workspace_});
@@ -200,7 +200,7 @@ class AnyTextSide final : public AnyTextModel {
         for (std::int64_t i = 0; i < count * count; ++i) result.attend.data<bool>()[i] = i % count <= i / count;
       }
     }
-    Tensor values;  // the values for value_norms, if the result does not have them
+    Tensor values;  // v of all layers, from which value_norms is computed, if the caller did not ask for v
     if (options.value_norms && !result.v) values = Tensor(dtype, {c.layers, c.layer.heads, count, c.layer.width / c.layer.heads});
     Tensor& v = result.v ? result.v : values;
     model_.forward({.ids = result.ids}, {.hidden = result.hidden, .attentions = result.attentions, .q = result.q, .k = result.k, .v = v, .embedding = result.embedding}, {.workspace = &workspace_});

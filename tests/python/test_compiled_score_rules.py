@@ -192,7 +192,7 @@ def test_every_operation_of_runs_is_compiled() -> None:
 
 
 def in_process(code: str, timeout: int = 300) -> str:
-    """What a new process prints. It must end well: a fault of a compiler ends the process."""
+    """Runs the code in a new Python process and returns what it prints. Fails unless the process exits with 0: a faulty compiled function would crash it, not raise an exception."""
     head = "from polyhead import _core, _score_runs\nimport polyhead\n"
     found = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=timeout, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
     assert found.returncode == 0, (found.returncode, found.stdout, found.stderr[-2000:])

@@ -133,7 +133,7 @@ class Text {
     this.encoded = json.weights;
     this.vectors = json.vectors ?? null;  // q, k and v, which are decoded when the computation of a cell is shown
     this.norms = json.value_norms ?? null;  // norms of the transformed values, which are decoded when they are needed (weighting.js)
-    this.largestWeighted = json.largest_weighted;  // the largest number of the norm-weighted maps
+    this.largestWeighted = json.largest_weighted;  // the largest number in all norm-weighted maps of this text
     this.learnedQueries = json.learned_queries === true;  // true if the queries are parameters and not projections of an input
     this.width = json.width;              // width of the layer's input, if the page knows it
     this.leftOut = json.left_out;         // if q, k and v were too large for the page: the MB that they would take; else absent
