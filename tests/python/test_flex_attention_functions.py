@@ -181,9 +181,9 @@ def test_mask_mods_beside_a_score_mod(name: str) -> None:
 @pytest.mark.parametrize(
     ("score_mod", "name"),
     [
-        (lambda score, b, h, q, k: torch.erfinv(torch.lgamma(score)) + torch.asinh(b), "lgamma"),
-        (lambda score, b, h, q, k: score + torch.asinh(b), "asinh"),
-        (lambda score, b, h, q, k: score + torch.randn(()) * torch.acosh(score), "acosh"),
+        (lambda score, b, h, q, k: torch.erfinv(torch.lgamma(score)) + torch.digamma(b), "lgamma"),
+        (lambda score, b, h, q, k: score + torch.digamma(b), "digamma"),
+        (lambda score, b, h, q, k: score + torch.randn(()) * torch.erfinv(score), "erfinv"),
         (lambda score, b, h, q, k: F.gelu(score, approximate="erf"), "gelu with approximate='erf'"),
         (lambda score, b, h, q, k: score**65, "the power 65 of float"),
         (lambda score, b, h, q, k: score**q, "the power of an exponent of type Value"),
