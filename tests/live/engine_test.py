@@ -68,14 +68,15 @@ def compare(one, other, path, worst):
         assert len(one) == len(other), f"{path}: {len(one)} and {len(other)} entries"
         for at, (a, b) in enumerate(zip(one, other)):
             compare(a, b, f"{path}[{at}]", worst)
-    elif isinstance(one, str) and any(f".{part}[" in path for part in ("weights", "q", "k", "v")):
+    elif isinstance(one, str) and any(f".{part}[" in path for part in ("weights", "q", "k", "v", "value_norms")):
         a, b = floats(one), floats(other)
         assert len(a) == len(b), path
-        # Attention weights are in [0, 1]. q, k and v may be large; after two layers in float32 the two builds agree to six digits of the largest number.
+        # Attention weights are in [0, 1]. q, k, v and norms may be large; after two layers in float32 the two builds agree to six digits of the largest number.
         size = 1 if ".weights[" in path else 4 * max(1, max(map(abs, b), default=1))
         near([abs(x - y) / size for x, y in zip(a, b)], path, worst)
     elif isinstance(one, float) or isinstance(other, float):
-        near([abs(one - other)], path, worst)
+        size = 4 * max(1, abs(other)) if path.endswith(".largest_weighted") else 1  # a weight times a norm
+        near([abs(one - other) / size], path, worst)
     else:
         assert one == other, f"{path}: {one!r} and {other!r}"
 

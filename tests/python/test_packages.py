@@ -30,9 +30,10 @@ def test_the_source_package_has_what_a_build_reads_and_is_small(tmp_path: Path, 
     for name in READ_BY_THE_BUILD:
         path = ROOT / name
         files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file() and not {"__pycache__", "build"} & {*file.parts[len(ROOT.parts) :]}]
-        expected |= {file.relative_to(ROOT).as_posix() for file in files if not file.name.endswith("_test.cc") and not file.name.startswith("test_")}
+        expected |= {file.relative_to(ROOT).as_posix() for file in files if not re.search(r"^test_|_test[._]", file.name)}
+    expected = {name for name in expected if not name.startswith("apps/live/")}  # the engine of live pages is a build of its own
     assert len(expected) > 200 and expected - packed == set()
-    assert {name.partition("/")[0] for name in packed} <= {*READ_BY_THE_BUILD, "README.md", "MODELS.md", "PKG-INFO", ".clang-format", ".gitignore", "CMakePresets.json", "examples"}
+    assert {name.partition("/")[0] for name in packed} <= {*READ_BY_THE_BUILD, "MODELS.md", "PKG-INFO", ".gitignore"}
     size = archive.stat().st_size
     assert size < 2_200_000  # the models of the library are half of this
     summary.append(f"source package: {len(packed)} files, {size / 1e6:.2f} MB")

@@ -419,6 +419,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "patches": ([], [(1, 2)]),
                 "title": ([3, object(), Hostile()], ["\ud800"]),
                 "lang": ([3, object(), Hostile()], ["", "de", "\ud800"]),
+                "texts": ([3, object(), Hostile()], ["abc", [], ["a", "b"], ["\ud800"]]),
                 "weighting": ([3, object(), Hostile(), None], ["", "norms", "\ud800", "norm"]),
                 "without": ([{(0, 0): "1"}, {(0, 0): True}], [3, "all", object(), Hostile(), shaped(2), [[1]], {0: 1.0}, {(0, 0, 0): 1.0}, {(0, 9): 1.0}, {(0, 0): float("inf")}]),
                 **{group: ([3, None, (), {}, object(), Hostile()], []) for group in ("annotations", "computation", "size", "call")},
