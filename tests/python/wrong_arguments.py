@@ -295,6 +295,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             },
         ),
         "set_num_threads": (polyhead.set_num_threads, {"count": polyhead.num_threads()}, {"count": ([*NOT_INTS, None], [0, -1, BIG])}),
+        "set_score_compiler": (polyhead.set_score_compiler, {"wanted": True}, {"wanted": ([*NOT_FLAGS, None], [])}),
         "MultiHeadAttention": (polyhead.MultiHeadAttention, widths, wrong_config),
         "forward": (
             LAYER.forward,
@@ -419,7 +420,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "patches": ([], [(1, 2)]),
                 "title": ([3, object(), Hostile()], ["\ud800"]),
                 "lang": ([3, object(), Hostile()], ["", "de", "\ud800"]),
-                "texts": ([3, object(), Hostile()], ["abc", [], ["a", "b"], ["\ud800"]]),
+                "texts": ([3, object(), Hostile(), "abc", [3]], [[], ["a", "b"], ["\ud800"]]),
                 "weighting": ([3, object(), Hostile(), None], ["", "norms", "\ud800", "norm"]),
                 "without": ([{(0, 0): "1"}, {(0, 0): True}], [3, "all", object(), Hostile(), shaped(2), [[1]], {0: 1.0}, {(0, 0, 0): 1.0}, {(0, 9): 1.0}, {(0, 0): float("inf")}]),
                 **{group: ([3, None, (), {}, object(), Hostile()], []) for group in ("annotations", "computation", "size", "call")},
