@@ -20,6 +20,7 @@
 #include "run_page.h"
 #include "terminal.h"
 #include "text_layout.h"
+#include "view_head.h"
 #include "view_input.h"
 #include "view_output.h"
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cmath>
 #include <memory>
 #include <string_view>
 #include <system_error>
@@ -17,7 +16,6 @@
 #include "core/join.h"
 #include "format.h"
 #include "polyhead/models/model_config.h"
-#include "polyhead/nn/value_norms.h"
 #include "terminal.h"
 #include "text_layout.h"
 
@@ -224,55 +222,5 @@ std::vector<models::TokenizedText> tokenize(const std::function<models::Tokenize
   }
   return result;
 }
-
-std::string HeadChoice::description() const {
-  if (!layer) return cat("mean of all ", layers * heads, " heads (", layers, " layers of ", heads, ")");
-  return cat("layer ", *layer, head ? cat(", head ", *head) : cat(", mean of its ", counted(heads, "head")));
-}
-
-HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int64_t> head, bool mean, std::int64_t layers,
-                       std::int64_t heads) {
-  if (layer && *layer >= layers) throw UsageError(cat("--layer ", *layer, ": the model has the layers 0 to ", layers - 1));
-  if (head && *head >= heads) throw UsageError(cat("--head ", *head, ": the model has the heads 0 to ", heads - 1, " in each layer"));
-  if (!layer && !mean) layer = layers - 1;
-  return {.layer = layer, .head = head, .layers = layers, .heads = heads};
-}
-
-Tensor chosen_map(const Tensor& attentions, ConstTensorView norms, const HeadChoice& choice) {
-  const ConstTensorView all = attentions.view();
-  const std::int64_t first_layer = choice.layer.value_or(0), last_layer = choice.layer ? first_layer + 1 : choice.layers;
-  const std::int64_t first_head = choice.head.value_or(0), last_head = choice.head ? first_head + 1 : choice.heads;
-  const auto count = static_cast<double>((last_layer - first_layer) * (last_head - first_head));
-  std::vector<double> sum(static_cast<std::size_t>(all.extent(2) * all.extent(3)));
-  for (std::int64_t l = first_layer; l < last_layer; ++l) {
-    for (std::int64_t n = first_head; n < last_head; ++n) {
-      Tensor one = Tensor::copy_of(all.select(0, l).select(0, n), DType::f64);
-      if (norms) nn::weight_by_norms(norms.select(0, l).slice(0, n, n + 1), one.view().unsqueeze(0));
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += one.data<double>()[i];
-    }
-  }
-  for (double& x : sum) x /= count;
-  const ConstTensorView mean(sum.data(), {all.extent(2), all.extent(3)});
-  return Tensor::copy_of(mean, DType::f32);
-}
-
-namespace {
-
-float largest_of(const Tensor& map) {
-  float largest = 0;
-  for (std::int64_t i = 0; i < map.numel(); ++i) largest = std::isfinite(map.data<float>()[i]) ? std::max(largest, map.data<float>()[i]) : largest;
-  return largest;
-}
-
-}  // namespace
-
-Tensor in_units_of_largest(const Tensor& map) {
-  Tensor scaled = Tensor::copy_of(map);
-  const float largest = largest_of(map);
-  for (std::int64_t i = 0; largest > 0 && i < scaled.numel(); ++i) scaled.data<float>()[i] /= largest;
-  return scaled;
-}
-
-std::string largest_text(const Tensor& map) { return fixed(largest_of(map), 4); }
 
 }  // namespace polyhead::app

@@ -1,5 +1,5 @@
 // Reads the inputs of the commands that run or open a model (view, trace, try and quantise): texts from a file or standard input and their tokens, a model's
-// folder, and the choice of a token or a head.
+// folder, and the choice of a token.
 #pragma once
 
 #include <cstdint>
@@ -60,27 +60,5 @@ std::vector<models::TokenizedText> tokenize(const std::function<models::Tokenize
                                             const std::vector<InputText>& texts, bool truncate, std::string_view remedy = "--truncate leaves out the end", std::string_view list = {});
 // The tokens of one text for an encoder. Error if the text is too long.
 models::TokenizedText tokenize(const models::SentenceModel& model, const std::string& text);
-
-// The attention map to show: one head, the mean over a layer's heads, or the mean over all heads.
-struct HeadChoice {
-  std::optional<std::int64_t> layer;   // absent: mean over all layers
-  std::optional<std::int64_t> head;    // absent: mean over the heads
-  std::int64_t layers = 0, heads = 0;  // numbers of layers and heads of the model
-
-  std::string description() const;  // "layer 5, mean of its 12 heads"
-};
-
-// The choice that the options make. Without options it is the mean over the heads of the last layer; with only `mean`, the mean over all heads of all layers.
-// UsageError if the model has no such layer or head.
-HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int64_t> head, bool mean, std::int64_t layers,
-                       std::int64_t heads);
-
-// The chosen map [T,S] in float32, of attentions [L,N,T,S], floating. norms: of the values [L,N,S], for a norm-weighted map (Kobayashi et al. 2020); empty for attention weights.
-Tensor chosen_map(const Tensor& attentions, ConstTensorView norms, const HeadChoice& choice);
-
-inline constexpr std::string_view kNormWeighted = "attention weights times the norms of the transformed values";
-// A map divided by its largest element, for drawings in percent, and this element as text. Of a map without an element above 0, a copy.
-Tensor in_units_of_largest(const Tensor& map);
-std::string largest_text(const Tensor& map);
 
 }  // namespace polyhead::app

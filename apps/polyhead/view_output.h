@@ -8,6 +8,7 @@
 
 #include "json.h"
 #include "polyhead/viewer.h"
+#include "view_head.h"
 #include "view_input.h"
 
 namespace polyhead::app {

@@ -27,7 +27,9 @@ class Terminal(ProgramTest):
         for word in ("[CLS]", "quick", "brown", "fox", "[SEP]"):
             self.assertGreaterEqual(text.count(word), 2, word)
         self.assertRegex(text, "[░▒▓█]")
-        self.assertIn("layer 1, mean of its 2 heads", self.map("--text", FOX))
+        self.assertIn("layer 1, mean of its 2 heads", self.map("--text", FOX, "--layer", "1"))
+        self.assertRegex(self.map("--text", FOX), r"layer [01], head [01], which looks most at single other words of all 4 heads;")
+        self.assertIn("layer 1, mean of its 2 heads", self.map("--text", "the fox"), "each word has neighbours only")
 
     def test_fits_every_width(self):
         for text in (FOX, FOX + " " + FOX + " " + FOX, "東京 " * 12, "extraordinary " * 3):

@@ -1,0 +1,43 @@
+// The attention map that `view` shows: which head it is of, and its numbers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "polyhead/tensor.h"
+
+namespace polyhead::app {
+
+// The attention map to show: one head, the mean over a layer's heads, or the mean over all heads.
+struct HeadChoice {
+  std::optional<std::int64_t> layer;   // absent: mean over all layers
+  std::optional<std::int64_t> head;    // absent: mean over the heads
+  std::int64_t layers = 0, heads = 0;  // numbers of layers and heads of the model
+  bool of_text = false;                // telling_head() chose layer and head
+
+  std::string description() const;  // "layer 5, mean of its 12 heads"
+};
+
+// The choice that the options make. Without options it is the mean over the heads of the last layer; with only `mean`, the mean over all heads of all layers.
+// UsageError if the model has no such layer or head.
+HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int64_t> head, bool mean, std::int64_t layers,
+                       std::int64_t heads);
+
+// Of all heads the one whose words look most at one other word of the text: the mean over the queries of their largest attention weight, of which the largest over
+// the heads is taken. Special tokens do not count. In a map of a text over itself neither do a query's own token and its neighbours, which heads that look at a
+// fixed distance would win, nor the first token, on which heads without a target put their weight. Returns `otherwise` if no pair of tokens is left.
+// attentions: [L,N,T,S], floating. queries, keys: for each row and column whether it is a special token.
+HeadChoice telling_head(const Tensor& attentions, const std::vector<bool>& queries, const std::vector<bool>& keys, bool same_text, const HeadChoice& otherwise);
+
+// The chosen map [T,S] in float32, of attentions [L,N,T,S], floating. norms: of the values [L,N,S], for a norm-weighted map (Kobayashi et al. 2020); empty for attention weights.
+Tensor chosen_map(const Tensor& attentions, ConstTensorView norms, const HeadChoice& choice);
+
+inline constexpr std::string_view kNormWeighted = "attention weights times the norms of the transformed values";
+// A map divided by its largest element, for drawings in percent, and this element as text. Of a map without an element above 0, a copy.
+Tensor in_units_of_largest(const Tensor& map);
+std::string largest_text(const Tensor& map);
+
+}  // namespace polyhead::app
