@@ -3,14 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/text.h"
 #include "format.h"
 #include "json.h"
 #include "terminal.h"
+#include "text_layout.h"
 #include "training/classification.h"
 #include "training/heads.h"
 #include "training/translation.h"
@@ -18,8 +22,16 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::array<std::int64_t, 5> kHeads{1, 2, 4, 8, 16};
-constexpr std::uint64_t kSeeds = 5;
+struct Study {
+  std::vector<std::int64_t> heads;
+  std::uint64_t seeds = 0;
+  std::optional<std::int64_t> steps;  // absent: as many as the task needs
+};
+
+Study study_of(const HeadsOptions& o) {
+  if (o.brief) return {.heads = {1, 4, 16}, .seeds = 3, .steps = o.steps.value_or(400)};
+  return {.heads = {1, 2, 4, 8, 16}, .seeds = 5, .steps = o.steps};
+}
 
 struct StudiedTask {
   std::string name;
@@ -50,22 +62,52 @@ std::string line_of(std::int64_t heads, const std::vector<training::HeadsRun>& r
 
 }  // namespace
 
+std::string chart(std::span<const HeadScores> rows, std::size_t width) {
+  constexpr std::size_t kLabel = 7;  // "   16  "
+  const std::size_t columns = std::clamp<std::size_t>(width, kLabel + 14, 80) - kLabel;
+  double lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
+  for (const HeadScores& row : rows)
+    for (const double score : row.scores)
+      if (std::isfinite(score)) lowest = std::min(lowest, score), highest = std::max(highest, score);
+  if (lowest > highest) return "no model has a score\n";
+  const auto column = [&](double score) {
+    return highest > lowest ? static_cast<std::size_t>(std::lround((score - lowest) / (highest - lowest) * static_cast<double>(columns - 1))) : columns / 2;
+  };
+  std::string text = "heads  score: o of a seed, | the mean\n";
+  for (const HeadScores& row : rows) {
+    std::string line(columns, ' ');
+    double sum = 0, count = 0;
+    for (const double score : row.scores) {
+      if (!std::isfinite(score)) continue;  // a correlation with answers that are all the same
+      line[column(score)] = 'o';
+      sum += score, ++count;
+    }
+    if (count > 0) line[column(sum / count)] = '|';
+    const std::string heads = cat(row.heads);
+    append(text, trimmed(cat(std::string(kLabel - 2 - std::min(kLabel - 2, heads.size()), ' '), heads, "  ", line)) + "\n");
+  }
+  const std::string left = fixed(lowest, 4), right = fixed(highest, 4);
+  return cat(text, std::string(kLabel, ' '), left, std::string(columns > left.size() + right.size() ? columns - left.size() - right.size() : 1, ' '), right, "\n");
+}
+
 void train_heads(const HeadsOptions& o) {
   std::vector<StudiedTask> tasks{{"grammar", training::translation_task, {}}};
   if (!o.data.empty()) tasks.push_back({"sentiment", training::classification_task, o.data});
-  Progress bar("training", tasks.size() * kHeads.size() * kSeeds);
+  const Study study = study_of(o);
+  Progress bar("training", tasks.size() * study.heads.size() * study.seeds);
   std::size_t done = 0;
   for (const StudiedTask& task : tasks) {
-    std::string table = cat(task.name, ", ", kSeeds, " seeds\n", row({"heads", "score", "lowest", "highest", "ms/step", "memory MB"}));
+    std::string table = cat(task.name, ", ", study.seeds, " seeds\n", row({"heads", "score", "lowest", "highest", "ms/step", "memory MB"}));
     std::string meaning;
-    for (const std::int64_t heads : kHeads) {
+    std::vector<HeadScores> scores;
+    for (const std::int64_t heads : study.heads) {
       std::vector<training::HeadsRun> runs;
-      for (std::uint64_t seed = o.seed; seed < o.seed + kSeeds; ++seed) {
+      for (std::uint64_t seed = o.seed; seed < o.seed + study.seeds; ++seed) {
         const std::string name = cat(task.name, "-", heads, "-", seed);
         bar.show(done++, cat(task.name, ", ", counted(heads, "head"), ", seed ", seed));
         const training::TaskOptions options{.data = task.data, .seed = seed, .heads = heads, .note = [](const std::string& line) { print_note(line); }};
         const bool stopped = o.stop != nullptr && o.stop->load();
-        const auto run = stopped ? std::nullopt : training::run_with_heads(task.make, options, o.steps, o.folder / name, o.stop);
+        const auto run = stopped ? std::nullopt : training::run_with_heads(task.make, options, study.steps, o.folder / name, o.stop);
         if (!run) fail(ErrorCode::io, "stopped in ", name, "; the same command goes on from there");
         runs.push_back(*run);
         if (!o.json) continue;
@@ -74,10 +116,12 @@ void train_heads(const HeadsOptions& o) {
                     {"ms_per_step", run->milliseconds}, {"megabytes", run->megabytes}});
       }
       append(table, line_of(heads, runs));
+      scores.push_back({heads, {}});
+      for (const training::HeadsRun& run : runs) scores.back().scores.push_back(run.score);
       meaning = cat("Of the last run: ", runs.back().validation, "; ", runs.back().parameters, " parameters.\n");
     }
     bar.clear();
-    if (!o.json) print(table + meaning);
+    if (!o.json) print(cat(table, "\n", chart(scores, terminal_width(Stream::out)), "\n", meaning));
   }
 }
 

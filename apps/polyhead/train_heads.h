@@ -1,21 +1,34 @@
-// `polyhead train heads`: trains tasks with 1, 2, 4, 8 and 16 heads and prints a table of scores, times and memory.
+// `polyhead train heads`: trains tasks with different numbers of heads, and prints a table of scores, times and memory and a chart of the scores.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 namespace polyhead::app {
 
 struct HeadsOptions {
   std::filesystem::path data;  // a file of ratings; empty: train only on the teaching grammar
   std::filesystem::path folder;
-  std::uint64_t seed = 1;  // the first of five consecutive seeds
+  std::uint64_t seed = 1;  // the first of consecutive seeds
   std::optional<std::int64_t> steps{};
+  bool brief = false;  // 3 numbers of heads, 3 seeds and 400 steps in place of 5, 5 and the task's own number
   bool json = false;
   const std::atomic<bool>* stop = nullptr;
 };
+
+// The scores of the models with a number of heads, one for each seed.
+struct HeadScores {
+  std::int64_t heads = 0;
+  std::vector<double> scores;
+};
+
+// A line for each number of heads with its scores along an axis from the lowest to the highest score of all rows.
+std::string chart(std::span<const HeadScores> rows, std::size_t width);
 
 void train_heads(const HeadsOptions& options);
 
