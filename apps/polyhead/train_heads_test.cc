@@ -12,10 +12,10 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 const std::string kLegend = "heads  score: o of a seed, | the mean\n";
 
 TEST(HeadsChart, HasTheScoresOfEachRowOnOneAxis) {
-  const std::vector<HeadScores> rows{{1, {0, 0.2, 0.4}}, {4, {0.6, 0.7}}, {16, {1.3, 1.1, 1.2}}};  // the axis has 14 columns: 0, 0.1, ..., 1.3
+  const std::vector<HeadScores> rows{{1, {0, 0.2, 0.4}}, {4, {0.6, 0.8}}, {16, {1.3, 1.1, 1.2}}};  // the axis has 14 columns: 0, 0.1, ..., 1.3
   EXPECT_EQ(chart(rows, 21), kLegend +
             "    1  o | o\n"
-            "    4        o|\n"
+            "    4        o|o\n"
             "   16             o|o\n"
             "       0.0000  1.3000\n");
   EXPECT_EQ(chart(rows, 1), chart(rows, 21)) << "the narrowest chart";

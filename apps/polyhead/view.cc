@@ -154,7 +154,7 @@ class View {
     check(o_);
     read();
     const bool keep = !o_.page.empty() || !o_.arrays.empty();
-    const bool draw = o_.page.empty() && !o_.json, shows_map = draw || o_.json;
+    const bool draw = o_.page.empty() && !o_.json;
     viewer::VectorBudget budget(o_.vector_megabytes);
     Progress progress("texts", texts_.size());
     for (std::size_t i = 0; i < texts_.size(); ++i) {
@@ -165,8 +165,8 @@ class View {
       models::TextRun result = model_->run(std::move(tokens_[i]), {.attentions = needs_every_pair(i), .pooled = blocks, .head_vectors = fits, .value_norms = has_norms(i), .generate = o_.generate});
       left_out_.push_back(fits || blocks != 0 ? 0 : numbers);
       if (o_.link) link_words(result);
-      if (i == 0 && shows_map && !o_.layer && !o_.head && !o_.mean) choose_telling_head(result);
-      const Tensor map = shows_map ? chosen_map(result.target ? result.target->cross_attentions : result.attentions, o_.by_norms ? result.value_norms.view() : ConstTensorView(), choice_) : Tensor();
+      if (draw && !o_.layer && !o_.head && !o_.mean) choice_ = telling_head_of(result);
+      const Tensor map = draw || o_.json ? chosen_map(result.target ? result.target->cross_attentions : result.attentions, o_.by_norms ? result.value_norms.view() : ConstTensorView(), choice_) : Tensor();
       const std::vector<viewer::WithoutHead> without = changes_without(result);
       if (draw) {
         progress.clear();
@@ -244,10 +244,11 @@ class View {
     rank_heads(*link_, result.target ? result.target->cross_attentions : result.attentions, keys.special);
   }
 
-  // Further texts show the same head, so that their maps can be compared.
-  void choose_telling_head(const models::TextRun& result) {
+  // For readers at a terminal. Programs that read the JSON need the same head for every text.
+  HeadChoice telling_head_of(const models::TextRun& result) const {
     const std::vector<bool>&keys = result.tokens.special, &queries = result.target ? result.target->tokens.special : keys;
-    choice_ = telling_head(result.target ? result.target->cross_attentions : result.attentions, queries, keys, !result.target, choice_);
+    const HeadChoice otherwise = choose_head(std::nullopt, std::nullopt, false, choice_.layers, choice_.heads);
+    return telling_head(result.target ? result.target->cross_attentions : result.attentions, queries, keys, !result.target, otherwise);
   }
 
   // True if the norms of the values are needed: for a norm-weighted map, and for the page's switch.
@@ -412,7 +413,7 @@ Subcommand declare_view(Parser& parser) {
   parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads, pooled to blocks where the texts are too long for every pair; - is standard output")
       ->type_name("PATH");
   add_value(parser, "--lang", &o->language, read_language, "en|zh", "language of the page: English or Chinese (default: what the reader's browser prefers)");
-  add_value(parser, "--layer", &o->layer, read_count, "L", "the layer to show, from 0 (default with --head: the last; without both: the head that looks most at single other words in the first text; for images: the last)");
+  add_value(parser, "--layer", &o->layer, read_count, "L", "the layer to show, from 0 (default: the last; in the terminal, without --head too: the head that looks most at single other words of the text)");
   add_value(parser, "--head", &o->head, read_count, "H", "the head to show, from 0 (default with --layer: the mean over the layer's heads)");
   parser.add_flag("--mean", o->mean, "show the mean over the heads of --layer, or without --layer over all heads of all layers");
   add_value(parser, "--weighting", &o->by_norms, read_weighting, "attention|norm",

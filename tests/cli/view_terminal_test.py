@@ -30,6 +30,8 @@ class Terminal(ProgramTest):
         self.assertIn("layer 1, mean of its 2 heads", self.map("--text", FOX, "--layer", "1"))
         self.assertRegex(self.map("--text", FOX), r"layer [01], head [01], which looks most at single other words of all 4 heads;")
         self.assertIn("layer 1, mean of its 2 heads", self.map("--text", "the fox"), "each word has neighbours only")
+        both = self.map("--text", FOX, "--text", "lazy dog")
+        self.assertEqual(both, self.map("--text", FOX) + "\n" + self.map("--text", "lazy dog"), "the head of a text does not depend on other texts")
 
     def test_fits_every_width(self):
         for text in (FOX, FOX + " " + FOX + " " + FOX, "東京 " * 12, "extraordinary " * 3):

@@ -190,9 +190,7 @@ class Json(ViewTest):
         self.assertEqual(self.json("--text", "the fox")["texts"][0]["embedding"], ["nan"] * 8)
 
     def test_the_map_names_its_layer_and_head(self):
-        self.assertEqual(self.json("--text", "a")["map"], {"layer": 1, "head": None, "description": "layer 1, mean of its 2 heads", "weighting": "attention"}, "one word looks at no other")
-        chosen = self.json("--text", "the fox jumps over the lazy dog")["map"]
-        self.assertEqual(chosen["description"], f"layer {chosen['layer']}, head {chosen['head']}, which looks most at single other words of all 4 heads")
+        self.assertEqual(self.json("--text", "a")["map"], {"layer": 1, "head": None, "description": "layer 1, mean of its 2 heads", "weighting": "attention"}, )
         self.assertEqual(self.json("--text", "a", "--layer", "0", "--head", "1")["map"], {"layer": 0, "head": 1, "description": "layer 0, head 1", "weighting": "attention"})
         self.assertIsNone(self.json("--text", "a", "--mean")["map"]["layer"])
 
