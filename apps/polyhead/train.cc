@@ -45,7 +45,7 @@ struct TrainOptions {
   std::uint64_t seed = 1;
   std::optional<std::int64_t> steps, threads, snapshots;
   std::vector<std::string> texts;  // of the snapshots
-  bool resume = false, brief = false, json = false;
+  bool resume = false, json = false;
 };
 
 // Set by the first signal: the run then ends after its current step and writes a checkpoint. A second signal ends the program.
@@ -87,8 +87,7 @@ void train(const TrainOptions& o) {
   if (!o.texts.empty() && !o.snapshots) throw UsageError("--text is a text of the snapshots; it needs --snapshots N");
   if (o.snapshots && found != nullptr) check_snapshots(found->name, *o.snapshots);
   if (o.snapshots && found == nullptr) throw UsageError("--snapshots is for one model; heads trains many");
-  if (o.brief && found != nullptr) throw UsageError(cat("--short is for the task heads; --steps N gives ", found->name, " fewer steps"));
-  if (found == nullptr) return train_heads({.data = o.data, .folder = o.folder, .seed = o.seed, .steps = o.steps, .brief = o.brief, .json = o.json, .stop = &g_stop});
+  if (found == nullptr) return train_heads({.data = o.data, .folder = o.folder, .seed = o.seed, .steps = o.steps, .json = o.json, .stop = &g_stop});
   const std::unique_ptr<training::Task> task = found->make({.data = o.data, .seed = o.seed, .note = [](const std::string& line) { print_note(line); }});
   training::Plan plan = task->plan();
   if (o.steps) plan.steps = *o.steps;
@@ -139,14 +138,12 @@ Subcommand declare_train(Parser& parser) {
   add_value(parser, "--snapshots", &o->snapshots, read_positive, "N", "classify, translate: write learning.html into the folder, a page with the attention maps of a few texts at N training steps, from the first to the last, and a slider over the steps");
   parser.add_option("--text", o->texts, "a text of the snapshots; may be given several times (default: an example)")->type_name("TEXT");
   parser.add_flag("--resume", o->resume, "go on from the folder's checkpoint, with the same bits as an uninterrupted run; the task heads always does");
-  parser.add_flag("--short", o->brief, "heads: 9 models of a task in place of 25, with 1, 4 and 16 heads, 3 seeds and, without --steps, 400 steps");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line for each validation; for the task heads, for each model");
   return {
       .examples = {{"polyhead train classify --data reviews.tsv -o sentiment", "a text's rating or class; one head reads what is positive, another what is negative"},
                    {"polyhead train translate -o grammar --snapshots 20", "the same as below, and learning.html, which shows how the heads learn"},
                    {"polyhead train digits --data digits.npz -o digits", "a Vision Transformer, in about a minute"},
-                   {"polyhead train heads --short -o heads", "what the number of heads changes: 9 models of the grammar, in a few minutes"},
-                   {"polyhead train heads --data reviews.tsv -o heads", "the same with 50 models of the grammar and of the ratings, in an hour or two on 2 processors"},
+                   {"polyhead train heads --data reviews.tsv -o heads", "what the number of heads changes: 50 models of the grammar and of the ratings, in an hour or two on 2 processors"},
                    {"polyhead train summarise --data abstracts.jsonl -o summary", "the sentence that sums up an abstract, in seconds"},
                    {"polyhead train translate -o grammar", "English to French in the sentences of a teaching grammar, with a head that shows where each word comes from"}},
       .notes = "Ctrl-C ends a run after its step and leaves a checkpoint in the folder; --resume goes on from it. Except for the task heads, the folder "

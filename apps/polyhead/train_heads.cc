@@ -22,16 +22,8 @@
 namespace polyhead::app {
 namespace {
 
-struct Study {
-  std::vector<std::int64_t> heads;
-  std::uint64_t seeds = 0;
-  std::optional<std::int64_t> steps;  // absent: as many as the task needs
-};
-
-Study study_of(const HeadsOptions& o) {
-  if (o.brief) return {.heads = {1, 4, 16}, .seeds = 3, .steps = o.steps.value_or(400)};
-  return {.heads = {1, 2, 4, 8, 16}, .seeds = 5, .steps = o.steps};
-}
+constexpr std::array<std::int64_t, 5> kHeads{1, 2, 4, 8, 16};
+constexpr std::uint64_t kSeeds = 5;
 
 struct StudiedTask {
   std::string name;
@@ -40,7 +32,7 @@ struct StudiedTask {
 };
 
 std::string row(const std::array<std::string, 6>& cells) {
-  constexpr std::array<std::size_t, 6> kWidths{5, 12, 8, 8, 8, 9};
+  constexpr std::array<std::size_t, 6> kWidths{5, 16, 9, 9, 9, 11};
   std::string text;
   for (std::size_t i = 0; i < cells.size(); ++i) append(text, std::string(kWidths[i] > cells[i].size() ? kWidths[i] - cells[i].size() : 0, ' ') + cells[i]);
   return text + "\n";
@@ -93,21 +85,20 @@ std::string chart(std::span<const HeadScores> rows, std::size_t width) {
 void train_heads(const HeadsOptions& o) {
   std::vector<StudiedTask> tasks{{"grammar", training::translation_task, {}}};
   if (!o.data.empty()) tasks.push_back({"sentiment", training::classification_task, o.data});
-  const Study study = study_of(o);
-  Progress bar("training", tasks.size() * study.heads.size() * study.seeds);
+  Progress bar("training", tasks.size() * kHeads.size() * kSeeds);
   std::size_t done = 0;
   for (const StudiedTask& task : tasks) {
-    std::string table = cat(task.name, ", ", study.seeds, " seeds\n", row({"heads", "score", "lowest", "highest", "ms/step", "memory MB"}));
+    std::string table = cat(task.name, ", ", kSeeds, " seeds\n", row({"heads", "score", "lowest", "highest", "ms/step", "memory MB"}));
     std::string meaning;
     std::vector<HeadScores> scores;
-    for (const std::int64_t heads : study.heads) {
+    for (const std::int64_t heads : kHeads) {
       std::vector<training::HeadsRun> runs;
-      for (std::uint64_t seed = o.seed; seed < o.seed + study.seeds; ++seed) {
+      for (std::uint64_t seed = o.seed; seed < o.seed + kSeeds; ++seed) {
         const std::string name = cat(task.name, "-", heads, "-", seed);
         bar.show(done++, cat(task.name, ", ", counted(heads, "head"), ", seed ", seed));
         const training::TaskOptions options{.data = task.data, .seed = seed, .heads = heads, .note = [](const std::string& line) { print_note(line); }};
         const bool stopped = o.stop != nullptr && o.stop->load();
-        const auto run = stopped ? std::nullopt : training::run_with_heads(task.make, options, study.steps, o.folder / name, o.stop);
+        const auto run = stopped ? std::nullopt : training::run_with_heads(task.make, options, o.steps, o.folder / name, o.stop);
         if (!run) fail(ErrorCode::io, "stopped in ", name, "; the same command goes on from there");
         runs.push_back(*run);
         if (!o.json) continue;

@@ -1,4 +1,4 @@
-// `polyhead train heads`: trains tasks with different numbers of heads, and prints a table of scores, times and memory and a chart of the scores.
+// `polyhead train heads`: trains tasks with 1, 2, 4, 8 and 16 heads, and prints a table of scores, times and memory and a chart of the scores.
 #pragma once
 
 #include <atomic>
@@ -14,9 +14,8 @@ namespace polyhead::app {
 struct HeadsOptions {
   std::filesystem::path data;  // a file of ratings; empty: train only on the teaching grammar
   std::filesystem::path folder;
-  std::uint64_t seed = 1;  // the first of consecutive seeds
+  std::uint64_t seed = 1;  // the first of five consecutive seeds
   std::optional<std::int64_t> steps{};
-  bool brief = false;  // 3 numbers of heads, 3 seeds and 400 steps in place of 5, 5 and the task's own number
   bool json = false;
   const std::atomic<bool>* stop = nullptr;
 };

@@ -441,14 +441,6 @@ class Heads(ProgramTest):
         self.assertGreater(run["megabytes"], 1)
         self.fails(1, *command[:-4], "2", "--threads", "1", mentions=["grammar-1-1", "is of another run"])
 
-    def test_a_short_study_has_nine_models_and_a_chart(self):
-        folder = self.folder / "heads"
-        text = self.succeeds("train", "heads", "--short", "-o", folder, "--steps", "1", "--threads", "1").stdout.decode()
-        self.assertEqual(sorted(path.name for path in folder.iterdir()), sorted(f"grammar-{heads}-{seed}" for heads in (1, 4, 16) for seed in (1, 2, 3)))
-        self.assertIn("grammar, 3 seeds\n", text)
-        self.assertRegex(text, r"(?m)^heads  score: o of a seed, \| the mean\n +1  .*\n +4  .*\n +16  .*\n +\d\.\d{4} +\d\.\d{4}$")
-        self.fails(2, "train", "translate", "--short", "-o", folder, mentions=["--short is for the task heads"])
-
 
 if __name__ == "__main__":
     unittest.main()
