@@ -26,6 +26,7 @@ HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int
 
 HeadChoice telling_head(const Tensor& attentions, const std::vector<bool>& queries, const std::vector<bool>& keys, bool same_text, const HeadChoice& otherwise) {
   const ConstTensorView all = attentions.view();
+  require(all.extent(2) == std::ssize(queries) && all.extent(3) == std::ssize(keys), "telling_head: ", queries.size(), " queries and ", keys.size(), " keys for attentions ", all.shape());
   const auto counts = [&](std::size_t t, std::size_t s) {
     if (queries[t] || keys[s]) return false;
     return !same_text || (s != 0 && (t > s + 1 || s > t + 1));

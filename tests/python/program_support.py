@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 PROGRAM = Path(os.environ.get("POLYHEAD_PROGRAM", Path(__file__).parents[2] / "build/dev/apps/polyhead/polyhead"))
@@ -21,6 +22,19 @@ def run(command: str, *arguments: Any, status: int = 0) -> subprocess.CompletedP
 
 def view(*arguments: Any, status: int = 0) -> subprocess.CompletedProcess[str]:
     return run("view", *arguments, status=status)
+
+
+def telling_head(maps: Any, queries: Any, keys: Any, *, same_text: bool) -> str:
+    """The head that the terminal shows of attention maps ``[L,N,T,S]``, as docs/viewer.md says it. queries, keys: whether a token is special."""
+    counted = ~np.asarray(queries, bool)[:, None] & ~np.asarray(keys, bool)
+    if same_text:
+        t, s = np.arange(maps.shape[2])[:, None], np.arange(maps.shape[3])
+        counted = counted & (abs(t - s) > 1) & (s > 0)
+    assert counted.any()
+    scores = np.where(counted, maps, 0).max(-1).mean(-1)
+    layer, head = np.unravel_index(scores.argmax(), scores.shape)
+    assert np.sort(scores, axis=None)[-2] < 0.9999 * scores.max(), "two heads are alike"
+    return f"layer {layer}, head {head}, which looks most at single other words of all {scores.size} heads"
 
 
 def save(at: Path, model: Any, tokenizer: Any) -> Any:

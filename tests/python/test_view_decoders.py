@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import polyhead
-from program_support import needs_program, run, save, view
+from program_support import needs_program, run, save, telling_head, view
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -94,11 +94,14 @@ def test_python_makes_the_same_page(folder: Any, tmp_path: Path) -> None:
         polyhead.view(at, TEXT, call=polyhead.ModelCall(generate=-1))
 
 
-def test_the_terminal_shows_one_map(folder: Any) -> None:
+def test_the_terminal_shows_one_map(folder: Any, tmp_path: Path) -> None:
     _, at, _, _ = folder
     done = view(at, "--text", "The fox jumps", "--generate", "2", "--layer", "0", "--head", "1")
     assert done.stdout.startswith("generated: ")
     assert "layer 0, head 1" in done.stdout
+    told = json.loads(view(at, "--text", TEXT, "--generate", "4", "--arrays", tmp_path / "out.npz", "--json").stdout)["texts"][0]
+    wanted = telling_head(np.load(tmp_path / "out.npz")["attentions"], told["special"], told["special"], same_text=True)
+    assert wanted in " ".join(view(at, "--text", TEXT, "--generate", "4").stdout.split())
     assert "\nfox " in done.stdout  # the word is shown as in the text, without its space mark
 
 

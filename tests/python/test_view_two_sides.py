@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polyhead
-from program_support import needs_program, run, save, view
+from program_support import needs_program, run, save, telling_head, view
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -70,6 +70,17 @@ def test_maps_and_answer_are_those_of_transformers(folder: Any, tmp_path: Path) 
     alone = json.loads(view(at, "--text", TEXT, "--json").stdout)["texts"][0]
     np.testing.assert_allclose(np.array(alone["map"]), outputs.encoder_attentions[-1][0].mean(0).numpy(), atol=1e-4)
     assert "generated" not in alone and "target_tokens" not in alone
+
+
+def test_the_terminal_shows_the_head_that_looks_most_at_single_words(folder: Any, tmp_path: Path) -> None:
+    _, at, _, words = folder
+    for more in ((), ("--generate", "6")):
+        told = json.loads(view(at, "--text", TEXT, *more, "--arrays", tmp_path / "out.npz", "--json").stdout)["texts"][0]
+        arrays = np.load(tmp_path / "out.npz")
+        maps = arrays["cross_attentions" if more else "attentions"]
+        queries = [token in words.all_special_ids for token in told["target_ids"]] if more else told["special"]
+        shown = " ".join(view(at, "--text", TEXT, *more).stdout.split())
+        assert telling_head(maps, queries, told["special"], same_text=not more) in shown
 
 
 def test_pages_have_all_three_kinds_of_maps(folder: Any, tmp_path: Path) -> None:
