@@ -1,4 +1,4 @@
-// `polyhead train heads`: trains tasks with 1, 2, 4, 8 and 16 heads, and prints a table of scores, times and memory and a chart of the scores.
+// `polyhead train heads`: trains tasks with 1, 2, 4, 8 and 16 heads, and prints a table (scores, times, memory) and a chart of the scores.
 #pragma once
 
 #include <atomic>

@@ -165,8 +165,8 @@ class View {
       models::TextRun result = model_->run(std::move(tokens_[i]), {.attentions = needs_every_pair(i), .pooled = blocks, .head_vectors = fits, .value_norms = has_norms(i), .generate = o_.generate});
       left_out_.push_back(fits || blocks != 0 ? 0 : numbers);
       if (o_.link) link_words(result);
-      if (draw && !o_.layer && !o_.head && !o_.mean) choice_ = telling_head_of(result);
-      const Tensor map = draw || o_.json ? chosen_map(result.target ? result.target->cross_attentions : result.attentions, o_.by_norms ? result.value_norms.view() : ConstTensorView(), choice_) : Tensor();
+      const HeadChoice choice = draw && !o_.layer && !o_.head && !o_.mean ? telling_head_of(result) : choice_;
+      const Tensor map = draw || o_.json ? chosen_map(result.target ? result.target->cross_attentions : result.attentions, o_.by_norms ? result.value_norms.view() : ConstTensorView(), choice) : Tensor();
       const std::vector<viewer::WithoutHead> without = changes_without(result);
       if (draw) {
         progress.clear();
@@ -174,7 +174,7 @@ class View {
         const std::vector<std::string> words = model_->sizes().kind == Kind::encoder ? result.tokens.pieces : words_of(texts_[i].text, result.tokens);
         const std::vector<std::string> rows = result.target ? words_of("", result.target->tokens) : words;
         if (link_) print(cat(clip(printable(texts_[i].both()), terminal_width(Stream::out)), "\n", describe(*link_, rows, words, terminal_width(Stream::out))));
-        else draw_map(i, rows, words, map);
+        else draw_map(i, choice, rows, words, map);
         for (const viewer::WithoutHead& one : without) print(wrap(cat("without head ", one.layer, ".", one.head, ": the embedding changes by ", fixed(one.change, 6), " (1 - cosine)"), terminal_width(Stream::out)));
       }
       if (o_.json) json_texts_.push_back(to_json(texts_[i], result, map));
@@ -247,8 +247,7 @@ class View {
   // For readers at a terminal. Programs that read the JSON need the same head for every text.
   HeadChoice telling_head_of(const models::TextRun& result) const {
     const std::vector<bool>&keys = result.tokens.special, &queries = result.target ? result.target->tokens.special : keys;
-    const HeadChoice otherwise = choose_head(std::nullopt, std::nullopt, false, choice_.layers, choice_.heads);
-    return telling_head(result.target ? result.target->cross_attentions : result.attentions, queries, keys, !result.target, otherwise);
+    return telling_head(result.target ? result.target->cross_attentions : result.attentions, queries, keys, !result.target, choice_);
   }
 
   // True if the norms of the values are needed: for a norm-weighted map, and for the page's switch.
@@ -292,10 +291,10 @@ class View {
            " and stay in memory until all texts are done; there is ", byte_size(memory), " of memory, so give fewer or shorter texts");
   }
 
-  void draw_map(std::size_t i, const std::vector<std::string>& rows, const std::vector<std::string>& columns, const Tensor& map) const {
+  void draw_map(std::size_t i, const HeadChoice& choice, const std::vector<std::string>& rows, const std::vector<std::string>& columns, const Tensor& map) const {
     const std::size_t width = terminal_width(Stream::out);
     std::string text = i > 0 ? "\n" : "";
-    append(text, heading(texts_[i], choice_, o_.by_norms ? largest_text(map) : std::string(), width));
+    append(text, heading(texts_[i], choice, o_.by_norms ? largest_text(map) : std::string(), width));
     const Tensor scaled = o_.by_norms ? in_units_of_largest(map) : Tensor();
     append(text, render({.weights = scaled ? scaled.view() : map.view(), .rows = rows, .columns = columns}, width, colour_of_stdout()));
     print(text);
@@ -443,7 +442,7 @@ Subcommand declare_view(Parser& parser) {
   return {
       .examples = {{"polyhead view --text \"Nice screen, but far too heavy.\" -o heavy.html", "a model that is part of polyhead: which words each head reads"},
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "one HTML page with every head of every layer"},
-                   {"polyhead view MODEL_DIR --text \"The quick brown fox\"", "the head that looks most at single other words, in the terminal"},
+                   {"polyhead view MODEL_DIR --text \"The quick brown fox\"", "one map in the terminal, of the head whose words look most at one other word"},
                    {"polyhead view MODEL_DIR --text \"Who ran?\" --text-pair \"The fox ran.\" --layer 2 --head 7",
                     "one head, for a text of two parts"},
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\" --link quick,fox", "which heads link two words"},

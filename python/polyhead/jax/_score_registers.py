@@ -19,7 +19,8 @@ def refuse(name: str) -> NotImplementedError:
 
 
 class Registers:
-    """Arithmetic on registers. Of integers and booleans the smallest and the largest value are known, so that integers stay exact, and what cannot happen is not computed."""
+    """Arithmetic on registers. For each integer and boolean the smallest and the largest possible value are kept: an integer that may be too large to be exact is refused,
+    and instructions whose result is known are left out."""
 
     def __init__(self, float64: bool) -> None:
         self.trace = Trace(float64=float64)
