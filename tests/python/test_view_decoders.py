@@ -101,7 +101,8 @@ def test_the_terminal_shows_one_map(folder: Any, tmp_path: Path) -> None:
     assert "layer 0, head 1" in done.stdout
     told = json.loads(view(at, "--text", TEXT, "--generate", "4", "--arrays", tmp_path / "out.npz", "--json").stdout)["texts"][0]
     wanted = telling_head(np.load(tmp_path / "out.npz")["attentions"], told["special"], told["special"], same_text=True)
-    assert wanted in " ".join(view(at, "--text", TEXT, "--generate", "4").stdout.split())
+    shown = " ".join(view(at, "--text", TEXT, "--generate", "4").stdout.split())
+    assert any(one in shown for one in wanted), (wanted, shown[:300])
     assert "\nfox " in done.stdout  # the word is shown as in the text, without its space mark
 
 
