@@ -73,6 +73,21 @@ def check_rotated(checks, session, arrays):
         session.page.keyboard.press("Escape")
 
 
+def check_squares(checks, page, products):
+    """Each square has the colour of its product on the scale of the part, whose 65 colours are equally far apart."""
+    legend, bound = pixels_of(page.locator(".why-of .bounds canvas")), max(abs(x) for line in products for x in line)
+    wrong = []
+    for key, line in enumerate(products):
+        squares = pixels_of(page.locator(f'.why tr[data-key="{key}"] canvas'))
+        checks.that(len(squares) == 4 * len(line), f"key {key}: a square for each feature", len(squares))
+        for i, x in enumerate(line):
+            at = 32 * (1 + x / bound)
+            between = [legend[4 * place:4 * place + 3] for place in (math.floor(at), math.ceil(at))]
+            if any(not min(ends) - 2 <= found <= max(ends) + 2 for found, *ends in zip(squares[4 * i:4 * i + 3], *between)):
+                wrong.append((key, i, x, squares[4 * i:4 * i + 3], between))
+    checks.that(not wrong, "every square has the colour of its product", wrong[:3])
+
+
 def check_model(checks, session, choose):
     """The lines' sums and colours, and the features that set the chosen key apart."""
     expected, page = session.expected, session.page
@@ -88,11 +103,7 @@ def check_model(checks, session, choose):
         rows = table(session, ".why")
         wrong = [s for s in range(expected.columns) if abs(float(rows[s][2]) - sum(products[s])) > TOLERANCE or abs(float(rows[s][3]) - sum(products[s]) / math.sqrt(width)) > TOLERANCE]
         checks.that(not wrong and len(rows) == expected.columns, f"layer {layer}, head {head}, row {row}: q · k and score of every key", wrong)
-        squares = pixels_of(page.locator(f'.why tr[data-key="{column}"] canvas'))
-        largest = max(range(width), key=lambda i: abs(products[column][i]))
-        distance = lambda i: sum(abs(a - b) for a, b in zip(squares[4 * i:4 * i + 3], squares[4 * smallest:4 * smallest + 3]))
-        smallest = min(range(width), key=lambda i: abs(products[column][i]))
-        checks.that(len(squares) == 4 * width and distance(largest) >= 0.9 * max(map(distance, range(width))), "the squares of a line show its products", (largest, smallest))
+        check_squares(checks, page, products)
         apart = [(products[column][i] - sum(products[s][i] for s in range(expected.columns) if s != column) / (expected.columns - 1)) / math.sqrt(width) for i in range(width)]
         told = session.text("#why-told").replace("−", "-")
         whole = float(re.search(r"keys: ([-+]\d+\.\d+)", told).group(1))
