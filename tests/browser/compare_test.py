@@ -194,6 +194,20 @@ def check_texts(checks, session, choose):
     checks.that(page.locator(".pane.b .row-band").is_visible() and not page.locator(".pane.a .row-band").is_visible(), "each map has its own cursor then")
 
 
+def check_still(checks, session):
+    """The page does not move under the pointer, even if it is scrolled to its end."""
+    session.resize(1400, session.page.evaluate("document.documentElement.scrollHeight") - 27)
+    session.page.mouse.move(5, 5)
+    session.page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    session.settled()
+    before = session.page.evaluate("scrollY")
+    for pane in ("a", "b", "difference"):
+        session.page.locator(f".pane.{pane} .cells").hover()
+        session.settled()
+        checks.that(session.page.evaluate("scrollY") == before > 0, f"pointing at a cell of {pane} does not scroll", (before, session.page.evaluate("scrollY")))
+    session.resize(1400, 1400)
+
+
 def check_file(checks, session, choose, other, folder):
     """A second page can be opened with the file chooser or dropped; a file that is no page of polyhead is refused with its name."""
     page = session.page
@@ -212,6 +226,7 @@ def check_file(checks, session, choose, other, folder):
     page.locator(".pane.b .told", has_text="hostile").wait_for()  # the pane appears before the file is read, so wait for the file's name
     checks.that(session.text(".pane.b h3") == f"B: {title(*mine)}" and "<b>hostile.html" in session.text(".pane.b .told"), "a page opened: its head is B", session.text(".pane.b .told"))
     check_cells(checks, session, choose, mine, mine, Maps(session.expected, 5), "two pages")
+    check_still(checks, session)
     labels = page.locator(".pane.b .queries .label").all_text_contents()
     checks.that(labels[1] == HOSTILE[1] and page.locator(".pane img, .pane b, .told b").count() == 0 and not alerts, "words of the other page stay text", (labels, alerts))
     page.locator("#text").select_option("1")

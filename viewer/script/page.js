@@ -483,8 +483,14 @@ for (const button of document.querySelectorAll("[data-step]")) button.addEventLi
 for (const button of document.querySelectorAll("[data-view]")) button.addEventListener("click", () => update({ view: button.dataset.view }));
 for (const button of document.querySelectorAll("[data-heads]")) button.addEventListener("click", () => update({ heads: button.dataset.heads }));
 for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", () => setZoom(Number(button.dataset.zoom)));
+// Only another width or window changes the size of cells. The headline, whose height differs in fractions of a pixel, must not: while a map is fitted it is smaller for
+// a moment, which scrolls the page, and the cell leaves the pointer.
+let fitted = "";
 new ResizeObserver(() => {
-  if (isOpen() && current.map && $("stage").firstChild === view().element) fit();
+  const room = `${$("stage").clientWidth} ${stageHeight()}`;
+  if (room === fitted || !isOpen() || !current.map || $("stage").firstChild !== view().element) return;
+  fitted = room;
+  fit();
 }).observe($("head"));
 prefersDark.addEventListener("change", () => show({ ...state, theme: null }));
 addEventListener("popstate", () => {
