@@ -176,8 +176,7 @@ Subcommand declare_attend(Parser& parser) {
       .notes =
           "Input tensors with --parameters: query [.., T, .., Eq], key and value (default: the query; the key). Without --parameters: "
           "q [*,N,T,H], k [*,K,S,H], v [*,K,S,V].\n"
-          "Optional tensors: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S], see --mask-like-input), key_lengths, "
-          "diagonal_offsets, query_offsets and key_offsets (integers, as the options), blocks (integers [*,N,Tb,count]: the blocks of keys of each block of queries, or -1; see --block-size), "
+          "Optional tensors: " + mask_tensors() + "; "
           "key_sets (boolean [M,S], with --key-mass), bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), relative_bias.slopes (ALiBi, [N]) or "
           "relative_bias.table (T5's buckets, [N,buckets]), dropout_keep (boolean, with --dropout), d_out (with --gradients), output_weight [E,N*V] (with --weighting norm, without --parameters). For the layout torch, masks and "
           "biases may be [B*N,T,S].\n"

@@ -1,8 +1,10 @@
 #include <nlohmann/json.hpp>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +14,7 @@
 #include "arguments.h"
 #include "attention_rules.h"
 #include "core/join.h"
+#include "input_tensors.h"
 #include "json.h"
 #include "parser.h"
 #include "placeholder.h"
@@ -23,23 +26,18 @@
 namespace polyhead::app {
 namespace {
 
-struct MaskOption {
-  const char* name;
-  ConstTensorView Mask::* view;
-  const char* meaning;
-};
-
-constexpr std::array<MaskOption, 4> kMaskOptions{
-    {{"--attend", &Mask::attend, "a boolean mask of this shape is given; true: the query attends to the key"},
-     {"--block", &Mask::block, "a boolean mask of this shape is given; true: the query does not attend to the key"},
-     {"--attend-keys", &Mask::attend_keys, "a boolean mask of keys is given; true: all queries attend to the key"},
-     {"--block-keys", &Mask::block_keys, "a boolean mask of keys is given; true: no query attends to the key"}}};
+// Calls f(argument, view) for each tensor of a mask that explain() reads as a shape alone. Lists of numbers, such as offsets, are options with values.
+template <class M, class F>
+void visit_shapes(M& mask, const F& f) {
+  visit_arguments(mask, TensorArguments{[&](const Argument& argument, auto& view) {
+    if (argument.extent != ArgumentExtent::sequences && argument.extent != ArgumentExtent::documents) f(argument, view);
+  }});
+}
 
 struct ExplainOptions {
   Shape q, k;
   std::optional<Shape> v, bias, keep;
-  std::optional<Shape> blocks;
-  std::array<std::optional<Shape>, kMaskOptions.size()> masks;
+  std::map<std::string, std::optional<Shape>> masks;  // shapes of the tensors of visit_shapes(), by name
   DType dtype = DType::f32;
   AttentionRules rules;
   std::string key_lengths, backend;
@@ -76,8 +74,9 @@ std::string facts_of(const ExplainOptions& o) {
   options.mask = mask_of(o.rules, lengths, sizes ? o.q[-2] : 0, sizes ? o.k[-2] : 0);
   if (o.key_lengths == "query" && sizes) lengths.push_back(o.q[-2]);
   if (!o.key_lengths.empty()) options.mask.key_lengths = placeholder(DType::i64, lengths);
-  for (std::size_t i = 0; i < o.masks.size(); ++i) options.mask.*kMaskOptions[i].view = placeholder_of(DType::boolean, o.masks[i]);
-  options.mask.blocks.lists = placeholder_of(DType::i32, o.blocks);
+  visit_shapes(options.mask, [&](const Argument& argument, ConstTensorView& view) {
+    view = placeholder_of(argument.extent == ArgumentExtent::query_blocks ? DType::i32 : DType::boolean, o.masks.at(argument.name));
+  });
   options.bias = placeholder_of(o.dtype, o.bias);
   options.dropout.keep = placeholder_of(DType::boolean, o.keep);
   if (!o.backend.empty()) options.backend = &find_backend(o.backend);
@@ -118,9 +117,12 @@ Subcommand declare_explain(Parser& parser) {
         return read_choice(word, "kind of lengths", std::array<std::string, 2>{"sequence", "query"});
       },
       "PER", "key lengths are given, one for each 'sequence' or one for each 'query'");
-  for (std::size_t i = 0; i < o->masks.size(); ++i)
-    add_value(parser, kMaskOptions[i].name, &o->masks[i], read_shape, "SHAPE", kMaskOptions[i].meaning);
-  add_value(parser, "--blocks", &o->blocks, read_shape, "SHAPE", "lists of blocks of this shape are given, [*,N,Tb,count] for Tb blocks of queries (see --block-size)");
+  const Mask mask;
+  visit_shapes(mask, [&](const Argument& argument, const ConstTensorView&) {
+    std::string name = cat("--", argument.name);
+    std::ranges::replace(name, '_', '-');
+    add_value(parser, name, &o->masks[argument.name], read_shape, "SHAPE", cat("a tensor ", argument.name, " of this shape is given, ", mask_tensor(argument.extent)));
+  });
   add_value(parser, "--bias", &o->bias, read_shape, "SHAPE", "a tensor of this shape is added to the scores; it broadcasts to [*,N,T,S]");
   add_value(parser, "--dropout-keep", &o->keep, read_shape, "SHAPE", "a boolean tensor of this shape tells which attention weights dropout keeps")->needs(dropout);
   add_value(

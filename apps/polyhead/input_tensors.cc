@@ -6,7 +6,6 @@
 
 #include "core/join.h"
 #include "format.h"
-#include "polyhead/attention_arguments.h"
 #include "suggest.h"
 #include "terminal.h"
 #include "text_layout.h"
@@ -22,6 +21,30 @@ bool is_result(const std::string& name) {
 }
 
 }  // namespace
+
+std::string_view mask_tensor(ArgumentExtent extent) {
+  switch (extent) {
+    case ArgumentExtent::pairs: return "boolean [*,N,T,S]";
+    case ArgumentExtent::keys: return "boolean [*,S]";
+    case ArgumentExtent::sequences: return "integers [*] or [*,T]";
+    case ArgumentExtent::documents: return "integers [D+1]";
+    case ArgumentExtent::query_blocks: return "integers [*,N,Tb,count], the blocks of keys of each block of queries, or -1; see --block-size";
+    default: return "see docs/shapes.md";
+  }
+}
+
+std::string mask_tensors() {
+  std::vector<std::pair<ArgumentExtent, std::string>> groups;
+  const Mask mask;
+  visit_arguments(mask, TensorArguments{[&](const Argument& argument, const ConstTensorView&) {
+    const auto group = std::ranges::find(groups, argument.extent, &std::pair<ArgumentExtent, std::string>::first);
+    if (group == groups.end()) groups.emplace_back(argument.extent, argument.path());
+    else group->second += cat(", ", argument.path());
+  }});
+  std::string text;
+  for (const auto& [extent, names] : groups) text += cat(text.empty() ? "" : "; ", names, " (", mask_tensor(extent), ")");
+  return text;
+}
 
 Tensor InputTensors::take(const std::string& name) {
   Tensor* found = file_.find(name);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "polyhead/attention_arguments.h"
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/mask.h"
 
@@ -14,6 +15,11 @@ namespace polyhead::app {
 
 constexpr std::string_view kOfParameters = "of the layer's parameters";
 constexpr const char *kSlopes = "relative_bias.slopes", *kTable = "relative_bias.table";
+
+// For help: type and shape of a mask's tensor, as "boolean [*,N,T,S]".
+std::string_view mask_tensor(ArgumentExtent extent);
+// For help: all tensors of masks that a file may have, as "attend, block (boolean [*,N,T,S]); attend_keys, ...".
+std::string mask_tensors();
 
 class InputTensors {
  public:

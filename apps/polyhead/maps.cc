@@ -100,8 +100,8 @@ Subcommand declare_maps(Parser& parser) {
                    {"polyhead maps --tensors long.safetensors -o maps.npz --pooled-map 512,512 --pooling largest", "a long map as 512 x 512 blocks"},
                    {"polyhead maps --tensors layers.safetensors -o maps.safetensors --rollout --rows 0", "what position 0 is made of after all layers"}},
       .notes =
-          "Input tensors: q [*,N,T,H], k [*,K,S,H]. Optional: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S]), key_lengths, "
-          "diagonal_offsets, query_offsets and key_offsets (integers, as the options), blocks (lists of blocks of keys, see --block-size), bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), "
+          "Input tensors: q [*,N,T,H], k [*,K,S,H]. Optional: " + mask_tensors() + "; "
+          "bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), "
           "relative_bias.slopes (ALiBi, [N]) or relative_bias.table (T5's buckets, [N,buckets]), key_sets (boolean [M,S], with --key-mass), v and output_weight (with --weighting norm). With --rollout the optional tensors are the same for all layers.\n"
           "Every result except attention_weights and the rollout of all rows is computed in O(T + S) memory besides the result itself. A terminal shows a progress bar.\n",
       .run = [o] { run_maps(*o); },

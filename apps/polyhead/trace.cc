@@ -332,7 +332,7 @@ Subcommand declare_trace(Parser& parser) {
   for (Option* option : add_layer_file(parser, &o->file)) option->needs(parameters);
   add_value(parser, "--heads", &o->file.heads, read_positive, "N", "number of heads; this option works for every --layer, even if the layer's own argument has another name");
   add_constructor_arguments(parser, o);
-  Option* input = parser.add_option("--input", o->input, "read the tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths, diagonal_offsets, query_offsets, key_offsets, blocks] from this file")->type_name("FILE");
+  Option* input = parser.add_option("--input", o->input, "read the tensors of the call from this file: query; optional: key, value, bias; " + mask_tensors())->type_name("FILE");
   Option* shape = add_value(parser, "--shape", &o->shape, read_shape, "SHAPE", "shape of the query input, width included, instead of --batch and --length");
   std::vector<Option*> sizes{
       add_value(parser, "--batch", &o->batch, read_count, "B", "number of sequences (default: 2)")->excludes(shape),
