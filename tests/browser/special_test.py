@@ -8,6 +8,9 @@ import pathlib
 
 from session import pixels_of, reload, run
 
+EACH = 7.7e-6  # error of an attention weight that is stored in 16 bits
+LEAST = 1000 * EACH
+
 
 def check_faded(checks, session, choose):
     expected, page = session.expected, session.page
@@ -34,10 +37,9 @@ def check_faded(checks, session, choose):
     checks.that(page.locator("#special").input_value() == "fade", "a reload keeps it")
 
 
-def check_shared(checks, session, choose):
+def check_rows(checks, session, choose, layer, head):
+    """A random weight of each row. A row whose sum over the words is below LEAST is NaN."""
     expected, page = session.expected, session.page
-    checks.that(page.locator("#special").input_value() == "show", "special tokens are shown at first")
-    layer, head = choose.heads(1)[0]
     session.open(layer, head)
     page.locator("#special").select_option("share")
     words = [s for s in range(expected.columns) if s not in expected.queries["special"]]
@@ -46,12 +48,25 @@ def check_shared(checks, session, choose):
         row = [expected.weight(layer, head, t, s) for s in words]
         at = choose.random.randrange(len(words))
         session.hover(place, at)
-        shown, wanted = float(session.shown_weight().lstrip("≈ ")), row[at] / math.fsum(row)
-        if abs(shown - wanted) > 0.051 * wanted + 1e-4:
-            wrong.append((t, words[at], shown, wanted))
+        shown, total = float(session.shown_weight().lstrip("≈ ")), math.fsum(row)
+        wanted, error = row[at] / total, EACH / total  # the weights of the page have the error EACH
+        if abs(total - LEAST) > len(row) * EACH and (math.isnan(shown) != (total < LEAST) or abs(shown - wanted) > 0.051 * wanted + error * (1 + len(row) * wanted)):
+            wrong.append((t, words[at], shown, wanted, total))
     checks.that(not wrong, "shared out: each row is divided by its sum over the words", wrong[:3])
-    checks.that(abs(float(session.text("#row-sum").split()[-1]) - 1) < 1e-3, "shared out: the row sums to 1", session.text("#row-sum"))
-    checks.that(session.shown_weight().startswith("≈") and "not the model's attention weights" in session.text("#special-note"), "shared out: the page says that the numbers are not the model's weights", session.text("#special-note"))
+    checks.that(math.isnan(shown) or abs(float(session.text("#row-sum").split()[-1]) - 1) < 1e-3, "shared out: the row sums to 1", session.text("#row-sum"))
+
+
+def check_shared(checks, session, choose):
+    expected, page = session.expected, session.page
+    checks.that(page.locator("#special").input_value() == "show", "special tokens are shown at first")
+    layer, head = choose.heads(1)[0]
+    check_rows(checks, session, choose, layer, head)
+    words = [s for s in range(expected.columns) if s not in expected.queries["special"]]
+    least = lambda place: min(math.fsum(expected.weight(*place, t, s) for s in words) for t in words)
+    check_rows(checks, session, choose, *min(((layer, head) for layer in range(expected.layers) for head in range(expected.heads)), key=least))
+    checks.that("below 0.0077 is NaN" in session.text("#special-note"), "shared out: the page says which rows are NaN", session.text("#special-note"))
+    check_rows(checks, session, choose, layer, head)
+    checks.that(session.shown_weight().startswith(("≈", "NaN")) and "not the model's attention weights" in session.text("#special-note"), "shared out: the page says that the numbers are not the model's weights", session.text("#special-note"))
     page.locator("#export summary").click()
     with page.expect_download() as waiting:
         page.locator('[data-export="svg"]').click()

@@ -14,6 +14,7 @@ const CHINESE = {
   "A head has a name, such as “previous token”, only if its measure is at least 50 % (positional share: 75 %) in 9 of 10 texts, of at least 5.": "只有在至少 5 篇文本的十分之九中，一个头的度量至少为 50 %（位置占比：75 %）时，它才有“前一个词元”之类的名称。",
   "A looks more": "A 看得更多",
   "A rollout is a product over layers, which has no q and k of its own. Open a head to see how its attention weights are computed.": "注意力展开是各层的乘积，没有自己的 q 和 k。请打开一个头查看注意力权重是如何计算的。",
+  "A row whose sum is below {0} is NaN, because the stored attention weights are not exact enough.": "和小于 {0} 的行显示为 NaN，因为页面存储的注意力权重不够精确。",
   "A snapshot has the parameters of its step. The model that training saves may have their moving average, or those of an earlier step.": "每个快照是该训练步的参数。训练所保存的模型可能是参数的滑动平均，也可能是更早一步的参数。",
   "A weight says how much of a word's value vector the head takes. It does not say which word decided the model's answer. The vector may be small, or the output projection and later layers may drop it; every word's vector after the first layer already mixes the words of the text; and other attention weights can lead to the same answer. What a head does for the answer shows when it is switched off.": "权重表示这个头从一个词的值向量中取用多少，并不表示模型的回答由哪个词决定。值向量可能很小，输出投影和后面的层也可能把它丢弃；第一层之后，每个词的向量已经混合了文本中的各个词；而且别的权重也可能得到同样的回答。一个头对回答有多大作用，要把它关闭才能看出。",
   "About this page": "关于本页",

@@ -6,25 +6,28 @@ const placeOf = (text) => (isWhole(text) ? text : Number(text));
 // The value for a weight that is not 0 but is rounded to 0 by the encoding. Code 0 means exactly 0, as for a masked key.
 const TINY = 2 ** -40;
 
-// code -> attention weight; the last code is NaN. viewer/encoding.h describes the formats.
+// code -> attention weight; the last code is NaN. error: the largest error of a weight near 0. viewer/encoding.h describes the formats.
 const ENCODINGS = {
   linear16: {
     bytes: 2,
     weight: (code) => (code === 65535 ? NaN : code === 0 ? 0 : Math.max(TINY, (code - 1) / 65533)),
     show: (weight) => (weight === 0 ? "0" : weight.toFixed(4)),
     number: (weight) => Number(weight.toFixed(6)),
+    error: 7.7e-6,
     precision: () => say("Attention weights are stored in 16 bits, with an error of at most 0.000008. Four decimals are shown."),
   },
   float32: {
     bytes: 4,
     show: (weight) => (weight === 0 ? "0" : weight.toFixed(4)),
     number: (weight) => Number(weight.toFixed(8)),
+    error: 0,
     precision: () => say("This page computes attention weights in float32 as you type. Four decimals are shown."),
   },
   logarithmic8: {
     bytes: 1,
     weight: (code) => (code === 255 ? NaN : code === 0 ? 0 : code === 1 ? TINY : 2 ** ((code - 254) / 14)),
     number: (weight) => Number((weight <= TINY ? 0 : weight).toPrecision(2)),
+    error: 3.7e-6,
     show: (weight) => (weight === 0 ? "0" : `≈ ${weight <= TINY ? 0 : Number(weight.toPrecision(2))}`),
     precision: () => say("The page is large, so attention weights are stored in 8 bits on a logarithmic scale, with a relative error of at most 2.6 %; below 0.0000037 they are shown as 0. Two digits are shown."),
   },

@@ -231,7 +231,7 @@ function showControls(text) {
   $("zoom").hidden = !hasCells();
   $("cover-control").hidden = !hasLinks();
   $("special-note").hidden = !SPECIAL[state.special].note || !special;
-  $("special-note").textContent = SPECIAL[state.special].note?.() ?? "";
+  $("special-note").textContent = SPECIAL[state.special].note?.(text) ?? "";
 }
 
 function showHint() {
