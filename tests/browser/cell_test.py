@@ -10,7 +10,7 @@ import random
 import struct
 import xml.etree.ElementTree as xml
 
-from session import reload, run, title
+from session import pixels_of, reload, run, title
 
 TOLERANCE = 1e-5
 HEADS, QUERIES, KEYS, WIDTH, VALUES = 4, 5, 7, 6, 3  # sizes of the page that is made from random arrays; two query heads share a key/value head
@@ -109,11 +109,14 @@ def check_export(checks, session, choose):
         page.locator("#worked-export").click()
     root = xml.fromstring(pathlib.Path(waiting.value.path()).read_bytes())
     words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    cells = [cell for selector in (".features", ".steps", ".softmax") for row in table(session, selector) for cell in row if cell.strip()]
-    missing = [cell for cell in cells if cell not in words]
+    cells = [cell for selector in (".features", ".steps", ".softmax", ".why") for row in table(session, selector) for cell in row if cell.strip()]
+    missing = [text for text in [*cells, session.text("#why-told")] if text not in words]
     checks.that(words[0] == f"{title(layer, head)}: {session.text('#worked-title')}" and not missing, "the figure has the head's name and every number", (words[0], missing[:5]))
-    squares = [element.get("fill") for element in root.iter("{http://www.w3.org/2000/svg}rect")]
-    checks.that(len(set(squares)) > 20, "the figure has the coloured squares", len(set(squares)))
+    squares = [element.get("fill") for element in root.iter("{http://www.w3.org/2000/svg}rect") if element.get("stroke-width")]
+    shown = [f"#{red:02x}{green:02x}{blue:02x}" for strip in page.locator("#worked-body .squares[role=img]:not(.bounds *)").all() for red, green, blue, _ in zip(*[iter(pixels_of(strip))] * 4)]
+    width = len(table(session, ".features")) - 1
+    del shown[3 * width:4 * width]  # q, which the page shows once more above its products with all keys
+    checks.that(len(set(squares)) > 20 and squares == shown, "the figure has the coloured squares of the page, in its order", (len(squares), len(shown)))
     page.emulate_media(media="print")
     checks.that(page.locator(".softmax").is_visible() and not page.locator("#worked-export").is_visible(), "print: the numbers, without the button")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The view "lines" shows several heads at once, and draws the lines of each head in the head's colour.
+"""Colours: the view "lines" draws the lines of each of several heads in the head's colour, and weak attention weights are visible on the ground of a map.
 
     colours_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -7,7 +7,7 @@ import math
 import pathlib
 import xml.etree.ElementTree as xml
 
-from session import reload, run, title
+from session import encoded, pixels_of, reload, run, title
 
 
 def lines_of(session):
@@ -48,9 +48,39 @@ def check_colours(checks, session, choose):
     checks.that(page.locator(".heads .swatch").count() == 2 and len(count) == 2, "a head can be removed", count)
 
 
+def lightness(red, green, blue):
+    """Returns the lightness of a colour in Oklab (Björn Ottosson, 2020), from 0 to 1."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (red / 255, green / 255, blue / 255)]
+    cones = [math.cbrt(sum(a * b for a, b in zip(row, linear))) for row in ((0.4122214708, 0.5363325363, 0.0514459929), (0.2119034982, 0.6806995451, 0.1073969566), (0.0883024619, 0.2817188376, 0.6299787005))]
+    return sum(a * b for a, b in zip((0.2104542553, 0.793617785, -0.0040720468), cones))
+
+
+WEAK, STEP = 0.02, 0.02  # an attention weight, and the difference of its lightness from that of the smallest weight above 0
+
+
+def one_weak(data):
+    data["encoding"] = "linear16"
+    data["texts"] = [{"text": "a b c", "queries": {"pieces": ["a", "b", "c"], "special": []}, "layers": 1, "heads": 1, "weights": [[encoded([1e-9, WEAK, 1 - WEAK] * 3)]]}]
+
+
+def check_weak(checks, session):
+    for place, open_ in ((".thumb img", lambda: None), (".cells canvas", lambda: session.open(0, 0))):
+        open_()
+        for scale in ("one", "root", "log"):
+            session.page.locator("#scale").select_option(scale)
+            session.drawn()
+            session.settled()
+            pixels = pixels_of(session.page.locator(place).first)
+            ground, weak = (lightness(*pixels[at:at + 3]) for at in (0, 4))
+            checks.that(abs(weak - ground) >= STEP, f"{place}, scale {scale}: a weight of {WEAK} differs from the ground by a lightness of {STEP} or more", (ground, weak))
+
+
 def rounds(test):
     choose = test.choose
+    weak = test.made(one_weak)
     return [
+        ("weak weights, light", check_weak, [], weak),
+        ("weak weights, dark", check_weak, [], {**weak, "color_scheme": "dark"}),
         ("light", check_colours, [choose], {}),
         ("dark", check_colours, [choose], {"color_scheme": "dark"}),
     ]

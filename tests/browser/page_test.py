@@ -193,6 +193,33 @@ def check_theme(checks, session, dark):
         session.page.keyboard.press("t")
 
 
+def check_preview(checks, session, choose):
+    """Beside all heads is one head with its words."""
+    expected, page = session.expected, session.page
+    special = set(expected.queries["special"])
+
+    def striking(layer, head):
+        """The sum over the rows of the largest weight on a key that is neither the first nor special, nor within one position of the query."""
+        keys = lambda t: [s for s in range(1, expected.columns) if s not in special and abs(t - s) > 1]
+        return sum(max((expected.weight(layer, head, t, s) for s in keys(t)), default=0) for t in range(expected.rows))
+
+    most = max(((layer, head) for layer in range(expected.layers) for head in range(expected.heads)), key=lambda place: striking(*place))
+    map_of = lambda layer, head: page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"] img').get_attribute("src")
+    shown = lambda: (session.text("#preview h3"), page.locator("#preview image").get_attribute("href"))
+    checks.that(shown() == (title(*most), map_of(*most)), "the head whose words look most at one other word is shown large", shown()[0])
+    words = page.locator("#preview text").all_text_contents()
+    wanted = [expected.word(side, index) for side in (expected.queries, expected.keys) for index in range(len(side["pieces"]))]
+    checks.that(sorted(words) == sorted(wanted), "its rows and columns have their words", words)
+    layer, head = choose.heads(1)[0]
+    page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"]').hover()
+    checks.that(shown() == (title(layer, head), map_of(layer, head)), "the head under the pointer is shown", shown()[0])
+    page.keyboard.press("ArrowRight")
+    focused = page.evaluate("() => document.activeElement.getAttribute('aria-label')")
+    checks.that(shown()[0] == focused, "the head with the focus is shown", (shown()[0], focused))
+    session.open(layer, head)
+    checks.that(not page.locator("#preview").is_visible(), "an open head has no preview")
+
+
 def check_narrow(checks, session, choose):
     overflow = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
     grid = session.page.evaluate(overflow)
@@ -236,6 +263,7 @@ def rounds(test):
         ("lines", check_lines, [choose], {}),
         ("light", check_theme, [False], {}),
         ("dark", check_theme, [True], {"color_scheme": "dark"}),
+        ("preview", check_preview, [choose], {}),
         ("narrow", check_narrow, [choose], {"viewport": {"width": 400, "height": 800}, "reduced_motion": "reduce"}),
     ]
 

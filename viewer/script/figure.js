@@ -21,7 +21,7 @@ const widthOf = (text, size) => size * [...text].reduce((sum, character) => sum 
 
 class Figure {
   static margin = 24;
-  static mostRectangles = 20000;  // a map with more cells is drawn as an image inside the figure, with a pixel for each cell
+  most = 20000;  // a map with more cells is drawn as an image inside the figure, with a pixel for each cell
 
   // look: the colours, as paint() in colour.js takes them; title, text: lines above the figure
   constructor(look, title, text) {
@@ -30,7 +30,7 @@ class Figure {
     this.body = [];
     this.width = 480;
     this.y = Figure.margin;
-    this.line(title, 20, 700);
+    if (title) this.line(title, 20, 700);
     if (text) this.line(text.length > 120 ? `${text.slice(0, 119)}…` : text, 13, 400);
   }
 
@@ -68,7 +68,7 @@ class Figure {
   cells(text, map, { rows, columns }, x, y, side) {
     this.add(draw("rect", { x, y, width: columns.length * side, height: rows.length * side, fill: hexOf(this.look.ramp.at(this.look.scale.position(0, 1))), stroke: this.colour("edge") }));
     const largest = largestOf(map, text.keys.size, rows, columns);
-    if (rows.length * columns.length > Figure.mostRectangles) {
+    if (rows.length * columns.length > this.most) {
       const canvas = make("canvas");
       paint(canvas, map, text.keys.size, rows, columns, fadedIn(this.look, text));
       this.add(draw("rect", { x, y, width: columns.length * side, height: rows.length * side, fill: HATCHING }));
@@ -87,14 +87,20 @@ class Figure {
     this.add(draw("image", { href: url, x, y, width, height, preserveAspectRatio: "none", style: "image-rendering:pixelated" }));
   }
 
-  // The SVG file.
-  text() {
+  // The figure as an SVG element, with its size.
+  drawing() {
     const hatch = draw("pattern", { id: "zero", width: 4, height: 4, patternUnits: "userSpaceOnUse" },
                        draw("rect", { width: 4, height: 4, fill: this.colour("page") }),
                        draw("path", { d: "M-1 5 5 -1M-1 1 1 -1M3 5 5 3", stroke: this.colour("hatch") }));
     const width = Math.ceil(this.width + Figure.margin), height = Math.ceil(this.y + Figure.margin);
     const root = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "font-family": "system-ui, 'Noto Sans', 'DejaVu Sans', sans-serif" },
                       draw("defs", {}, hatch), draw("rect", { width, height, fill: this.colour("page") }), ...this.body);
+    return { root, width, height };
+  }
+
+  // The SVG file.
+  text() {
+    const { root, width, height } = this.drawing();
     return { svg: new XMLSerializer().serializeToString(root), width, height };
   }
 }
@@ -128,11 +134,9 @@ function compareFigure(figure, { look }, { a, b, difference, names, look: mirror
   mapFigure(figure, a.text, difference, a.shown);
 }
 
-// Adds the cells of a map, with its words, at the bottom of the figure.
-function mapFigure(figure, text, drawn, shown) {
-  const { rows, columns } = shown;
-  const side = Math.min(32, Math.max(2, 1280 / Math.max(1, rows.length, columns.length)));
-  const size = Math.min(13, side - 1), named = size >= 6;
+// Adds the cells of a map, with its words, at the bottom of the figure. side: of a cell; size: of the words, which are left out if it is below 6.
+function mapFigure(figure, text, drawn, shown, side = Math.min(32, Math.max(2, 1280 / Math.max(1, shown.rows.length, shown.columns.length))), size = Math.min(13, side - 1)) {
+  const { rows, columns } = shown, named = size >= 6;
   const left = Figure.margin + (named ? longestWord(text.queries, rows, size) : 0) + 8;
   const top = figure.y + (named ? longestWord(text.keys, columns, size) : 0) + 8;
   figure.cells(text, drawn, shown, left, top, side);

@@ -18,9 +18,10 @@ class Grid {
     this.text = text;
     this.heads = [...Array(text.heads).keys(), MEAN];
     this.layers = [...Array(text.layers).keys(), MEAN, ...(hasRollout(text) ? [ROLLOUT] : [])];
-    setStyle(this.element, {columns: this.heads.length, aspect: Math.min(4, Math.max(0.25, text.keys.size / text.queries.size || 1))});
+    setStyle(this.element, {columns: this.heads.length, layers: text.layers, aspect: Math.min(4, Math.max(0.25, text.keys.size / text.queries.size || 1))});
     this.table = this.layers.map((layer) => this.heads.map((head) => (isWhole(layer) && head !== MEAN ? null : this.#thumb(layer, head))));
     this.thumbs = this.table.flat().filter(Boolean);
+    this.element.classList.toggle("many", text.heads > 8);
     this.shown = null;
   }
 
@@ -87,16 +88,28 @@ class Grid {
     return make('button', {type: 'button', className, title, tabIndex: -1, data: {layer, head}, aria: {label: title}}, image);
   }
 
-  // Draws the thumbnails. They are images and not canvases, because with a thousand canvases each frame takes a second.
-  draw(look) {
+  // How much the words of a map look at one other word: the mean over its rows of the largest weight. The first and special tokens, the word itself and its
+  // neighbours do not count.
+  static #striking(text, map, { rows, columns }) {
+    const self = isSelf(text), keys = columns.filter((s) => s > 0 && !text.keys.special.has(s));
+    return rows.reduce((sum, t) => sum + keys.reduce((most, s) => (self && Math.abs(t - s) < 2 ? most : Math.max(most, map[t * text.keys.size + s] || 0)), 0), 0);
+  }
+
+  // Draws the thumbnails. They are images and not canvases, because with a thousand canvases each frame takes a second. Returns the promise of the place of the
+  // most striking head; of null if another drawing has begun.
+  async draw(look) {
     const drawing = ++this.drawing;
-    const { rows, columns } = look.placesOf(this.text);
+    const shown = look.placesOf(this.text), { rows, columns } = shown;
+    let place = [0, 0], most = 0;
     const jobs = this.thumbs.map((thumb) => () => {
       const map = this.text.map(...Grid.place(thumb));
       paint(this.canvas, map, this.text.keys.size, rows, columns, fadedIn(look, this.text), blockFor(rows, columns, Grid.thumbnailPixels));
       thumb.firstChild.src = this.canvas.toDataURL();
+      const found = thumb.dataset.head === MEAN ? 0 : Grid.#striking(this.text, map, shown);
+      if (found > most) [place, most] = [Grid.place(thumb), found];
     });
-    return inSlices(jobs, () => drawing !== this.drawing);
+    await inSlices(jobs, () => drawing !== this.drawing);
+    return drawing === this.drawing ? place : null;
   }
 
   // For a figure: the position and image of each thumbnail, and the labels of rows and columns as [text, x, y, anchor].

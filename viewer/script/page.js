@@ -20,6 +20,7 @@ const pinned = () => (state.row === null && state.column === null ? null : { row
 const pin = (spot) => Object.assign(state, { row: spot?.row ?? null, column: spot?.column ?? null });
 const events = { hover: (spot) => point(spot ?? pinned()), choose: (spot) => choose(spot), chosen: () => pinned(), open: (layer, head) => update({ layer, head }), set: (changes) => update(changes) };
 const grid = new Grid($("grid"), (layer, head) => update({ layer, head }, "cells"));
+const preview = new Preview($("preview"), grid);
 const distances = new Distances($("distances"), (a, b) => update({ ...a, view: "compare", with: nameOfOther(b) }, "cells"), (alike) => update({ order: alike ? "alike" : "layer" }));
 const scatter = new Scatter($("scatter"), (layer, head) => update({ layer, head }, "cells"), (axes) => update(axes));
 const partner = new Partner({ changed: setOther, swap, opened: (file) => openPage(file, addTexts, (message) => partner.complain(message)) });
@@ -93,7 +94,7 @@ function show(before = {}) {
   showMeasures(measured, source, names);
   if (changed("text", "pieces", "special", "weighting", "block", "scale", "theme", "lang")) {
     showLegend(look);
-    grid.draw(look);
+    grid.draw(look).then((place) => place && preview.show(text, look, place));
   }
   showControls(text);
   document.title = isOpen() ? `${titleOf(state.layer, state.head)} – ${data.title}` : data.title;
@@ -187,6 +188,8 @@ function showDistances(text, look) {
   if (state.heads === "scatter") scatter.show({ text, source, names, over: overWhat(text, source), look, x: state.x, y: state.y, open: isOpen() ? state : null });
   else scatter.hide();
   $("grid").parentElement.hidden = !asMaps;
+  $("preview").hidden = !asMaps || isOpen();
+  $("weighting-note").hidden = $("scale-note").hidden = !asMaps && !isOpen();
   $("measure-control").hidden = !asMaps || names.length === 0;
   $("heads-caption").hidden = !asMaps;
   $("scales").hidden = !asMaps && !isOpen();

@@ -78,7 +78,7 @@ class Scatter {
   #name(name) { return name === "layer" ? say("layer") : MEASURES[name].name(); }
 
   #draw() {
-    const width = Math.round(Math.max(280, Math.min(960, this.element.clientWidth))), height = Math.round(Math.min(560, Math.max(300, 0.62 * width)));
+    const width = Math.round(Math.max(280, Math.min(1280, this.element.clientWidth))), height = Math.round(Math.min(560, Math.max(300, 0.62 * width)));
     const area = { left: 56, top: 12, right: width - 24, bottom: height - 48 };
     const scale = (axis, from, to) => {
       const values = this.points.map((one) => one[axis]), least = Math.min(0, ...values), most = Math.max(0, ...values);  // a number that the caller measured may be negative

@@ -55,6 +55,13 @@ function workedFigure(figure, worked) {
   const names = [say("key"), say("score"), say("exp(score − largest)"), say("weight")];
   TableFigure.draw(figure, names, [...lines, [say("sum"), "", digits(sum), digitsOfShare(softmax.reduce((total, { weight }) => total + weight, 0))]], left, figure.y + 16);
 
+  part(say("Why this row: q × k of all keys of “{0}”, feature by feature", query));
+  const why = whyOf(worked.cell);
+  why.products.forEach((numbers, s) => strip(text.keys.word(s), numbers, why.bound));
+  TableFigure.draw(figure, [say("key"), ...why.steps.map(([name]) => name)], softmax.map((one, s) => [text.keys.word(s), ...why.steps.map(([, of]) => digits(of(one)))]), left, figure.y + 28);
+  figure.y += 8;
+  if (why.told) figure.line(why.told, TableFigure.size, 400);
+
   if (!output) return;
   part(say("4. Output of the head for “{0}”: the sum of weight × v", query));
   const shares = softmax.map(({ weight }, s) => Array.from(values[s], (value) => (weight === 0 ? 0 : weight * value)));
