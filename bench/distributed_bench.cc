@@ -1,4 +1,4 @@
-// Measures attention over several ranks: on what a call spends its time, and the bytes and memory of each rank. Or measures only the transport of messages.
+// Measures attention over several ranks: the time of each part of a call, and the bytes and memory of each rank. Or measures only the transport of messages.
 // Prints one line of JSON.
 //
 //   mpirun -n 4 bench_distributed --length 16384 --heads 4 --causal --order zigzag --backward

@@ -21,7 +21,7 @@ constexpr std::int64_t kFewestTexts = 5;  // a name needs at least this many tex
 struct Facts {
   std::int64_t count;                             // T
   std::vector<std::int64_t> rows;                 // queries that are measured
-  std::vector<bool> by_place;                     // [T] keys that `positional` knows by their place
+  std::vector<bool> by_place;                     // [T] keys that `positional` identifies by their position
   std::vector<std::int64_t> separators;
   std::vector<std::vector<std::int64_t>> before;  // [T] earlier occurrences of the same token
   bool starts_again(std::int64_t t) const { return !before[static_cast<std::size_t>(t)].empty() && before[static_cast<std::size_t>(t)].front() == 0; }

@@ -85,7 +85,7 @@ json to_json(const Tokens& tokens) {
 json to_json(const Text& text, Encoding encoding, VectorBudget& budget) {
   const ConstTensorView& a = text.attentions;
   json layers = json::array();
-  double largest = 0;  // of the norm-weighted maps
+  double largest = 0;  // largest element of the norm-weighted maps
   for (std::int64_t layer = 0; layer < a.extent(0); ++layer) {
     json heads = json::array();
     for (std::int64_t head = 0; head < a.extent(1); ++head) {

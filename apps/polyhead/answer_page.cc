@@ -51,7 +51,7 @@ AnswerPage::AnswerPage(const models::Translator& model, const std::string& given
   const viewer::Text encoder{.text = given, .queries = source, .attentions = answer.source_attentions, .name = "Encoder", .vectors = page_vectors(answer.source_vectors), .value_norms = norms[0], .width = model_width};
   const viewer::Text decoder{.text = answer.text, .queries = target, .attentions = answer.target_attentions, .name = "Decoder", .vectors = page_vectors(answer.target_vectors, causal), .value_norms = norms[1], .width = model_width};
   kind = cat(kind_of("translator, encoder and decoder", model.config), "; trained so that head ", model.config.guided_head, " of the cross-attention's layer ", guided_layer, " reads the word that a word comes from");
-  start = cat("#pieces=merged&layer=", guided_layer, "&head=", model.config.guided_head);  // merge pieces to words, because the links connect words
+  start = cat("#pieces=merged&layer=", guided_layer, "&head=", model.config.guided_head);  // merge pieces into words, because the links connect words
   text = {.text = given, .queries = target, .keys = source, .attentions = answer.attentions, .name = "Cross-attention", .tabs = {encoder, decoder}, .vectors = page_vectors(answer.vectors), .value_norms = norms[2], .width = model_width};
 }
 

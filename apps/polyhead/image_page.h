@@ -53,7 +53,7 @@ struct TextBeside {
 
 // Error unless the folder holds a model with an image encoder and a text encoder, such as CLIP.
 void require_both_sides(const std::string& model);
-// `side` is the text encoder of the model in the folder `model`. `budget` and value_norms have the meaning that they have in see_image().
+// `side` is the text encoder of the model in the folder `model`. `budget` and value_norms: as in see_image().
 TextBeside see_text_beside(const std::string& model, const models::AnyTextModel& side, const std::string& text, models::TokenizedText tokens, viewer::VectorBudget* budget, bool value_norms);
 // transformers' logits_per_image.
 std::optional<double> similarity_to(const TextBeside& beside, const SeenImage& seen);

@@ -8,7 +8,7 @@
 
 namespace polyhead::app {
 
-// Returns the words, punctuation left out, that are no scored term of the model; each word once.
+// Returns the words, without punctuation, that are not scored terms of the model; each word once.
 std::vector<std::string> words_without_score(const models::TextModel& model, const std::vector<std::string>& words);
 // Returns the words and punctuation marks that no sentence of the teaching grammar contains (grammar_words.txt); each once.
 std::vector<std::string> words_outside_grammar(const std::vector<std::string>& words);

@@ -40,8 +40,8 @@ inline constexpr std::string_view kOutputWeight = "weight of the output projecti
 // The norms [*,N,S] of v [*,K,S,V] transformed by output_weight [E,N*V], for q [*,N,T,H]; all of one dtype.
 Tensor norms_of_values(const Tensor& v, const Tensor& output_weight, const Shape& q);
 
-// Computes the wanted tensors and appends them to the results. `shape` is [*,N,T,S]; key_sets is read from `in`; lse may be absent; norms are those of the values [*,N,S], absent without by_norms. A progress bar counts
-// the rows of the maps.
+// Computes the wanted tensors and appends them to the results. `shape` is [*,N,T,S]; key_sets is read from `in`; lse may be absent.
+// norms: of the values, [*,N,S]; absent without by_norms. A progress bar counts the rows of the maps.
 void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse, ConstTensorView norms, InputTensors* in,
                         std::vector<io::NamedTensor>* results);
 

@@ -15,7 +15,8 @@ namespace polyhead::app {
 // The machine's memory in bytes, or the limit of this process if it is smaller.
 std::uint64_t usable_memory();
 
-// Error if the attention weights of one of the texts do not fit into memory. measure_texts() checks it too; call it where something else that takes long comes first.
+// Error if the attention weights of one of the texts do not fit into memory. measure_texts() checks this too; call this
+// function before other slow work.
 void require_measurable(const models::AnyTextModel::Sizes& sizes, std::span<const models::TokenizedText> texts);
 
 // Runs the model on each text and measures its heads. The maps of a text are dropped before the next text. told(i): called before text i.

@@ -21,7 +21,7 @@ viewer::Text page_text(std::string text, const models::TextRun& run, std::vector
 
 inline constexpr const char* kScatter = "#heads=scatter";  // the address of a page that opens with the scatter of all heads
 
-// The address with which a page opens: as `first` says (empty: as the page itself decides), and if by_norms with norm-weighted maps.
+// The address with which a page opens: `first` (empty: the page decides), with norm-weighted maps if by_norms.
 std::string address(std::string first, bool by_norms);
 
 }  // namespace polyhead::app

@@ -112,7 +112,7 @@ void Snapshots::start(const training::Task& task, bool resume) {
   io::write_file(snapshots_ / kRun, to_text(Json{{"identity", identity_}, {"steps", steps_}}));
 }
 
-// A page of snapshots of two runs, or of a part of a run, would show a training that never was.
+// A page that mixes the snapshots of two runs, or lacks the first steps of a run, would be wrong.
 void Snapshots::require_same_run() const {
   const fs::path path = snapshots_ / kRun;
   std::ifstream file(path);
@@ -135,7 +135,7 @@ void Snapshots::check_texts() const {
     }
   } else {
     const models::Translator model = models::load_translator(place(0));
-    for (const std::string& text : texts_) weights += 3 * models::translate(model, text).source_attentions.numel();  // if the translation is as long as the text, which is known only at the end
+    for (const std::string& text : texts_) weights += 3 * models::translate(model, text).source_attentions.numel();  // an estimate: assumes that the translation is as long as the text
   }
   std::int64_t all = 0;
   if (__builtin_mul_overflow(weights, std::ssize(steps_), &all) || all > viewer::kMaxAttentionWeights)
@@ -143,12 +143,12 @@ void Snapshots::check_texts() const {
          viewer::kMaxAttentionWeights, " in all: give fewer snapshots, or fewer or shorter texts");
 }
 
-// A snapshot appears complete or not at all, so that a stopped run leaves none that cannot be read.
+// Saves under a temporary name and then renames, so that a stopped run leaves no incomplete snapshot.
 void Snapshots::save(std::int64_t step, const training::Task& task) const {
   const fs::path partial = snapshots_ / cat(step, kPartial);
   fs::create_directories(partial);
   task.save(partial);
-  fs::remove_all(place(step));  // a run that goes on from a checkpoint takes the snapshots after it a second time
+  fs::remove_all(place(step));  // a run that resumes from a checkpoint takes the snapshots after the checkpoint again
   fs::rename(partial, place(step));
 }
 
@@ -156,7 +156,7 @@ std::optional<std::string> Snapshots::take(std::int64_t step, const training::Ta
   if (std::ranges::find(steps_, step) == steps_.end()) return {};
   try {
     save(step, task);
-  } catch (const std::runtime_error& error) {  // of the library or of the file system, such as a full disk
+  } catch (const std::runtime_error& error) {  // from the library or the file system, such as a full disk
     return cat("there is no snapshot of step ", step, ": ", error.what());
   }
   return {};
@@ -193,7 +193,7 @@ void Snapshots::write_taken() const {
       });
     }
   } else {
-    // Every step reads the translation of the last step, so that the rows of its maps are the same words.
+    // The decoder of every snapshot reads the translation of the last snapshot, so that the rows of all maps are the same words.
     const models::Translator last = models::load_translator(place(taken.back()));
     std::vector<models::Translation> targets;
     for (const std::string& text : texts_) targets.push_back(models::translate(last, text));

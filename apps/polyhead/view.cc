@@ -196,7 +196,7 @@ class View {
     } else if (!o_.texts.empty()) {
       for (const std::string& text : o_.texts) texts_.push_back({text, o_.pair});
     } else if (!o_.page.empty() || !o_.arrays.empty() || o_.link) {
-      texts_.push_back(measured_texts_[0]);  // the page needs maps of a text, which open when the reader chooses a head
+      texts_.push_back(measured_texts_[0]);  // the page needs the maps of one text, to show when the reader opens a head
     }
     if (o_.link && texts_.size() > 1) throw UsageError(cat("--link is for two words of one text; '", o_.file, "' has ", texts_.size()));
     model_ = open_any_model(o_.model);

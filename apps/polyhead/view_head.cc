@@ -38,12 +38,12 @@ HeadChoice telling_head(const Tensor& attentions, const std::vector<bool>& queri
       const Tensor map = Tensor::copy_of(all.select(0, layer).select(0, head), DType::f64);
       double sum = 0;
       for (std::size_t t = 0; t < queries.size(); ++t) {
-        double largest = 0;  // std::max keeps it where a weight is NaN
+        double largest = 0;  // std::max ignores a NaN weight
         for (std::size_t s = 0; s < keys.size(); ++s)
           if (counts(t, s)) largest = std::max(largest, map.data<double>()[t * keys.size() + s]);
         sum += largest;
       }
-      if (sum <= most) continue;  // every head has the same queries, so their sums are compared as well as their means
+      if (sum <= most) continue;  // all heads have the same number of queries, so sums rank like means
       most = sum;
       best.layer = layer, best.head = head, best.of_text = true;
     }

@@ -32,11 +32,12 @@ HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int
 // attentions: [L,N,T,S], floating. queries, keys: for each row and column whether it is a special token.
 HeadChoice telling_head(const Tensor& attentions, const std::vector<bool>& queries, const std::vector<bool>& keys, bool same_text, const HeadChoice& otherwise);
 
-// The chosen map [T,S] in float32, of attentions [L,N,T,S], floating. norms: of the values [L,N,S], for a norm-weighted map (Kobayashi et al. 2020); empty for attention weights.
+// The chosen map [T,S], float32. attentions: [L,N,T,S], floating. norms: of the values [L,N,S], for a norm-weighted map (Kobayashi et al. 2020); empty for attention
+// weights.
 Tensor chosen_map(const Tensor& attentions, ConstTensorView norms, const HeadChoice& choice);
 
 inline constexpr std::string_view kNormWeighted = "attention weights times the norms of the transformed values";
-// A map divided by its largest element, for drawings in percent, and this element as text. Of a map without an element above 0, a copy.
+// The map divided by its largest element, for drawings in percent. A copy of the map if no element is above 0.
 Tensor in_units_of_largest(const Tensor& map);
 std::string largest_text(const Tensor& map);
 

@@ -27,7 +27,7 @@
 namespace polyhead::app {
 namespace {
 
-// `budget` and value_norms have the meaning that they have in see_image().
+// `budget` and value_norms: as in see_image().
 TextBeside read_text_beside(const std::string& model, const std::string& text, viewer::VectorBudget* budget, bool value_norms) {
   const std::unique_ptr<models::AnyTextModel> side = open_any_model(model);
   require_both_sides(model);

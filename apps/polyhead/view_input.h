@@ -50,12 +50,12 @@ std::string model_name(const std::filesystem::path& directory);
 // Tokens as they are spelled in the text: "fox" for a piece such as "Ġfox". Generated tokens are not in the text, so the mark of a space is removed from their pieces.
 std::vector<std::string> words_of(const std::string& text, const models::TokenizedText& tokens);
 
-// Returns the place of a token that is given as a place from 0, or as a spelling that occurs once, either as a word of the text or as the tokenizer's piece (`spelled`).
-// UsageError, which begins with `option` and names the token as `what` ("query"), if there is none, or if a number is a place and the spelling of another token.
+// Returns the index of a token. `given` is the index, or a spelling that occurs once: a word of the text or the tokenizer's piece (`spelled`). UsageError if there is no
+// such token, or if a number is an index and the spelling of another token; the message begins with `option` and names the token as `what` ("query").
 std::int64_t find_token(std::string_view option, std::string_view what, const std::string& given, const std::vector<std::string>& words, const std::vector<std::string>& spelled);
 
-// The tokens of every text, by a tokenizer that drops what exceeds the longest text. Notes on stderr say what was replaced or left out. Error if a text is too long and `truncate` is not set;
-// its message ends in `remedy`. list: the option that gave the texts, if the messages have to name it.
+// The tokens of every text. Texts of more than `longest` tokens are truncated or, if `truncate` is not set, an Error whose message ends in `remedy`. Notes on stderr
+// say what was replaced or left out. list: the option that gave the texts, if the messages have to name it.
 std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,
                                             const std::vector<InputText>& texts, bool truncate, std::string_view remedy = "--truncate leaves out the end", std::string_view list = {});
 // The tokens of one text for an encoder. Error if the text is too long.

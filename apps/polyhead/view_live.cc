@@ -109,7 +109,7 @@ void require_tokenizer(const std::string& folder) {
     if (json.contains(part)) require_patterns(folder, json[part], part);
 }
 
-// The model with its parameters in float32, because a live page computes in float32: so the difference of the two models is that of the rounding to int8 alone.
+// The model with its parameters in float32, because a live page computes in float32. The model of the page then differs from it only by the rounding to int8.
 models::SentenceModel in_float32(const models::SentenceModel& model) {
   models::BertConfig config = model.encoder.config;
   config.dtype = DType::f32;
@@ -211,7 +211,7 @@ void write_live_page(const LiveOptions& o) {
   std::string text = o.text.empty() ? kText : o.text;
   std::optional<models::SentenceModel> exact;
   if (o.model.empty()) {
-    (void)models::classify(models::load_text_model(models::default_model("sentiment")), text);  // an Error if the page would open with one
+    (void)models::classify(models::load_text_model(models::default_model("sentiment")), text);  // throws the Error with which the page would open
   } else {
     exact = open_for_page(o.model);
     text = text_of_page(*exact, o.text);

@@ -9,7 +9,7 @@
 namespace polyhead::app {
 
 struct LiveOptions {
-  std::string model, page, engine, text;  // model: a folder; empty: the program's models alone. engine: a file; empty: the one in the program
+  std::string model, page, engine, text;  // model: a folder; empty: only the program's models. engine: a file; empty: the engine in the program
   std::optional<viewer::Language> language;
 };
 

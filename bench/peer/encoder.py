@@ -24,7 +24,7 @@ class Operations(Protocol):
     def rows(self, table: Any, ids: Any) -> Any: ...  # [B,T] -> [B,T,E]
     def add(self, x: Any, y: Any) -> Any: ...
     def linear(self, x: Any, weight: Any, bias: Any) -> Any: ...  # weight [out,in]
-    def norm(self, x: Any, weight: Any, bias: Any) -> Any: ...  # over E, with EPSILON
+    def norm(self, x: Any, weight: Any, bias: Any) -> Any: ...  # layer norm over E; epsilon is EPSILON
     def gelu(self, x: Any) -> Any: ...  # the exact gelu, by erf
     def attend(self, q: Any, k: Any, v: Any) -> Any: ...  # attention of all heads, [B,T,E]
     def pool(self, x: Any) -> Any: ...  # [B,E]: the mean over T, divided by the length of this vector

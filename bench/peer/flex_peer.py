@@ -31,7 +31,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray], *, compile: bool = False)
 
     def both() -> object:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it is not compiled
+            warnings.simplefilter("ignore")  # the warning that FlexAttention is not compiled
             out = attend(t["q"], t["k"], t["v"], score_mod)
         return out, torch.autograd.grad(out, leaves, t["d_out"])
 

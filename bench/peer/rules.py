@@ -52,6 +52,6 @@ RULES: dict[str, Rule] = {
 
 
 def bias(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The bias ``[N,T,T]`` of the rule tanh of distance, which has no option of its own."""
+    """The bias ``[N,T,T]`` of the rule tanh of distance, for which polyhead has no option."""
     distance = np.arange(case.T)[:, None] - np.arange(case.T)
     return arrays["factors"][:, None, None] * np.tanh(distance * 0.02).astype(np.float32)

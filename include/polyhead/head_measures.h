@@ -24,14 +24,14 @@ namespace polyhead::viewer {
 //   induction   sum of p[t,s] over 1 <= s <= t with x[s-1] = x[t], if there is such an s  Olsson et al. 2022, "prefix matching"
 //   duplicate   sum of p[t,s] over s < t with x[s] = x[t], if there is such an s          Wang et al. 2023, "duplicate token heads"
 //   positional  sum over s of min(p[t,s], m[t,s]): 1 - the total variation distance (Levin and Peres 2017, chapter 4) of row t to a row m[t] that is
-//               predicted from positions alone; rows are divided by their sums. A key that is the first token or a special token is known by its place, any
-//               other key by its distance s - t. m[t,s] is the mean attention that the other queries give to keys of this kind, 0 if there are none.
+//               predicted from positions alone; rows are divided by their sums. A key that is the first token or a special token is identified by its position,
+//               any other key by its distance s - t. m[t,s] is the mean attention that the other queries give to keys of this kind, 0 if there are none.
 //   entropy     -sum over s of p log2 p, in bits, of the row divided by its sum           Clark et al. 2019, section 3.3
 //   distance    sum over s of p |t - s|, in tokens, of the row divided by its sum         Vig and Belinkov 2019, "attention distance"
 // `sink` leaves out the queries to which the first token is more than the first: itself, its neighbour, and its repetitions. So what is left does not depend
 // on the content of the first token.
 struct HeadMeasure {
-  std::string_view name;   // as above; the name in the page's data and in JSON
+  std::string_view name;   // one of the names above; also the name in the page's data and in JSON
   std::string_view title;  // for readers: "previous token"
   double named_from = 0;   // a head is named by this measure if the value is at least this in 9 of 10 texts, of at least 5; 0: the measure names no head
 };

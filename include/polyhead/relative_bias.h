@@ -12,9 +12,9 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// The distance of query t and key s is x = s - (t + offset): negative for earlier keys, 0 on the diagonal. The offset is the offset of the mask's causal or
-// window diagonal; documents and Mask::diagonal_offsets give each document or sequence another offset. Without such a diagonal the offset is that of `diagonal`,
-// by default bottom right. Exactly one of slopes and table is given, in the dtype of q or of lse.
+// The distance of query t and key s is x = s - (t + offset): negative for earlier keys, 0 on the diagonal. The offset is that of the mask's causal or window
+// diagonal. Each document has its own diagonal; Mask::diagonal_offsets gives each sequence its own offset. Without a causal or window diagonal `diagonal` gives the
+// offset, by default bottom right. Exactly one of slopes and table is given, in the dtype of q or of lse.
 struct RelativeBias {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   // ALiBi (Press et al. 2022): bias[b,n,t,s] = -slopes[n] |x|. alibi_slopes() computes the slopes of the paper.

@@ -133,7 +133,7 @@ struct Program {
   }
 };
 
-// Arrays and the seed are operands and never words of the text, so there is nothing to parse.
+// Arrays and the seed are operands. The text does not contain them, so there is nothing to parse.
 void parse(std::string_view, ConstTensorView&) {}
 void parse(std::string_view, std::optional<std::uint64_t>&) {}
 

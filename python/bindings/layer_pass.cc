@@ -46,8 +46,8 @@ struct LayerForm {
       layer.q.*member = on(all.slice(0, 0, q)), layer.k.*member = on(all.slice(0, q, q + k)), layer.v.*member = on(all.slice(0, q + k, q + k + v));
     };
     split("weight", &nn::Linear::weight, views[0]), split("bias", &nn::Linear::bias, views[1]);
-    // PyTorch's modules have any combination of these biases, and AlphaFold 3 has only the bias of q. So the biases given decide, and LayerForm does not say
-    // which exist.
+    // PyTorch's modules have any combination of these biases, and AlphaFold 3 has only the bias of q. So a projection has a bias if
+    // its bias is given; LayerForm has no setting for it.
     nn::Linear* const with_setting[] = {&layer.q, &layer.k, &layer.v, &layer.output};
     std::array<Tensor, 4> biases;
     for (std::size_t i = 0; i < biases.size(); ++i) biases[i] = std::move(with_setting[i]->bias);

@@ -214,7 +214,7 @@ nb::object run(nb::handle q, nb::handle k, nb::handle v, nb::handle given, bool 
     const std::optional<Outputs> results = run_forward(q, k, v, given, want_lse, want_weights, out, fits);
     return results ? result(*results) : nb::none();
   }
-  // Leave gradients that do not exist to the torch operator, which raises the error.
+  // Some gradients do not exist. Leave these calls to the torch operator, which raises the error.
   const bool of_scales = !option(given, POLYHEAD_INTERNED("k_scale")).is_none() || !option(given, POLYHEAD_INTERNED("v_scale")).is_none();
   if ((of_options && of_scales) || !out.is_none()) return nb::none();
   if (want_lse && option(given, POLYHEAD_INTERNED("empty_rows")).equal(nb::str("uniform"))) return nb::none();

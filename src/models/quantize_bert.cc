@@ -20,7 +20,7 @@ bool is_of_encoder(const EncoderTensors& names, std::string_view name) {
   return name.starts_with(names.layer) || name == "rotary_embeddings.inv_freq";
 }
 
-// Error if the path is there and is anything but an empty folder.
+// Error if the path exists and is not an empty folder.
 void require_new_folder(const std::filesystem::path& folder) {
   std::error_code error;
   if (!std::filesystem::exists(folder, error) && !error) return;

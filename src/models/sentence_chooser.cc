@@ -30,7 +30,7 @@ constexpr std::array<Rows, 8> kPlaces{{
     {12},     // number of sentences after this sentence
     {24, 3},  // number of words of this sentence
     {16},     // number of stems of this sentence that other sentences have too
-    {16, 2},  // for each of these stems the number of other sentences that have the stem, summed over the stems
+    {16, 2},  // sum over these stems of the number of other sentences with the stem
     {12},     // number of sentences of the text
     {6},      // 0 if this sentence lacks "we", else 1 + number of earlier sentences with "we": authors use "we" to say what they did
     {8},      // number of sentences of the text with "we"

@@ -116,7 +116,7 @@ SentenceResult SentenceModel::run(TokenizedText tokens, const SentenceOptions& o
     for (std::int64_t i = 0; i < config.layers; ++i) layers.push_back(encoder.attention_options(i, tables).rotary);
     result.rotations = layer_rotations(layers);
   }
-  Tensor values;  // the values for value_norms, if the result does not have them
+  Tensor values;  // v, from which value_norms is computed, if the caller did not ask for v
   if (options.value_norms && !options.head_vectors) values = Tensor(results, {config.layers, config.heads, length, config.width / config.heads});
   Tensor& v = options.head_vectors ? result.v : values;
   if (options.all_hidden) result.all_hidden = Tensor(config.dtype, {config.layers + 1, length, config.width});

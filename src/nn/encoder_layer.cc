@@ -30,8 +30,8 @@ void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const 
   run(ChunkedFeedForward(layer.feed_forward, attended, {options.executor, options.workspace}), attended, layer.feed_forward_norm, y);
 }
 
-// Error if a call of several tokens with a cache does not say whether a token attends to later ones: an encoder's mask is not causal by default. A call of one
-// token needs no such statement, because no later token exists.
+// Error if a call with a cache and several tokens does not say whether a token attends to later tokens. The caller must say so, because an encoder's mask is not
+// causal by default.
 void require_order(const char* operation, const AttentionOptions& options, ConstTensorView x) {
   const Mask& mask = options.mask;
   const auto by_query = [](const ConstTensorView& view) { return view && view.rank() >= 2 && view.extent(-2) > 1; };

@@ -189,7 +189,7 @@ TEST_P(MapGradientsOf, AnInfiniteSinkMakesNaN) {
   EXPECT_EQ(gradients.sink.data<double>()[1], 0);
 }
 
-// A row without keys belongs to its sink: lse is the sink, whose gradient is d_lse. A sink that is not finite makes its row NaN, also without keys.
+// In a row without keys lse equals the sink, so the gradient of the sink is d_lse. A sink that is not finite makes its row NaN, also without keys.
 TEST_P(MapGradientsOf, ARowWithoutKeysBelongsToItsSink) {
   Random random(20);
   for (const std::int64_t keys : {0, 5}) {

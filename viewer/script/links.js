@@ -1,6 +1,6 @@
 // Known links, which are pairs of words that are known to be right, such as the word alignment of a translation; and how well the links of a head agree with them.
 
-// The links of a head: from each query word to the key word with the largest weight in its row. Special tokens have no links, nor have rows of zeros or NaN.
+// The links of a head: from each query word to the key word with the largest weight in its row. Special tokens and rows of zeros or NaN have no links.
 function linksOfHead(text, map) {
   const columns = text.keys.shown(true), width = text.keys.size;
   return text.queries.shown(true).flatMap((row) => {

@@ -171,7 +171,7 @@ class Live {
       : [make("b", { textContent: this.last.translation, lang: "fr", translate: false }), ...(this.last.complete ? [] : [" ", say("(cut off)")])]));
   }
 
-  // How far int8 rows move the page's own model: bounds are rounded to the safe side.
+  // Shows how much rounding to int8 changes the results of the page's own model. Differences are rounded up, the cosine is rounded down.
   #note() {
     const rounding = this.last.task === "model" ? data.live.model.rounding : null;
     $("live-note").hidden = !rounding;

@@ -7,7 +7,7 @@ const tenths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(1));
 // of(row, t, text): the measure of query t, whose attention weights are `row`; null if undefined. whole(text, map): a measure of the whole map.
 // self: true if the measure exists only for self-attention. has(text): whether the text has the measure. named: a head is named by the measure if its value is at
 // least this over the texts. formula and source: for the reader. include/polyhead/head_measures.h explains them; it has the same measures, but `errors` and `without`.
-// The measure `without` exists only for heads that were switched off when the page was made; the maker of the page may have given its name and unit.
+// The measure `without` exists only for heads that were switched off when the page was made; the page may hold a name and a unit for it.
 const isSelf = ({ queries, keys }) => queries === keys;
 const repeats = (text) => isSelf(text) && wordsThatLook(text).some((t) => text.queries.before(t).length > 0);
 const sumAt = (row, places) => places.reduce((sum, s) => sum + row[s], 0);
@@ -30,8 +30,8 @@ const MEASURES = {
   distance: { name: () => say("distance"), unit: () => say("tokens"), formula: "Σ p |t − s|", source: "Vig 2019 (1906.04284)", show: tenths, self: true, of: (row, t) => averageOf(row, (_, s) => Math.abs(t - s)) },
 };
 
-// The share of a map that positions alone predict: the overlap of each row with a row m[t]. A key that is the first or a special token is known by its place, any
-// other key by its distance from the query. m[t, s] is the mean attention that the other queries give to keys of this kind.
+// The share of a map that positions alone predict: the overlap of each row with a row m[t]. A key that is the first or a special token is identified by its
+// position, any other key by its distance from the query. m[t, s] is the mean attention that the other queries give to keys of this kind.
 function positionalShare(text, map) {
   const size = text.queries.size, rows = wordsThatLook(text), { special } = text.queries;
   const place = Array.from({ length: size }, (_, s) => s === 0 || special.has(s));

@@ -1,4 +1,4 @@
-// Merges pieces to words. Attention to a word is the sum over its pieces; attention from a word is the mean over its pieces. So the sums of the rows do not
+// Merges pieces into words. Attention to a word is the sum over its pieces; attention from a word is the mean over its pieces. So the sums of the rows do not
 // change.
 
 // [[0], [1, 2], …]: the indices of each word's pieces. Special and unknown tokens are not merged.

@@ -1,21 +1,21 @@
-// Measures of heads over further texts, whose maps are not in the page: the numbers are computed when the page is made. And the names of heads, which need
+// Measures of heads over further texts, whose maps are not in the page: the numbers are computed when the page is made. Also names heads by their measures over
 // several texts.
 
 class OverTexts {
-  // name: of the set of maps whose heads were measured
+  // name: name of the set of maps whose heads were measured
   constructor({ texts, tokens, layers, heads, values, name = "" }) {
     Object.assign(this, { tokens, layers, heads, values, name, texts: { length: texts }, ready: true });
   }
 
-  // Whether the heads of a text's maps are those that were measured. Sets of maps in other tabs have other heads, even if as many.
+  // Whether the heads of a text's maps are those that were measured. Maps in other tabs belong to other heads, even if the number of heads is the same.
   fits(text) { return !text.page && text.name === this.name && text.bias !== "without" && text.keys === text.queries && text.layers === this.layers && text.heads === this.heads; }
 
-  // Whether the reader merges pieces or shares special tokens out, which changes measures of this page's texts only.
+  // Whether the reader merges pieces or shares out the attention to special tokens. Both change only the measures of this page's texts.
   fixed({ pieces, special }) { return pieces === "merged" || special === "share"; }
 
   names() { return Object.keys(MEASURES).filter((name) => this.values[name]?.some(({ length }) => length > 0)); }
 
-  // As Spread.measures(); nothing for means over heads.
+  // As Spread.measures(); empty for means over heads.
   measures(layer, head) {
     if (layer === MEAN || head === MEAN || layer === ROLLOUT) return {};
     return Object.fromEntries(this.names().map((name) => {
@@ -25,7 +25,7 @@ class OverTexts {
   }
 }
 
-// A name must hold in this share of the texts, and there must be at least so many texts.
+// A name must hold in this share of the texts, and there must be at least this many texts.
 const NAMED = { share: 0.9, texts: 5 };
 
 // The measures that name a head: [["previous", { mean, … }], …]. measured: what Spread and OverTexts give for the head.

@@ -57,7 +57,7 @@ function update(changes, focus) {
 
 const wordsAt = (index) => (state.pieces === "merged" && mergedTexts[index].merges ? mergedTexts : texts)[index];
 const textAt = (index) => (state.special === "share" ? sharedOut(wordsAt(index)) : weighted(wordsAt(index)));
-// The text with norm-weighted maps, if the reader wants them. A text without norms keeps its attention weights, and every text until its largest number is known.
+// The text with norm-weighted maps, if the reader wants them. A text keeps its attention weights if it has no norms, or until its largest number is known.
 const weighted = (text) => (state.weighting === "norm" && normsOf(text) && normWeighted(text, () => show({ ...state, weighting: null }))) || text;
 const textShown = () => textAt(state.text);
 function placesOf(text) {
@@ -130,7 +130,7 @@ function showText(text) {
   $("pooled-note").hidden = $("about-blocks").hidden = !text.pooled;
   $("about-cells").hidden = $("about-measures").hidden = $("about-text").hidden = $("views").hidden = Boolean(text.pooled);
   $("heads-as").hidden = Boolean(text.pooled) && !overTexts?.fits(texts[state.text]);
-  document.querySelector('[data-heads="distances"]').hidden = Boolean(text.pooled || text.unit);  // distances are of attention weights of pairs
+  document.querySelector('[data-heads="distances"]').hidden = Boolean(text.pooled || text.unit);  // distances compare attention weights of single tokens
   $("pooled-note").textContent = text.pooled ? blocksNote(text) : "";
   $("about-blocks").textContent = text.pooled ? aboutBlocks(text) : "";
   const unknown = [...new Set([text.queries, text.keys])].map((tokens) => [tokens.unknown.size, tokens.size]).filter(([count]) => count > 0);
@@ -305,7 +305,7 @@ function addTexts(opened, name) {
   const first = texts.length, page = {};
   for (const text of opened) {
     Object.assign(text, { file: name, page });
-    text.group += first;  // an offset, so that no text of this page has the same group number
+    text.group += first;  // an offset keeps group numbers different from those of this page's texts
     texts.push(text);
     mergedTexts.push(new MergedText(text));
   }
@@ -486,8 +486,8 @@ for (const button of document.querySelectorAll("[data-step]")) button.addEventLi
 for (const button of document.querySelectorAll("[data-view]")) button.addEventListener("click", () => update({ view: button.dataset.view }));
 for (const button of document.querySelectorAll("[data-heads]")) button.addEventListener("click", () => update({ heads: button.dataset.heads }));
 for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", () => setZoom(Number(button.dataset.zoom)));
-// Only another width or window changes the size of cells. The headline, whose height differs in fractions of a pixel, must not: while a map is fitted it is smaller for
-// a moment, which scrolls the page, and the cell leaves the pointer.
+// Fit the map again only if the width or the window changes, and not if the headline's height changes by a fraction of a pixel: fitting shrinks the map for a moment,
+// which scrolls the page and moves the cell away from the pointer.
 let fitted = "";
 new ResizeObserver(() => {
   const room = `${$("stage").clientWidth} ${stageHeight()}`;

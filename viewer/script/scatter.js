@@ -9,7 +9,7 @@ function ticksBetween(least, most) {
 }
 
 class Scatter {
-  static near = 24;  // a pointer chooses the nearest head within so many CSS pixels
+  static near = 24;  // the pointer chooses the nearest head within this many CSS pixels
 
   // open(layer, head); set({ x, y }): the names of the two measures
   constructor(element, open, set) {

@@ -15,11 +15,11 @@ const hasSpecial = (text) => text.queries.special.size + text.keys.special.size 
 // The colours for paint(), with a function that tells whether a cell is faded.
 const fadedIn = (look, text) => (look.fadeSpecial ? { ...look, faded: (row, column) => text.queries.special.has(row) || text.keys.special.has(column) } : look);
 
-// The smallest sum over words by which a row is divided: with it, an error of the stored weights becomes at most 0.001.
+// A row is divided by its sum over words only if the sum is at least this. The error of the stored weights then becomes at most 0.001.
 const leastSum = (text) => Number((1000 * text.decoder.encoding.error).toPrecision(2));
 
-// Divides each row by the sum of its weights for words, so that these sum to 1. A row that looks only at special tokens has no weight above 0. A row with too small a
-// sum is NaN: divided, the rounding of its weights would look like attention.
+// Divides each row by the sum of its weights for words, so that these sum to 1. A row that looks only at special tokens has no weight above 0. A row with a
+// smaller sum becomes NaN, because the division would make rounding errors look like attention.
 function sharedMap(text, layer, head) {
   const { size: width, special } = text.keys;
   const map = text.map(layer, head).slice();

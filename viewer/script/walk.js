@@ -1,5 +1,5 @@
-// One head, step by step: how the weights and the output of a head come from the layer's input, with the shapes of the shown model and, where the page has q, k and
-// v, with the numbers of the shown text. A step has frames, which play one after the other; a step that the reader opens shows its last frame.
+// Shows step by step how a head computes its attention weights and its output from the layer's input. The shapes are those of the shown model; the numbers are those
+// of the shown text, if the page has q, k and v. The frames of a step play one after the other; a step that the reader opens shows its last frame.
 
 // All numbers of a head in float64, as rows: q, k, v; dots, scaled, biased and score [T][S]; weights [T][S]; out [T][V]. Absent: what the page does not have.
 function headNumbers(text, layer, head) {
@@ -102,7 +102,7 @@ class Walk {
     return letters.map(one);
   }
 
-  // A matrix of a step. letters: of its shape in the layer, without the batch: two letters, or three for the matrix of one head. rows: its numbers, or null. The rest
+  // A matrix of a step. letters: its shape in the layer, without the batch: two letters, or three for the matrix of one head. rows: its numbers, or null. `marks`
   // says what is marked: a row, a column, a slice of columns [first, last), and how many numbers of the marked row are filled in.
   #matrix(name, letters, rows, marks = {}) { return { name, letters, rows, ...marks }; }
 
@@ -235,7 +235,7 @@ class Walk {
     $("status").textContent = `${this.steps[step].name}. ${this.steps[step].note}`;
   }
 
-  // Shows a step. The focus follows in the list of steps, and leaves a button that the step disables.
+  // Shows a step. If the keyboard focus is in the list of steps, it moves to this step; if it is on a button that is now disabled, it moves to the body of the walk.
   #enter(step, frame) {
     const focused = document.activeElement;
     this.step = step;
@@ -261,7 +261,7 @@ class Walk {
     this.playing = null;
   }
 
-  // True if the reader's system asks for less motion: then steps follow each other, without the frames between.
+  // True if the reader's system asks for reduced motion. Each step then shows only its last frame.
   #still() { return matchMedia("(prefers-reduced-motion: reduce)").matches; }
 
   #tick() {

@@ -5,7 +5,7 @@ const WEIGHTINGS = { attention: () => say("attention weights"), norm: () => say(
 
 const normsOf = (text) => (text.source ?? text).norms;
 
-// The norms [S] of a head's keys. The keys are those of the pieces, also if they are merged to words.
+// The norms [S] of a head's keys. The keys are pieces, even if pieces are merged into words.
 const normsOfHead = (text, layer, head) => floatsOf(normsOf(text)[layer][head]);
 
 // A map times the norms. A weight of exactly 0 stays exactly 0, whatever the norm is; other weights do not become exactly 0.
@@ -16,9 +16,9 @@ function meanOfMaps(maps) {
   return sum.map((value) => value / maps.length);
 }
 
-// A copy of the text with norm-weighted maps. It is made on first use. Its maps are in units of `unit`, the largest number of all heads of the text, because all
-// views draw numbers from 0 to 1. Wherever a number is shown or written to a file, the decoder multiplies by `unit`. The page has the largest number of pieces; that of
-// merged words is searched for in slices: normWeighted() returns null until it is known, and then calls done().
+// A copy of the text with norm-weighted maps, made on first use. Its maps are divided by `unit`, the largest number of all heads of the text, because all views draw
+// numbers from 0 to 1. Wherever a number is shown or written to a file, the decoder multiplies by `unit`. For pieces the page holds `unit`; for merged words it is
+// searched for in slices. normWeighted() returns null until `unit` is known, and then calls done().
 function normWeighted(text, done) {
   if (Object.hasOwn(text, "weighted")) return text.weighted;
   const merged = text instanceof MergedText;
@@ -68,8 +68,8 @@ function productOf(text, { layer, head }, spot) {
   return say("Attention weight {0} × {1}, the norm of the transformed value of “{2}”.", text.plain.decoder.show(weight), Number(norm.toPrecision(4)), text.keys.word(spot.column));
 }
 
-// Returns the changes to a state that has been changed, so that its parts fit each other: attention to special tokens is shared out only where rows sum to 1, and
-// comparisons, distances and rollout are of attention weights.
+// Returns the changes that make a state consistent after a change. Norm-weighted maps have no comparisons, distances or rollout, and attention to special tokens is
+// not shared out in them, because their rows do not sum to 1.
 function settleWeighting(state, changed) {
   if (state.weighting !== "norm") return {};
   if (state.special === "share") return changed.weighting === "norm" ? { special: "hide" } : { weighting: "attention" };

@@ -1,4 +1,4 @@
-// Why a row looks where it looks: q × k of all its keys, feature by feature, and what each step adds to their scores.
+// Explains the weights of a row: q × k of all its keys, feature by feature, and what each step adds to the scores of the keys.
 
 // The features that set a key apart from the mean of the other attended keys, in units of the scaled score: { whole, parts: [[feature, part], …] }, the largest parts
 // first. Null without other attended keys.

@@ -69,7 +69,7 @@ struct TextClassifier : nn::Module<TextClassifier> {
     ConstTensorView terms = {};     // [B,S] int64: for each text the terms whose scores are added, then -1; absent: none
     ConstTensorView shares = {};    // [B] float64: for each text the factor of its terms' scores
   };
-  // What backward and maps need from a forward pass. Saved only views the batch.
+  // What backward and maps need from a forward pass. `batch` has views of the caller's memory, which must outlive Saved.
   struct Saved {
     Batch batch;
     Tensor x, y;                           // [B,T,E]

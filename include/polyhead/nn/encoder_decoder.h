@@ -45,8 +45,8 @@ struct EncoderDecoder : Module<EncoderDecoder> {
   Linear output;  // absent with tied_output
   double dropout = 0;
 
-  // What backward and maps need from a forward pass. Ids and masks are only views: the caller keeps their memory. Layer i of the decoder attends to the source
-  // with the attention weights attention_map(attention.maps(), out [B,N,T,S], attention.sdpa), where attention = saved.decoder.layers[i].cross_attention.
+  // What backward and maps need from a forward pass. Ids and masks are only views: the caller keeps their memory. Layer i has the
+  // cross-attention weights attention_map(attention.maps(), out [B,N,T,S], attention.sdpa) with attention = saved.decoder.layers[i].cross_attention.
   struct Saved {
     ConstTensorView source_ids, target_ids;
     Tensor source, target;   // the embedded texts, [B,S,E] and [B,T,E]

@@ -46,7 +46,7 @@ class Rule:
             sums, slope = gradient_sums(trace, derivatives, self._shapes, wanted, self._heads), slope_of(trace, derivatives)
         instructions, numbers = program_of(trace, self._result, slope, sums, name="score_fn", differentiated=results is not None)
         rows = [(numbers[self._result], numbers.get(slope, -1), sums.total), *((OPS.index(op), *rest[:5], repr(rest[5])) for op, *rest in instructions)]
-        # Compiles the runs now. The program that bindings/jax.cc makes of the words finds them; where it does not, as in another process, they are interpreted.
+        # Compile the runs now, so that bindings/jax.cc finds them when it makes the program from the words. In another process the runs are interpreted.
         gradients: list[tuple[int, int, int, list[int]]] = [(numbers[load], numbers[derivative], 0, []) for load, derivative, _, _ in sums.rows]
         tables = [np.zeros((1,) * len(shape), np.float32) for shape in self._shapes]
         code = [(OPS.index(op), *rest) for op, *rest in instructions]

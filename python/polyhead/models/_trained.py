@@ -52,7 +52,7 @@ class Translation(NamedTuple):
     complete: bool  # False: the translation was cut off at config["longest"] tokens
     source_words: list[str]
     target_words: list[str]
-    alignment: list[int]  # for each target word, the index of the source word that the guided head reads most; -1: the end token
+    alignment: list[int]  # for each target word, the index of the source word with the guided head's largest weight; -1: the end token
     source_pieces: list[str]  # the S source tokens
     target_pieces: list[str]  # the T target tokens; row t of a map is what a head read to choose the token that follows target token t
     attentions: NumPyArray  # [layers,heads,T,S], cross-attention of the target to the source

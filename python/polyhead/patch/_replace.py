@@ -230,7 +230,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Patch])
 
 
 def _described(function: _Function) -> _Function:
-    """Adds what all patches have in common to the docstring of the function, which says what it replaces."""
+    """Appends the text that all patches share (_EVERY_PATCH) to the docstring of a patch function."""
     function.__doc__ = inspect.cleandoc(function.__doc__ or "") + _EVERY_PATCH
     return function
 

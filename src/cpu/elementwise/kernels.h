@@ -22,8 +22,8 @@ struct NormRow {
   float epsilon;
   const float *weight, *bias, *x;
   const float* added = nullptr;  // nullptr: y is computed from x, and `sums` is not used
-  float* sums = nullptr;         // may be x
-  float* y = nullptr;            // may be x, added or sums
+  float* sums = nullptr;         // output; may be the memory of x
+  float* y = nullptr;            // output; may be the memory of x, added or sums
 };
 
 // The gradient of up to kRows rows of a normalisation, each `width` contiguous float32. With n the normalised row and g = d_y weight:

@@ -51,9 +51,9 @@ struct ScoreSteps {
   const ScoreStep *per_tile, *per_range, *per_distance, *per_row;
   int per_tile_count, per_range_count, per_distance_count, per_row_count;
   int registers;
-  const ScoreKind* kinds;       // of each register
-  const std::int32_t* places;   // of each register: its offset in bytes in the scratch memory, a multiple of kScoreRunBytes; -1: not in memory
-  std::int64_t bytes;           // of the scratch memory
+  const ScoreKind* kinds;       // per register
+  const std::int32_t* places;   // per register: byte offset in the scratch memory, a multiple of kScoreRunBytes; -1: not in memory
+  std::int64_t bytes;           // size of the scratch memory
   std::int32_t score;           // register of the old score; -1: no step reads it
   std::int32_t result;          // register of the new score; in the backward pass, register of the derivative of the new score by the old score
   bool result_is_one;           // backward: the derivative is 1

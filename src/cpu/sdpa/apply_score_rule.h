@@ -60,7 +60,7 @@ void apply_score_rule(const HeadGroup& group, T factor, const Row* rows, int cou
 }
 
 // Replaces d_x, the gradients of the new scores, by the gradients of the scaled scores in `before`. Where d_x is 0 it stays 0 whatever the rule computes, because
-// a masked pair has d_x = 0 and its score may be NaN; a rule with keeps_zeros sees to that itself. Overwrites `before`; `copy` is scratch of the same size.
+// a masked pair has d_x = 0 and its score may be NaN; a rule with keeps_zeros keeps these zeros itself. Overwrites `before`; `copy` is scratch of the same size.
 template <class T>
 void differentiate_score_rule(const HeadGroup& group, double* sums, const Row* rows, int count, std::int64_t first, KeyRange keys, const StripBlocks& blocks,
                               std::int64_t stride, T* d_x, T* before, T* copy) {

@@ -11,7 +11,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The factor of o of the earlier key blocks, and the factor of o of the current block.
+// o becomes earlier * (o of the earlier key blocks) + own * (o of the current block).
 template <class T>
 struct JoinFactors {
   Vector<T> earlier, own;

@@ -10,7 +10,7 @@ struct ForwardKernels {
   // Returns the bytes of scratch, aligned to a cache line, that one call of `forward` needs. The kernel allocates no other memory.
   std::int64_t (*forward_scratch)(const ForwardTask& task);
   void (*forward)(const ForwardTask& task, void* scratch);
-  // Returns whether v is read from the caller's tensor without a copy. Whole panels of k whose rows are contiguous are then read without a copy, too.
+  // Returns whether v is read from the caller's tensor without a copy. If so, whole panels of k with contiguous rows are also read without a copy.
   bool (*reads_stored_values)(const ForwardTask& task);
 };
 

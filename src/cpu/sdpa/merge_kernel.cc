@@ -7,8 +7,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Joins the key blocks of up to kLanes<T> rows. The joined o of a row replaces the o of the row's first key block. `size` is the distance between the results of
-// two key blocks, in elements.
+// Joins the key blocks of up to kLanes<T> rows. The joined o of a row replaces the o of the row's first key block. `size` is the stride between the
+// results of two key blocks, in elements.
 template <class T>
 void join_rows(T* first, std::int64_t count, std::int64_t blocks, std::int64_t size, std::int64_t v_width, const ExpFactor<T>& score_exp,
                T* m, T* l) {

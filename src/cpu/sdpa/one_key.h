@@ -1,8 +1,8 @@
 // Tasks of a single key, such as the first token of each sequence of a batch: p = 1, so out = v, lse = score, d_v = sum of d_out, and d_q = d_k = 0. The set-up of
 // strips, panels and scratch would take several times as long. For kernel sources only.
 //
-// The functions return false, and leave the task to the kernel, if the task has a step that they lack, or numbers that are not finite. Forward they give the
-// kernel's bits, because a row may attend to the same key beside masked ones: the score is the same chain of multiply-adds, and exp(0) = 1, log(1) = 0.
+// The functions return false, and leave the task to the kernel, if the task needs a step that they do not implement, or has numbers that are not finite.
+// Forward results have the kernel's bits, so that added masked keys do not change them: the score is the same chain of multiply-adds, and exp(0) = 1, log(1) = 0.
 #pragma once
 
 #include "cpu/sdpa/pack.h"
@@ -18,8 +18,8 @@ bool has_one_plain_key(const HeadGroup& group) {
          group.sink.data == nullptr && !group.dropout && group.q.column == 1 && group.k.column == 1 && group.v.column == 1;
 }
 
-// Every lane computes the score. The code uses multiply_add(): of a * b + c with broadcast numbers GCC multiplies several terms at once and adds them unfused,
-// which has other bits.
+// Every lane computes the score. The code calls multiply_add(), because GCC would compute a * b + c of broadcast numbers for several terms at once
+// and without fusing, which gives other bits.
 template <class T>
 POLYHEAD_INLINE T score_of_one_key(const T* q, const T* k, std::int64_t width, T power) {
   Vector<T> score{};
@@ -27,7 +27,7 @@ POLYHEAD_INLINE T score_of_one_key(const T* q, const T* k, std::int64_t width, T
   return score[0];
 }
 
-// Returns the sum of |q[d] k[d]|. The sum of q[d] k[d] in any order is at most as large.
+// Returns the sum of |q[d] k[d]|, an upper bound of |sum of q[d] k[d]| in any order of addition.
 template <class T>
 POLYHEAD_INLINE T bound_of_score(const T* q, const T* k, std::int64_t width, T power) {
   Vector<T> sums{};
