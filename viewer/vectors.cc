@@ -1,7 +1,6 @@
 #include "viewer/vectors.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -53,16 +52,20 @@ std::vector<double> weights_of(const HeadVectors& vectors, const ConstTensorView
     return view ? Tensor::copy_of(view.expand(attentions.shape()).select(0, layer).select(0, head), dtype) : Tensor();
   };
   const Tensor bias = pairs(vectors.bias, DType::f64), attend = pairs(vectors.attend, DType::boolean);
+  // A live page runs these loops at every key.
+  const double* const added = bias ? bias.data<double>() : nullptr;
+  const bool* const open = attend ? attend.data<bool>() : nullptr;
   constexpr double kNone = -std::numeric_limits<double>::infinity();
   std::vector<double> result(static_cast<std::size_t>(rows * columns));
   for (std::int64_t t = 0; t < rows; ++t) {
     double* const row = result.data() + t * columns;
     double largest = kNone, sum = 0;
     for (std::int64_t s = 0; s < columns; ++s) {
+      const double *const query = q.data<double>() + t * width, *const key = k.data<double>() + s * width;
       double score = 0;
-      for (std::int64_t i = 0; i < width; ++i) score += q.data<double>()[t * width + i] * k.data<double>()[s * width + i];
-      row[s] = scale * score + (bias ? bias.data<double>()[t * columns + s] : 0);
-      if (attend && !attend.data<bool>()[t * columns + s]) row[s] = kNone;
+      for (std::int64_t i = 0; i < width; ++i) score += query[i] * key[i];
+      row[s] = scale * score + (added ? added[t * columns + s] : 0);
+      if (open && !open[t * columns + s]) row[s] = kNone;
       largest = std::isnan(row[s]) ? row[s] : std::max(largest, row[s]);
     }
     for (std::int64_t s = 0; s < columns; ++s) sum += row[s] = largest == kNone ? 0 : std::exp(row[s] - largest);
@@ -77,14 +80,14 @@ json numbers_json(const ConstTensorView& view) {
   for (std::int64_t layer = 0; layer < view.extent(0); ++layer) {
     json heads = json::array();
     for (std::int64_t head = 0; head < view.extent(1); ++head) {
-      const bool flags = view.dtype() == DType::boolean;  // booleans are written as 0 and 1
-      const Tensor values = Tensor::copy_of(view.select(0, layer).select(0, head), flags ? DType::boolean : DType::f32);
-      std::vector<std::uint8_t> bytes;
-      for (std::int64_t i = 0; i < values.numel(); ++i) {
-        const auto bits = std::bit_cast<std::uint32_t>(flags ? static_cast<float>(values.data<bool>()[i]) : values.data<float>()[i]);
-        for (int shift = 0; shift < 32; shift += 8) bytes.push_back(static_cast<std::uint8_t>(bits >> shift & 255));
+      const ConstTensorView part = view.select(0, layer).select(0, head);
+      if (view.dtype() == DType::boolean) {  // written as 0 and 1
+        const Tensor flags = Tensor::copy_of(part, DType::boolean);
+        heads.push_back(base64(std::vector<float>(flags.data<bool>(), flags.data<bool>() + flags.numel())));
+      } else {
+        const Tensor values = Tensor::copy_of(part, DType::f32);
+        heads.push_back(base64(std::span(values.data<float>(), static_cast<std::size_t>(values.numel()))));
       }
-      heads.push_back(base64(bytes));
     }
     layers.push_back(std::move(heads));
   }
@@ -127,8 +130,9 @@ void check_weights(const HeadVectors& vectors, const ConstTensorView& attentions
     for (std::int64_t head = 0; head < attentions.extent(1); ++head) {
       const std::vector<double> wanted = weights_of(vectors, attentions, layer, head);
       const Tensor given = Tensor::copy_of(attentions.select(0, layer).select(0, head), DType::f64);
+      const double* const weights = given.data<double>();
       for (std::size_t i = 0; i < wanted.size(); ++i) {
-        const double weight = given.data<double>()[i];
+        const double weight = weights[i];
         if (std::abs(weight - wanted[i]) <= kSlack || (std::isnan(weight) && std::isnan(wanted[i]))) continue;
         const std::size_t keys = static_cast<std::size_t>(attentions.extent(3));
         fail(ErrorCode::invalid_argument, "viewer::render: q and k of layer ", layer, ", head ", head, " give query ", i / keys, " the attention weight ", wanted[i],

@@ -65,16 +65,18 @@ void value_norms(ConstTensorView v, const Linear& output, TensorView out, const 
   if (numel(lead) == 0) return;
   for (std::int64_t n = 0; n < heads; ++n) {
     const std::int64_t head = n / (heads / shared), out_width = projects ? output.out_width() : width;
-    const Tensor weight = projects ? Tensor::copy_of(output.weight.view().slice(1, n * width, (n + 1) * width), dtype) : Tensor();
+    const ConstTensorView given = projects ? output.weight.view().slice(1, n * width, (n + 1) * width) : ConstTensorView();
+    const Tensor converted = projects && given.dtype() != dtype ? Tensor::copy_of(given, dtype) : Tensor();
+    const ConstTensorView weight = converted ? ConstTensorView(converted) : given;  // gemm takes any strides, and a copy would take longer than the product for few keys
     Shape place = first_place(lead);
     do {
       const ConstTensorView of_head = at(v, place).select(0, head);
       const TensorView norms = at(out, place).select(0, n);
       for (std::int64_t first = 0; first < keys; first += kBlock) {
         const std::int64_t last = std::min(keys, first + kBlock);
-        const Tensor rows = Tensor::copy_of(of_head.slice(0, first, last), dtype);  // a copy, because gemm accepts only some dtypes and strides
+        const Tensor rows = Tensor::copy_of(of_head.slice(0, first, last), dtype);  // a copy, because gemm takes one dtype and norm_of_row adjacent elements
         Tensor transformed = projects ? Tensor(dtype, {last - first, out_width}) : Tensor(), block(DType::f64, {last - first});
-        if (projects) cpu::gemm({.a = rows, .b = weight.view().transpose(0, 1), .c = transformed}, options.executor, options.workspace);
+        if (projects) cpu::gemm({.a = rows, .b = weight.transpose(0, 1), .c = transformed}, options.executor, options.workspace);
         for (std::int64_t s = 0; s < last - first; ++s) block.data<double>()[s] = norm_of_row(projects ? transformed : rows, s, out_width);
         copy(block, norms.slice(0, first, last));
       }

@@ -78,7 +78,12 @@ class Ramp {
   of(weight, position) { return weight === 0 ? 0 : this.at(position); }
 }
 
-const rampsOf = (style) => ({ ramp: new Ramp(style), diverging: new Ramp(style, "--diverging") });
+// The two ramps of a style sheet. They are kept until the colours change, because a live page asks for them at every key.
+function rampsOf(style) {
+  const colours = ["--ramp", "--diverging", "--nan", "--page"].map((name) => style.getPropertyValue(name)).join(";");
+  if (rampsOf.colours !== colours) Object.assign(rampsOf, { colours, made: { ramp: new Ramp(style), diverging: new Ramp(style, "--diverging") } });
+  return rampsOf.made;
+}
 
 // Paints the given rows and columns of an attention map, one pixel for each cell; CSS enlarges the image. With block > 1, a pixel shows the weight of
 // largest magnitude among `block` x `block` cells, because a mean would hide a single large weight.
