@@ -29,6 +29,7 @@ endforeach()
 get_property(polyhead_nanobind GLOBAL PROPERTY POLYHEAD_NANOBIND_VERSION)
 polyhead_component(POLYHEAD_BUILD_PYTHON nanobind "${polyhead_nanobind}" archive)
 polyhead_component(MPI_CXX_FOUND MPI "${MPI_CXX_LIBRARY_VERSION}" shared)
+polyhead_component(POLYHEAD_BUILD_ONNXRUNTIME onnxruntime "" headers)
 list(JOIN polyhead_components ",\n" polyhead_components)
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/components.json @ONLY CONTENT [=[{
   "version": "@PROJECT_VERSION@",
