@@ -29,6 +29,11 @@ endforeach()
 get_property(polyhead_nanobind GLOBAL PROPERTY POLYHEAD_NANOBIND_VERSION)
 polyhead_component(POLYHEAD_BUILD_PYTHON nanobind "${polyhead_nanobind}" archive)
 polyhead_component(MPI_CXX_FOUND MPI "${MPI_CXX_LIBRARY_VERSION}" shared)
+if(POLYHEAD_BUILD_ONNXRUNTIME)
+  file(STRINGS ${POLYHEAD_ONNXRUNTIME_HEADERS}/onnxruntime_c_api.h polyhead_onnxruntime REGEX "^#define ORT_API_VERSION [0-9]+")
+  string(REGEX REPLACE "[^0-9]" "" polyhead_onnxruntime "${polyhead_onnxruntime}")
+  polyhead_component(POLYHEAD_BUILD_ONNXRUNTIME onnxruntime "1.${polyhead_onnxruntime}" headers)
+endif()
 list(JOIN polyhead_components ",\n" polyhead_components)
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/components.json @ONLY CONTENT [=[{
   "version": "@PROJECT_VERSION@",

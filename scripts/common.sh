@@ -161,6 +161,14 @@ unpack_packages() {
   for package in "$apt"/*.deb; do dpkg -x "$package" "$folder"; done
 }
 
+# find_onnxruntime_headers: sets onnxruntime_headers to the folder of ONNX Runtime's C++ header: the system's, or else that of Debian's package, unpacked into the build folder.
+find_onnxruntime_headers() {
+  for onnxruntime_headers in /usr/include/onnxruntime /usr/include/onnxruntime/core/session /usr/local/include/onnxruntime "$build/onnxruntime-root/usr/include/onnxruntime"; do
+    [[ ! -e $onnxruntime_headers/onnxruntime_cxx_api.h ]] || return 0
+  done
+  (command -v dpkg >/dev/null && unpack_packages "$(dpkg --print-architecture)" "$build/onnxruntime-root" trixie libonnxruntime-dev) && [[ -e $onnxruntime_headers/onnxruntime_cxx_api.h ]]
+}
+
 build_packages=(g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev libutf8proc-dev libonig-dev libzip-dev libpng-dev libjpeg-dev python3 python3-venv)
 
 wasm_packages=(clang-19 lld-19 libc++-19-dev-wasm32 libc++abi-19-dev-wasm32 libclang-rt-19-dev-wasm32 wasi-libc)

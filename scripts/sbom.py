@@ -24,6 +24,7 @@ KNOWN: dict[str, tuple[str, str]] = {
     "libpng": ("libpng-2.0", "http://www.libpng.org"),
     "libjpeg": ("IJG AND BSD-3-Clause AND Zlib", "https://libjpeg-turbo.org"),
     "nanobind": ("BSD-3-Clause AND MIT", "https://github.com/wjakob/nanobind"),  # MIT is the licence of tsl::robin_map, which nanobind contains
+    "onnxruntime": ("MIT", "https://onnxruntime.ai"),
     "MPI": ("BSD-3-Clause", "https://www.mpi-forum.org"),  # the licence of Open MPI; other implementations of MPI may have another licence
     "libstdc++": ("GPL-3.0-or-later WITH GCC-exception-3.1", "https://gcc.gnu.org"),
 }
