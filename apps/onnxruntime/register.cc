@@ -230,6 +230,7 @@ struct Kernel {
   ConstTensorView whole_mask(const ConstTensorView& mask, std::int64_t keys, polyhead::Tensor& memory) const {
     if (mask.rank() < 1 || mask.rank() > 4) refuse("attn_mask is " + to_string(mask.shape()) + "; it must broadcast to [B,heads,T,S]");
     const std::int64_t covered = mask.extent(-1);
+    if (mask.dtype() != DType::boolean && !is_floating(mask.dtype())) refuse(std::string("attn_mask is ") + std::string(info(mask.dtype()).name) + "; it must be bool or have the dtype of Q");
     if (covered >= keys) return mask;  // sdpa_forward refuses a mask that is too long
     if (covered == 1) refuse("attn_mask is " + to_string(mask.shape()) + "; a last extent of 1 could mean one key or all " + text(keys) + " keys: write the mask for all keys");
     Shape shape = mask.shape();

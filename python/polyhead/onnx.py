@@ -30,21 +30,22 @@ class Replacement(NamedTuple):
     replaced: list[str]
     """The nodes that polyhead computes: their names, or the names of their first outputs."""
     kept: dict[str, str]
-    """The attention nodes that stay as they are, and why."""
+    """The attention nodes that stay as they are, and why. Nodes of a function have its name before theirs: "block/attention"."""
 
 
 def replace_attention(model: Any) -> Replacement:
     """Replaces attention nodes of an ONNX model by polyhead's operator, domain ``polyhead``, which computes the same values.
 
     Replaces nodes `Attention` of ONNX (opsets 23 to 25) and nodes `MultiHeadAttention` of the domain ``com.microsoft``, also inside of subgraphs and functions.
-    Rows without keys give 0, as in ONNX Runtime 1.32.
+    Rows without keys give 0, as in ONNX Runtime 1.32; there, MultiHeadAttention gives NaN for a row of the bias that is -inf throughout.
 
     Args:
         model: an onnx.ModelProto; it is not changed.
 
     Returns:
-        A changed copy, with lists of the replaced nodes and of those that stay. A node stays if it has an output of scores, softmax in float64, a bias of projections,
-        a key padding mask, packed keys or an attribute that polyhead's operator does not have.
+        A changed copy, with lists of the replaced nodes and of those that stay. A node stays if it has an output of scores, softmax in float64, a negative softcap, a
+        bias of projections, a key padding mask, packed keys or an attribute that polyhead's operator does not have, and so do the other attention operators of
+        ``com.microsoft``.
 
     Raises:
         TypeError: if model is not an onnx.ModelProto.
@@ -58,11 +59,18 @@ def replace_attention(model: Any) -> Replacement:
     for owner, nodes in [(result.model, result.model.graph.node), *((function, function.node) for function in result.model.functions)]:
         before = len(result.replaced)
         for node in _all_nodes(nodes):
-            kind = (node.domain, node.op_type)
-            if kind not in (("", "Attention"), ("ai.onnx", "Attention"), ("com.microsoft", "MultiHeadAttention")):
+            standard = node.domain in ("", "ai.onnx") and node.op_type == "Attention"
+            if not standard and not (node.domain == "com.microsoft" and "Attention" in node.op_type):
                 continue
             name = node.name or next((output for output in node.output if output), "without a name")
-            why = _replace(node) if node.op_type == "Attention" else _replace_multi_head(node, onnx.helper.make_attribute)
+            if owner is not result.model:
+                name = f"{owner.name}/{name}"
+            if standard:
+                why = _replace(node)
+            elif node.op_type == "MultiHeadAttention":
+                why = _replace_multi_head(node, onnx.helper.make_attribute)
+            else:
+                why = f"it is {node.op_type} of com.microsoft"
             if why:
                 result.kept[name] = why
             else:
@@ -87,8 +95,12 @@ def _replace(node: Any) -> str | None:
     for attribute in node.attribute:
         if attribute.name not in _SERVED:
             return f"it has the attribute {attribute.name}"
+        if attribute.name == "softmax_precision" and attribute.ref_attr_name:
+            return "its softmax_precision is an attribute of the function"
         if attribute.name == "softmax_precision" and attribute.i == _DOUBLE:
             return "its softmax_precision is DOUBLE"
+        if attribute.name == "softcap" and attribute.f < 0:
+            return f"its softcap is {attribute.f:g}"
     del node.output[3:]
     node.domain = "polyhead"
     return None
@@ -107,6 +119,9 @@ def _replace_multi_head(node: Any, make: Any) -> str | None:
     unknown = sorted(attributes.keys() - {"num_heads", "scale", "unidirectional", "mask_filter_value"})  # mask_filter_value serves the padding mask and unidirectional
     if unknown:
         return f"it has the attribute {unknown[0]}"
+    for name, attribute in attributes.items():
+        if attribute.ref_attr_name:
+            return f"its {name} is an attribute of the function"  # its number is known only where the function is called
     if "num_heads" not in attributes:
         return "it has no num_heads"
     if "unidirectional" in attributes and attributes["unidirectional"].i:

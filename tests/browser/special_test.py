@@ -9,7 +9,6 @@ import pathlib
 from session import pixels_of, reload, run
 
 EACH = 7.7e-6  # error of an attention weight that is stored in 16 bits
-LEAST = 1000 * EACH
 
 
 def check_faded(checks, session, choose):
@@ -38,19 +37,19 @@ def check_faded(checks, session, choose):
 
 
 def check_rows(checks, session, choose, layer, head):
-    """A random weight of each row. A row whose sum over the words is below LEAST is NaN."""
+    """A random weight of each row. A row whose sum over the words is too small for an error of at most 0.01 is NaN."""
     expected, page = session.expected, session.page
     session.open(layer, head)
     page.locator("#special").select_option("share")
     words = [s for s in range(expected.columns) if s not in expected.queries["special"]]
-    wrong = []
+    wrong, least = [], 100 * EACH * (len(words) + 1)
     for place, t in enumerate(words):
         row = [expected.weight(layer, head, t, s) for s in words]
         at = choose.random.randrange(len(words))
         session.hover(place, at)
         shown, total = float(session.shown_weight().lstrip("≈ ")), math.fsum(row)
         wanted, error = row[at] / total, EACH / total  # the weights of the page have the error EACH
-        if abs(total - LEAST) > len(row) * EACH and (math.isnan(shown) != (total < LEAST) or abs(shown - wanted) > 0.051 * wanted + error * (1 + len(row) * wanted)):
+        if abs(total - least) > len(row) * EACH and (math.isnan(shown) != (total < least) or abs(shown - wanted) > 0.051 * wanted + error * (1 + len(row) * wanted)):
             wrong.append((t, words[at], shown, wanted, total))
     checks.that(not wrong, "shared out: each row is divided by its sum over the words", wrong[:3])
     checks.that(math.isnan(shown) or abs(float(session.text("#row-sum").split()[-1]) - 1) < 1e-3, "shared out: the row sums to 1", session.text("#row-sum"))

@@ -202,12 +202,56 @@ def test_what_is_not_served_stays(given: dict[str, Any], outputs: int, attribute
     assert result == (model, [], {"attention": why})
 
 
-@pytest.mark.parametrize(("outputs", "attributes", "why"), [(4, {}, "it has the output qk_matmul_output"), (1, {"softmax_precision": 11}, "its softmax_precision is DOUBLE"), (1, {"other": 1}, "it has the attribute other")])
+@pytest.mark.parametrize(("outputs", "attributes", "why"), [(4, {}, "it has the output qk_matmul_output"), (1, {"softmax_precision": 11}, "its softmax_precision is DOUBLE"), (1, {"other": 1}, "it has the attribute other"), (1, {"softcap": -1.0}, "its softcap is -1")])
 def test_what_attention_of_onnx_stays(outputs: int, attributes: dict[str, Any], why: str) -> None:
     model = model_of({name: np.zeros((1, 1, 2, 4), np.float32) for name in "QKV"}, outputs, **attributes)
     assert polyhead.onnx.replace_attention(model) == (model, [], {"attention": why})
     with pytest.raises(TypeError, match="model is str; it must be an onnx.ModelProto"):
         polyhead.onnx.replace_attention("model.onnx")
+
+
+def test_functions_and_subgraphs() -> None:
+    """A node of a function is replaced if its attributes are numbers; a node inside of an If is replaced too."""
+    rng = np.random.default_rng(SEED)
+    arrays = {name: rng.standard_normal((2, 7, 32), dtype=np.float32) for name in "QKV"}
+    info = [onnx.helper.make_tensor_value_info(name, 1, [2, 7, 32]) for name in "QKV"]
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in (("", 24), ("com.microsoft", 1), ("own", 1))]
+    out = [onnx.helper.make_tensor_value_info("Y", 1, None)]
+    for referenced in (None, "num_heads", "scale", "unidirectional"):
+        given = {"num_heads": 4, "scale": 2.0, "unidirectional": 0 if referenced != "unidirectional" else 1}
+        attributes = {name: value for name, value in given.items() if name != referenced and (name != "unidirectional" or value == 0)}
+        inner = onnx.helper.make_node("MultiHeadAttention", ["Q", "K", "V"], ["Y"], name="attention", domain="com.microsoft", **attributes)
+        if referenced:
+            reference = onnx.AttributeProto(name=referenced, ref_attr_name="handed_on", type=onnx.AttributeProto.FLOAT if referenced == "scale" else onnx.AttributeProto.INT)
+            inner.attribute.append(reference)
+        function = onnx.helper.make_function("own", "block", ["Q", "K", "V"], ["Y"], [inner], opsets[:2], ["handed_on"] if referenced else [])
+        call = onnx.helper.make_node("block", ["Q", "K", "V"], ["Y"], domain="own", **({"handed_on": given[referenced]} if referenced else {}))
+        model = onnx.helper.make_model(onnx.helper.make_graph([call], "graph", info, out), opset_imports=opsets, functions=[function])
+        model.ir_version = 11
+        result = polyhead.onnx.replace_attention(model)
+        assert result[1:] == (([], {"block/attention": f"its {referenced} is an attribute of the function"}) if referenced else (["block/attention"], {}))
+        np.testing.assert_allclose(session(result.model).run(None, arrays)[0], session(model).run(None, arrays)[0], rtol=0, atol=2e-6)
+    branch = [onnx.helper.make_graph([onnx.helper.make_node("Attention", ["Q", "K", "V"], ["Z"], name=f"in_{which}", q_num_heads=4, kv_num_heads=4, scale=scale)], which, [], [onnx.helper.make_tensor_value_info("Z", 1, None)]) for which, scale in (("then", 2.0), ("else", 0.5))]
+    choice = onnx.helper.make_node("If", ["which"], ["Y"], then_branch=branch[0], else_branch=branch[1])
+    model = onnx.helper.make_model(onnx.helper.make_graph([choice], "graph", [*info, onnx.helper.make_tensor_value_info("which", 9, [])], out), opset_imports=opsets[:1])
+    model.ir_version = 11
+    result = polyhead.onnx.replace_attention(model)
+    assert sorted(result.replaced) == ["in_else", "in_then"]
+    for which in (True, False):
+        given = arrays | {"which": np.array(which)}
+        np.testing.assert_allclose(session(result.model).run(None, given)[0], session(model).run(None, given)[0], rtol=0, atol=2e-6)
+
+
+def test_other_attention_operators_are_listed() -> None:
+    node = onnx.helper.make_node("GroupQueryAttention", ["Q", "K", "V"], ["Y"], name="grouped", domain="com.microsoft", num_heads=4, kv_num_heads=2)
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "graph", [], []))
+    assert polyhead.onnx.replace_attention(model)[1:] == ([], {"grouped": "it is GroupQueryAttention of com.microsoft"})
+
+
+@pytest.mark.parametrize("batch, queries, keys, width", [(0, 3, 5, 4), (2, 0, 5, 4), (2, 3, 0, 4), (2, 3, 5, 0)])
+def test_extents_of_zero(batch: int, queries: int, keys: int, width: int) -> None:
+    out = ours({"Q": f32(batch, 2, queries, 4), "K": f32(batch, 2, keys, 4), "V": f32(batch, 2, keys, width)})[0]
+    np.testing.assert_array_equal(out, np.full((batch, 2, queries, width), 1.0 if keys else 0.0, np.float32))
 
 
 def f32(*shape: int) -> np.ndarray:
@@ -229,7 +273,8 @@ def f32(*shape: int) -> np.ndarray:
         ({"past_key": f32(1, 2, 3, 4)}, {}, "past_key and past_value must be given together"),
         ({"past_key": f32(1, 2, 3, 4), "past_value": f32(1, 1, 3, 4)}, {}, r"the past is \[1,1,3,4\]"),
         ({"past_key": f32(1, 2, 3, 4), "past_value": f32(1, 2, 3, 4), "nonpad_kv_seqlen": np.ones(1, np.int64)}, {}, "only one of them"),
-        ({"nonpad_kv_seqlen": np.array([6])}, {}, "6"),
+        ({"nonpad_kv_seqlen": np.array([6])}, {}, r"a key length is 6; it must lie in \[0,S\]"),
+        ({"attn_mask": np.ones((3, 4), np.int64)}, {}, "attn_mask is int64; it must be bool"),
         ({"nonpad_kv_seqlen": np.array([1, 1])}, {}, r"nonpad_kv_seqlen is \[2\]"),
         ({}, {"is_causal": 2}, "is_causal is 2; it must be 0 or 1"),
         ({}, {"left_window_size": -2}, "left_window_size is -2"),

@@ -94,7 +94,8 @@ function show(before = {}) {
   showMeasures(measured, source, names);
   if (changed("text", "pieces", "special", "weighting", "block", "scale", "theme", "lang")) {
     showLegend(look);
-    grid.draw(look).then((place) => place && preview.show(text, look, place));
+    preview.begin(text, look, [state.text, text.layers, text.heads].join(" "));
+    grid.draw(look).then((place) => place && preview.show(place));
   }
   showControls(text);
   document.title = isOpen() ? `${titleOf(state.layer, state.head)} – ${data.title}` : data.title;

@@ -8,14 +8,17 @@ class Preview {
     [this.name, , this.frame] = element.children;
     for (const kind of ["pointerover", "focusin"]) grid.element.addEventListener(kind, (event) => {
       const thumb = event.target.closest(".thumb");
-      if (thumb && this.text) this.#draw(Grid.place(thumb));
+      if (thumb && this.text) this.#draw(this.chosen = Grid.place(thumb));
     });
   }
 
-  show(text, look, place) {
-    Object.assign(this, { text, look });
-    this.#draw(place);
+  // key: what stays the same while the reader's choice of a head is kept.
+  begin(text, look, key) {
+    if (key !== this.key) this.chosen = null;
+    Object.assign(this, { text, look, key });
   }
+
+  show(place) { this.#draw(this.chosen ?? place); }
 
   #draw([layer, head]) {
     const { text, look } = this, shown = look.placesOf(text), { rows, columns } = shown;

@@ -15,8 +15,8 @@ const hasSpecial = (text) => text.queries.special.size + text.keys.special.size 
 // The colours for paint(), with a function that tells whether a cell is faded.
 const fadedIn = (look, text) => (look.fadeSpecial ? { ...look, faded: (row, column) => text.queries.special.has(row) || text.keys.special.has(column) } : look);
 
-// A row is divided by its sum over words only if the sum is at least this. The error of the stored weights then becomes at most 0.001.
-const leastSum = (text) => Number((1000 * text.decoder.encoding.error).toPrecision(2));
+// A row is divided by its sum over words only if the sum is at least this. The errors of the stored weights, one for each word, then change a result by at most 0.01.
+const leastSum = (text) => Number((100 * text.decoder.encoding.error * (text.keys.size - text.keys.special.size + 1)).toPrecision(2));
 
 // Divides each row by the sum of its weights for words, so that these sum to 1. A row that looks only at special tokens has no weight above 0. A row with a
 // smaller sum becomes NaN, because the division would make rounding errors look like attention.
