@@ -32,7 +32,7 @@ endfunction()
 
 # Removes blanks around operators of a script. tests/docs/page_texts.py checks that no string contains such an operator.
 function(shorten_script text)
-  foreach(sign "=>" "&&" "||" "===" "!==")
+  foreach(sign "=>" "&&" "||" "??" "===" "!==" "<=" ">=" "+=")
     string(REPLACE " ${sign} " "${sign}" text "${text}")
   endforeach()
   set(shortened "${text}" PARENT_SCOPE)

@@ -19,7 +19,7 @@ CALL = re.compile(r'(?<!function )\bsay(?:Parts|On)?\(\s*("(?:[^"\\]|\\.)*"(?=\s
 LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"|`(?:[^`\\]|\\.)*`|\'(?:[^\'\\\n]|\\.)*\'')
 PROSE = re.compile(r"[A-Z][a-z]+ [a-z]{2,}|[a-z]{2,}\.( |$)|[a-z]{2,} (of|to|the|is|are|and|at|in|with|from|by) [a-z]{2,}")
 ATTRIBUTES = {"title", "aria-label", "placeholder"}
-OPERATORS = re.compile(r" (=>|&&|\|\||===|!==) ")  # viewer/embed.cmake removes the blanks around these operators
+OPERATORS = re.compile(r" (=>|&&|\|\||\?\?|===|!==|<=|>=|\+=) ")  # viewer/embed.cmake removes the blanks around these operators
 EMPTY = {"meta", "link", "input", "br", "img", "hr"}
 
 
