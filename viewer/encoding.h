@@ -28,7 +28,7 @@ std::uint16_t linear16(float weight);
 std::uint8_t logarithmic8(float weight);
 
 std::string base64(std::span<const std::uint8_t> bytes);  // RFC 4648, section 4
-std::string base64(std::span<const float> numbers);       // of four bytes for each number, low byte first
+std::string base64(std::span<const float> numbers);       // the same of the numbers in memory, four bytes each, low byte first
 
 // The codes in base64; codes of 16 bits are stored low byte first.
 std::string encode(std::span<const float> weights, Encoding encoding);
