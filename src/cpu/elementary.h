@@ -105,10 +105,26 @@ POLYHEAD_INLINE Vector<T> exp_of_negative(Vector<T> x, const ExpFactor<T>& facto
 template <class T>
 inline constexpr bool kHasPowerOfDifference = kFused && std::is_same_v<T, float>;
 
+// A reference of power_of_difference(), whole + rest. The whole number changes only the exponent of the result, so it adds no rounding error. What is rounded is
+// factor x - rest.
+struct PowerReference {
+  float whole, rest;
+};
+
+// Returns lse log2(e) as two halves. Scores that matter lie between 0, if all weights are similar, and lse, if one key has most of the weight. So
+// |factor x - rest| is at most half of |lse log2(e)| for them, and its rounding error is half as large as with one number.
+POLYHEAD_INLINE PowerReference power_reference(float lse) {
+  using P = PowerOfTwo<float>;
+  const float product = lse * P::log2_e;
+  if (!(product >= -64 && product <= 64)) return {0, product};
+  const float whole = (product * 0.5F + P::magic) - P::magic;
+  return {whole, (lse * P::log2_e - whole) + lse * P::log2_e_low};  // compiled to fused multiply-adds
+}
+
 template <int kCount>
-POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], float reference, float factor) {
+POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], PowerReference reference, float factor) {
 #pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) x[j] = x[j] * factor - reference;
+  for (int j = 0; j < kCount; ++j) x[j] = x[j] * factor - reference.rest;
   if constexpr (kHasElementary) {
     // x = n + f with 0 <= f < 1, and 2^f = 1 + f (c1 + f (c2 + ...)), a minimax polynomial with relative error 2e-9.
     constexpr float c[] = {1, 0x1.62e42cp-1f, 0x1.ebfd58p-3f, 0x1.c68912p-5f, 0x1.3d0b92p-7f, 0x1.46d64cp-10f, 0x1.c54174p-13f};
@@ -121,17 +137,20 @@ POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], float refer
 #pragma GCC unroll 4
       for (int j = 0; j < kCount; ++j) power[j] = multiply_add<float>(power[j], f[j], broadcast(c[i]));
     }
+    // The polynomial and this factor are powers of two between 2^-32 and 2^33, so their product is as exact as the polynomial.
+    const Vector<float> of_whole = times_power_of_two(broadcast(1.0F), broadcast(-reference.whole));
 #pragma GCC unroll 4
-    for (int j = 0; j < kCount; ++j) x[j] = times_power_of_two(power[j], x[j]);
+    for (int j = 0; j < kCount; ++j) x[j] = times_power_of_two(power[j] * of_whole, x[j]);
   } else {
-    // Adding 1.5 * 2^23 + 127 to n leaves n + 127, the exponent field of 2^n, in the lowest bits. n = -127 gives the number 0.
-    constexpr float kMagic = PowerOfTwo<float>::magic + PowerOfTwo<float>::bias;
+    // With n = whole + m, adding 1.5 * 2^23 + 127 - whole to n leaves m + 127, the exponent field of 2^m, in the lowest bits. m = -127 gives the number 0.
+    const float magic = PowerOfTwo<float>::magic + PowerOfTwo<float>::bias - reference.whole;
+    const Vector<float> lowest = broadcast(reference.whole - PowerOfTwo<float>::bias);
     Vector<float> shifted[kCount];
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) {
-      x[j] = larger(broadcast(-PowerOfTwo<float>::bias), x[j]);  // larger() returns its second argument if one is NaN, so a NaN in x stays
-      shifted[j] = x[j] + kMagic;
-      x[j] -= shifted[j] - kMagic;
+      x[j] = larger(lowest, x[j]);  // larger() returns its second argument if one is NaN, so a NaN in x stays
+      shifted[j] = x[j] + magic;
+      x[j] -= shifted[j] - magic;
     }
     power_of_two_minus_1<float, kCount>(x);
 #pragma GCC unroll 4
@@ -146,7 +165,7 @@ POLYHEAD_INLINE void exp_of_difference(V (&x)[kCount], T reference, const ExpFac
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) x[j] -= reference;
   if constexpr (kHasElementary && std::is_same_v<T, float>) {
-    power_of_difference<kCount>(x, 0, factor.high);
+    power_of_difference<kCount>(x, {0, 0}, factor.high);
   } else {
     exp_of_negative<T, kCount>(x, factor);
   }

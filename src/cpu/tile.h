@@ -26,6 +26,14 @@ POLYHEAD_INLINE void with_count(int n, const F& f) {
   f(std::integral_constant<int, kMost>{});
 }
 
+// Sums over keys are made of runs of this many terms, because the rounding error of a sum grows with the number of its terms. Runs of 128 terms make the errors of
+// attention in float32 no larger than PyTorch's (docs/experiments.md, "Errors of float32").
+inline constexpr std::int64_t kRunTerms = 128;
+
+// Returns the length of the first run of a sum that begins with term `term` of a key block. Runs end at multiples of kRunTerms, so a row's sum does not depend on
+// the key with which its product begins.
+constexpr std::int64_t first_run_from(std::int64_t term) { return kRunTerms - term % kRunTerms; }
+
 // The type of the elements of a: bfloat16 pairs if the elements of b are pairs, else the compute type.
 template <class T, class B>
 using Factor = std::conditional_t<std::is_same_v<B, Bf16Pair>, Bf16Pair, T>;
@@ -46,6 +54,8 @@ struct Product {
   std::int64_t quotient_stride = 0;
   const T *divisor = nullptr, *reciprocal = nullptr;  // for each row: the divisor, and 1 / divisor
   const T* correction = nullptr;                      // one factor for each row, only with bfloat16 pairs; if given, a b is first multiplied by it
+  // If not 0, the sum is made of runs: the first has this many terms, the others kRunTerms, and the sums of runs are added in their order. Not with bfloat16 pairs.
+  std::int64_t first_run = 0;
   const float* b_scale = nullptr;                     // the scales of an int8 b: one for each term
   std::int64_t b_scale_stride = 0;
 };
@@ -116,7 +126,7 @@ POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, s
   }
 }
 
-// Computes the sums of a tile in registers.
+// Computes the sums of a tile in registers, as one run.
 template <int Rows, int Columns, bool kTransposed, From kFrom, class T, class B = T>
 POLYHEAD_INLINE void sum_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
 #pragma GCC unroll 16
@@ -125,6 +135,55 @@ POLYHEAD_INLINE void sum_tile(const Product<T, B>& product, std::int64_t row, st
     for (int j = 0; j < Columns; ++j) sums[i][j] = Vector<T>{};
   }
   add_terms<Rows, Columns, kTransposed, kFrom>(product, row, column, 0, product.depth, sums);
+}
+
+// Return the end of the first run of a sum, and of the run that begins with term `term`.
+template <class T, class B>
+POLYHEAD_INLINE std::int64_t first_run_end(const Product<T, B>& product) {
+  return product.first_run > 0 && product.first_run < product.depth ? product.first_run : product.depth;
+}
+template <class T, class B>
+POLYHEAD_INLINE std::int64_t next_run_end(const Product<T, B>& product, std::int64_t term) {
+  return term + kRunTerms < product.depth ? term + kRunTerms : product.depth;
+}
+
+template <int Rows, int Columns, class T>
+POLYHEAD_INLINE void add_vectors(const Vector<T> (&from)[Rows][Columns], Vector<T> (&to)[Rows][Columns]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < Columns; ++j) to[i][j] += from[i][j];
+  }
+}
+
+// Moves the sums of a run to `earlier_runs`, added to the sums of the runs before it if there are any.
+template <int Rows, int Columns, class T>
+POLYHEAD_INLINE void end_run(bool add, Vector<T> (&sums)[Rows][Columns], Vector<T> (&earlier_runs)[Rows][Columns]) {
+  if (add) add_vectors<Rows, Columns, T>(earlier_runs, sums);
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < Columns; ++j) earlier_runs[i][j] = sums[i][j], sums[i][j] = Vector<T>{};
+  }
+}
+
+// Does the work of sum_tile() in the runs that product.first_run asks for.
+template <int Rows, int Columns, bool kTransposed, From kFrom, class T, class B>
+POLYHEAD_INLINE void sum_runs(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < Columns; ++j) sums[i][j] = Vector<T>{};
+  }
+  Vector<T> earlier_runs[Rows][Columns];  // has values if term > 0
+  std::int64_t term = 0, end = first_run_end(product);
+  for (;;) {
+    add_terms<Rows, Columns, kTransposed, kFrom>(product, row, column, term, end, sums);
+    if (end == product.depth) break;
+    end_run<Rows, Columns, T>(term > 0, sums, earlier_runs);
+    term = end, end = next_run_end(product, end);
+  }
+  if (term > 0) add_vectors<Rows, Columns, T>(earlier_runs, sums);
 }
 
 // Calls f(row, column, sum) for each vector of the tile.
@@ -170,7 +229,11 @@ POLYHEAD_INLINE void store_tile(const Product<T, B>& product, std::int64_t row, 
 template <int Rows, int Columns, bool kTransposed, From kFrom = From::first_cache, class T, class B = T>
 POLYHEAD_INLINE void multiply_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column) {
   Vector<T> sums[Rows][Columns];
-  sum_tile<Rows, Columns, kTransposed, kFrom>(product, row, column, sums);
+  if constexpr (kTransposed || std::is_same_v<B, Bf16Pair>) {  // sums over rows are short, so they have one run
+    sum_tile<Rows, Columns, kTransposed, kFrom>(product, row, column, sums);
+  } else {
+    sum_runs<Rows, Columns, kTransposed, kFrom>(product, row, column, sums);
+  }
   store_tile(product, row, column, sums);
 }
 
@@ -247,17 +310,26 @@ void multiply_wide_rows(const Product<T, B>& product, int row, std::int64_t colu
   constexpr std::int64_t kTile = kTileVectors * kLanes<T>, kTerms = 16384 / (kWideColumns<T> * static_cast<std::int64_t>(sizeof(B)));
   struct Tile {
     Vector<T> sums[Rows][kTileVectors];
-  } tiles[kWideColumns<T> / kTile] = {};
-  for (std::int64_t term = 0; term < product.depth; term += kTerms) {
-    const std::int64_t last = term + kTerms < product.depth ? term + kTerms : product.depth;
-    Tile* tile = tiles;
-    for (std::int64_t j = column; j < end; j += kTile, ++tile) {
+  } tiles[kWideColumns<T> / kTile] = {}, earlier_runs[kWideColumns<T> / kTile];  // earlier_runs has values after the first run
+  const std::int64_t first_end = first_run_end(product);
+  std::int64_t run_end = first_end;
+  for (std::int64_t term = 0, last = 0; term < product.depth; term = last) {
+    last = term + kTerms < run_end ? term + kTerms : run_end;
+    const bool ends = last == run_end && last < product.depth;  // true: a run ends, but not the sum
+    Tile *tile = tiles, *earlier = earlier_runs;
+    for (std::int64_t j = column; j < end; j += kTile, ++tile, ++earlier) {
       Tile in_registers = *tile;
       add_terms<Rows, kTileVectors, false, From::memory>(product, row, j, term, last, in_registers.sums);
+      if (ends) end_run<Rows, kTileVectors, T>(last > first_end, in_registers.sums, earlier->sums);
       *tile = in_registers;
     }
+    if (ends) run_end = next_run_end(product, last);
   }
-  for (Tile* tile = tiles; column < end; column += kTile, ++tile) store_tile(product, row, column, tile->sums);
+  Tile *tile = tiles, *earlier = earlier_runs;
+  for (; column < end; column += kTile, ++tile, ++earlier) {
+    if (first_end < product.depth) add_vectors<Rows, kTileVectors, T>(earlier->sums, tile->sums);
+    store_tile(product, row, column, tile->sums);
+  }
 }
 
 // Computes c [rows, width] from a b that is not copied or converted before; b is read once, from memory. If only_finite, NaN and infinities of b count as 0.

@@ -118,7 +118,8 @@ class BackwardBackward {
                                                        .b_stride = s_.qk_padded,
                                                        .c = sums_.d_q(block + strip),
                                                        .c_stride = sums_.d_q_stride(),
-                                                       .add = true},
+                                                       .add = true,
+                                                       .first_run = first_run_from(keys.first)},
                                             height, static_cast<int>(s_.qk_padded / kLanes<T>));
       };
       add(s_.d_x, s_.k);

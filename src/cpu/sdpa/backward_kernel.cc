@@ -91,6 +91,7 @@ class Backward {
       s_.delta[i] = sum_of_lanes<T>(sums) + sum;
     }
     if (inexact) find_sums();
+    for (std::int64_t i = 0; i < s_.row_count; ++i) s_.lse_reference[i] = lse_reference(s_.lse[i]);
     if (task_.sink.data != nullptr) find_sink_weights();
   }
 
@@ -237,7 +238,8 @@ class Backward {
                                .b_stride = s_.qk_padded,
                                .c = sums_.d_q(block + strip),
                                .c_stride = sums_.d_q_stride(),
-                               .add = true},
+                               .add = true,
+                               .first_run = kNative ? 0 : first_run_from(first_term)},
                               height, static_cast<int>(s_.qk_padded / kWidth));
     }
     const T* const d_out = kNative ? s_.d_out_columns : d_out_finite_ ? s_.d_out : s_.d_out_finite;

@@ -4,7 +4,7 @@
 #include "cpu/arena.h"
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/pack.h"
-#include "cpu/sdpa/rows.h"
+#include "cpu/sdpa/softmax.h"
 #include "cpu/tile.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
@@ -29,6 +29,7 @@ struct BackwardScratch {
   // d_out in pairs of neighbouring rows. With AMX all five are in the order of AMX tiles, and the arrays p and d_x hold only the rows of a double strip.
   T *d_x_pairs, *p_columns, *d_x_columns, *q_columns, *d_out_columns;
   T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
+  LseReference<T>* lse_reference;    // per row: lse as exp_of_score() takes it
   T *before_rule, *rule_copy;        // with a score rule: the scaled scores of a strip, and scratch of the same size
   T* sink;                           // per row: the attention weight of the row's sink; no memory if there are no sink logits
   Row* rows;
@@ -71,6 +72,7 @@ struct BackwardScratch {
     arena.allocate(s.d_out_columns, paired_rows * s.v_padded);
     arena.allocate(s.softcap_derivative, s.stride);
     for (T** array : {&s.shift, &s.lse, &s.inverse, &s.delta}) arena.allocate(*array, s.row_count);
+    arena.allocate(s.lse_reference, s.row_count);
     for (T** array : {&s.before_rule, &s.rule_copy}) arena.allocate(*array, task.rule != nullptr ? kStripRows * s.stride : 0);
     arena.allocate(s.sink, task.sink.data != nullptr ? s.row_count : 0);
     arena.allocate(s.rows, s.row_count);

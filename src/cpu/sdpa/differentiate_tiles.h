@@ -69,8 +69,12 @@ POLYHEAD_INLINE void find_probabilities(const TileStrip<T, Operand>& strip, int 
   finish_tile<kBias, kMasks>(strip, row, panel, begin, x);
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
-    const T lse = s.lse[strip.first + row + i];
-    kBias ? exp_of_difference<Columns>(x[i], lse, strip.scale.natural) : exp_of_score<Columns>(x[i], lse, strip.scale);
+    const std::int64_t index = strip.first + row + i;
+    if constexpr (kBias) {
+      exp_of_difference<Columns>(x[i], s.lse[index], strip.scale.natural);
+    } else {
+      exp_of_score<Columns>(x[i], s.lse_reference[index], strip.scale);
+    }
 #pragma GCC unroll 4
     for (int j = 0; j < Columns; ++j) store_vector<T>(x[i][j], p + i * s.stride + j * kWidth);
   }

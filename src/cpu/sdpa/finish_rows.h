@@ -52,16 +52,18 @@ void store_out(const ForwardTask& task, const Row* rows, std::int64_t count, T* 
 }
 
 // Stores lse = m + log l, or -infinity where l = 0. For rows with share != 1 it stores sink + log l (see add_sinks). Overwrites l. m and l are padded to whole
-// vectors.
+// vectors. Computes in float64, because the backward pass subtracts lse from all scores of a row, so an error of lse is an error of all weights of the row.
 template <class T>
 void store_lse(const ForwardTask& task, const ExpFactor<T>& score_exp, const Row* rows, std::int64_t count, const T* m, T* l, const T* share) {
-  constexpr int kWidth = kLanes<T>;
+  constexpr int kWidth = kLanes<double>;
   if (task.lse.data == nullptr) return;
   for (std::int64_t i = 0; i < count; i += kWidth) {
-    const Vector<T> sum = load_vector(l + i), reference = load_vector(m + i);
-    store_vector<T>(sum == T{0} ? broadcast(-kInfinity<T>) : reference * score_exp.factor + log<T>(sum), l + i);
+    Vector<double> sum, reference;
+    for (int j = 0; j < kWidth; ++j) sum[j] = l[i + j], reference[j] = m[i + j] * double{score_exp.factor};
+    const Vector<double> log_sum = log<double>(sum), lse = sum == 0.0 ? broadcast(-kInfinity<double>) : reference + log_sum;
+    for (int j = 0; j < kWidth; ++j) l[i + j] = static_cast<T>(lse[j]);
     for (std::int64_t j = i; j < smaller(i + kWidth, count) && task.sink.data != nullptr; ++j) {
-      if (share[j] != 1) l[j] = sink_of<T>(task, rows[j]) + log<T>(sum)[j - i];
+      if (share[j] != 1) l[j] = static_cast<T>(sink_of<T>(task, rows[j]) + log_sum[j - i]);
     }
   }
   for (std::int64_t i = 0; i < count; ++i) static_cast<T*>(task.lse.data)[rows[i].head * task.lse.head + rows[i].query * task.lse.row] = l[i];

@@ -187,6 +187,7 @@ class ForwardOperands {
                                    .quotient_stride = product.quotient_stride,
                                    .divisor = product.divisor,
                                    .reciprocal = product.reciprocal,
+                                   .first_run = product.first_run,
                                    .b_scale = scales.data,
                                    .b_scale_stride = scales.stride},
                                   rows, task_.v_width, only_finite);

@@ -128,7 +128,8 @@ class Jvp {
                                                      .b_stride = s_.v_padded,
                                                      .c = sums + strip * s_.v_padded,
                                                      .c_stride = s_.v_padded,
-                                                     .add = true},
+                                                     .add = true,
+                                                     .first_run = first_run_from(keys.first)},
                                           count, static_cast<int>(s_.v_padded / kLanes<T>));
     };
     add(s_.t, s_.v, s_.sums);

@@ -56,11 +56,24 @@ POLYHEAD_INLINE void for_each_group(std::int64_t begin, std::int64_t end, const 
   for (; begin < end; begin += kWidth) f.template operator()<1>(begin);
 }
 
+// The type from which exp_of_score() takes lse: lse log2(e), or lse itself.
+template <class T>
+using LseReference = std::conditional_t<kHasPowerOfDifference<T>, PowerReference, T>;
+
+template <class T>
+POLYHEAD_INLINE LseReference<T> lse_reference(T lse) {
+  if constexpr (kHasPowerOfDifference<T>) {
+    return power_reference(lse);
+  } else {
+    return lse;
+  }
+}
+
 // Replaces the products x by exp(scale.factor x - lse). Only for problems without softcap and bias.
 template <int kCount, class T, class V>
-POLYHEAD_INLINE void exp_of_score(V (&x)[kCount], T lse, const ScoreScale<T>& scale) {
+POLYHEAD_INLINE void exp_of_score(V (&x)[kCount], LseReference<T> lse, const ScoreScale<T>& scale) {
   if constexpr (kHasPowerOfDifference<T>) {
-    power_of_difference<kCount>(x, lse * scale.natural.high, scale.scaled.high);
+    power_of_difference<kCount>(x, lse, scale.scaled.high);
   } else {
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) x[j] = x[j] * scale.factor - lse;
