@@ -68,8 +68,8 @@ TEST(HeadMeasures, PositionalShareIsTheOverlapWithTheOtherRows) {
   EXPECT_NEAR(measured(map, {"x", "y", "z"}, {}, "positional"), 16.0 / 21, 1e-15);
 }
 
-// A head that looks at the previous token follows from positions. So does one whose rows are even. A head that looks at one key in each row, always at another
-// distance, does not.
+// Positions explain a head that looks at the previous token, and a head that looks at all tokens alike. They do not explain a head that looks at one key in
+// each row, each time at another distance.
 TEST(HeadMeasures, PositionalShareTellsPositionsFromContent) {
   constexpr std::int64_t kTokens = 12;
   std::vector<std::string> pieces;

@@ -55,8 +55,8 @@ inline std::vector<models::Match> split_gpt2_words(std::string_view text) {
   return parts;
 }
 
-// next(from) returns the first match at or after `from` as its two ends; first == npos: there is none. An empty match does not follow a match at once, as in
-// Regex::split().
+// next(from) returns the bounds [first, last) of the first match at or after `from`; first is npos if there is no match. As in Regex::split(), an empty match
+// directly after another match is ignored.
 template <class Next>
 std::vector<models::Match> split_at(std::string_view text, const Next& next) {
   if (text.empty()) return {{0, 0, false}};

@@ -26,7 +26,7 @@ struct HeadScores {
   std::vector<double> scores;
 };
 
-// A line for each number of heads with its scores along an axis from the lowest to the highest score of all rows.
+// Returns a chart with one line for each number of heads. The line marks the scores on an axis that runs from the lowest to the highest score of all lines.
 std::string chart(std::span<const HeadScores> rows, std::size_t width);
 
 void train_heads(const HeadsOptions& options);

@@ -51,8 +51,8 @@ class MeasuredTexts {
  public:
   struct Value {
     std::int64_t count = 0;  // texts in which the measure is defined
-    std::int64_t held = 0;   // texts in which it is at least HeadMeasure::named_from
-    double mean = 0;         // over these texts
+    std::int64_t held = 0;   // texts in which the measure is at least HeadMeasure::named_from
+    double mean = 0;         // over the `count` texts
     double squares = 0;      // sum of squared differences from the mean (Welford 1962)
 
     double spread() const;  // sample standard deviation; NaN for fewer than two texts

@@ -22,7 +22,7 @@ class Trace:
         self.instructions: list[Instruction] = []
         self.tables: list[Any] = []  # the captured arrays
         self.integers: set[int] = set()  # the integers that the function names
-        self.partials: dict[int, tuple[tuple[int, int], ...]] = {}  # register -> ((operand, derivative by the operand), ...), where the derivatives are not those of the register's operation
+        self.partials: dict[int, tuple[tuple[int, int], ...]] = {}  # register -> ((operand, derivative by the operand), ...), for registers whose derivatives differ from those of their operation
         self._known: dict[tuple[Any, ...], int] = {}
 
     def copy(self) -> Trace:

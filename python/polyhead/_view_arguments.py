@@ -195,7 +195,7 @@ def check_measure(measure: object, without: object, is_model: bool) -> None:
     if measure is None:
         return
     if without is None:
-        raise ValueError("without_measure names the numbers in without, which are not given")
+        raise ValueError("without_measure is given, but without, whose numbers it names, is not")
     if is_model:
         raise ValueError("without_measure: for attention weights; for a model, the numbers of without are always 1 - cosine")
     if not isinstance(measure, (tuple, list)) or len(measure) != 2:

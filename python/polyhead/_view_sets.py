@@ -191,7 +191,7 @@ def is_list(value: Any) -> bool:
 
 
 def of_text(value: Any, name: str, text: int, count: int | None) -> Any:
-    """The entry of an argument for one text of a batch."""
+    """The entry for text number `text` of an argument that has one entry for each of `count` texts. If count is None, the argument itself."""
     value = plain(value)
     if value is None or count is None or isinstance(value, frozenset):
         return value

@@ -89,7 +89,7 @@ def check_cross(checks, session, choose):
 
 
 def check_shared(checks, session, choose):
-    """When the weights of special tokens are shared out, the list has each weight divided by the sum of its row's weights of words."""
+    """If the page shares out the weights of special tokens, the list shows each weight divided by the sum of its row over the words."""
     expected, page = session.expected, session.page
     words = [s for s in range(expected.columns) if s not in expected.queries["special"]]
     row, column = choose.random.sample(words, 2)

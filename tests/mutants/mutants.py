@@ -766,7 +766,7 @@ MUTANTS = [
     Mutant("ranks: a call after an error", "src/distributed/call.cc", "require(history.fault.empty(), operation", "require(true, operation", "after an error a communicator is refused", RANKS),
     Mutant("ranks: a timeout names the rank that waits, not the silent one", "src/distributed/call.cc", "if (const std::optional<AbortMessage> message = listen([&](int from, int) { return from == blamed; })) fault = message;", "(void)blamed;",
            "of two silent ranks the one that waits says which is silent", RANKS),
-    Mutant("ranks: no patience with a rank that computes", "src/distributed/call.cc", "std::min(4 * expected_ * per_multiply_add, 1e18)", "std::min(0 * expected_ * per_multiply_add, 1e18)", "a rank that computes for longer than the timeout is waited for",
+    Mutant("ranks: no patience with a rank that computes", "src/distributed/call.cc", "std::min(4 * expected_ * per_multiply_add, 1e18)", "std::min(0 * expected_ * per_multiply_add, 1e18)", "ranks wait for a rank that computes for longer than the timeout",
            RANKS),
     Mutant("ranks: output bias of every part", "src/distributed/layers.cc", "part.output_bias = whole.output_bias && rank == 0;", "part.output_bias = whole.output_bias;", "the output's bias is added once", RANKS),
     Mutant("ranks: columns stay rows", "src/distributed/layers.cc", "if (axis_ == PairAxis::rows) return Tensor::copy_of(z);", "return Tensor::copy_of(z);", "attention along columns reads columns", RANKS),

@@ -145,7 +145,7 @@ def test_products_of_a_softmax_and_values() -> None:
 
 
 class Written(nn.Module):
-    """A module that computes attention with single operators."""
+    """A module that computes attention by separate operators: products, a softmax and dropout."""
 
     def __init__(self, product: Callable[[Tensor, Tensor], Tensor], heads: int | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The custom operator of apps/onnxruntime: beside float64 formulas, beside ONNX Runtime's own Attention and MultiHeadAttention, and its refusals."""
+"""Compares the custom operator of apps/onnxruntime with float64 formulas and with ONNX Runtime's own Attention and MultiHeadAttention, and tests what it refuses."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ LATER: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Tensor, ...]], 
 def test_a_mask_may_come_after_calls_without(name: str) -> None:
     call, inputs, masks = LATER[name]
     count = len(masks(5))
-    for i in [count - 1] if QUICK else range(count):  # the last has most masks, and tracing takes seconds
+    for i in [count - 1] if QUICK else range(count):  # tracing takes seconds, so the quick test tries only the last case, which has the most masks
         torch._dynamo.reset()
         compiled = torch.compile(call, fullgraph=True, backend=BACKEND)
         for length, is_masked in ((5, False), (9, False), (5, True), (7, True)):

@@ -201,7 +201,7 @@ WRONG = {
     "changes": (ValueError, r"without is \[2, 2\]; it must be \[layers, heads\] = \[2, 3\] or a dict {\(layer, head\): change}", MAPS, {"without": np.zeros((2, 2))}),
     "head": (ValueError, "without has the head 1.3; source has the layers 0 to 1, each with the heads 0 to 2", MAPS, {"without": {(1, 3): 0.5}}),
     "endless": (ValueError, "without has the change inf for head 1.2; it must be finite", MAPS, {"without": {(1, 2): np.inf}}),
-    "measure": (ValueError, "without_measure names the numbers in without, which are not given", MAPS, {"annotations": polyhead.Annotations(without_measure=("a", "b"))}),
+    "measure": (ValueError, "without_measure is given, but without, whose numbers it names, is not", MAPS, {"annotations": polyhead.Annotations(without_measure=("a", "b"))}),
     "sets": (ValueError, "gate is for one set of maps; source has 2: Self-attention, Cross-attention", {"attentions": MAPS, "cross_attentions": MAPS}, {"computation": polyhead.Computation(gate=MAPS)}),
     "sizes": (ValueError, "source has sets of maps with 4 and 3 tokens; they must agree", {"decoder_attentions": MAPS, "cross_attentions": MAPS[:, :, :3]}, {}),
     "model": (ValueError, "special and axes: for attention weights; source is the folder of a model", "folder", {"text": "a", "annotations": polyhead.Annotations(special=["a"], axes=("i", "j"))}),

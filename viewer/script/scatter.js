@@ -59,7 +59,7 @@ class Scatter {
     this.#draw();
   }
 
-  // The heads that each measure names, as buttons.
+  // Lists the heads that have a name, under the measure that names them. Each head is a button.
   #names(heads) {
     const named = heads.map((one) => ({ ...one, named: namesOf(one.measured) }));
     const several = heads.some(({ measured }) => Object.values(measured).some((value) => value.count >= NAMED.texts));

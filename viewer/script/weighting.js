@@ -16,9 +16,9 @@ function meanOfMaps(maps) {
   return sum.map((value) => value / maps.length);
 }
 
-// A copy of the text with norm-weighted maps, made on first use. Its maps are divided by `unit`, the largest number of all heads of the text, because all views draw
-// numbers from 0 to 1. Wherever a number is shown or written to a file, the decoder multiplies by `unit`. For pieces the page holds `unit`; for merged words it is
-// searched for in slices. normWeighted() returns null until `unit` is known, and then calls done().
+// A copy of the text with norm-weighted maps, made on first use. All views draw numbers from 0 to 1, so the maps are divided by `unit`, the largest number of
+// all heads of the text. The decoder multiplies a number by `unit` again before it is shown or written to a file. For pieces the page holds `unit`. For merged
+// words it is computed in slices of time: normWeighted() returns null until `unit` is known, and then calls done().
 function normWeighted(text, done) {
   if (Object.hasOwn(text, "weighted")) return text.weighted;
   const merged = text instanceof MergedText;

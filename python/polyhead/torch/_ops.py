@@ -66,8 +66,8 @@ def _like_q(q: Tensor, last: Any) -> Tensor:
     output then merge without a copy."""
     shape = [*q.shape[:-1], last]
     leading = q.dim() - 1
-    # large: whether the stride of a dimension has a meaning, which it does not if the extent is 0 or 1. An extent that depends on data is taken as larger
-    # than 1. A stride of 0 is a broadcast; then the new tensor is row-major.
+    # large[i]: whether dimension i has more than one element, so that its stride means something. An extent that depends on data counts as larger than 1. If such a
+    # dimension has stride 0 (a broadcast), the new tensor is row-major.
     large = [guard_or_true(q.size(i) > 1) for i in range(leading)]
     if any(large[i] and guard_or_false(q.stride(i) == 0) for i in range(leading)):
         return q.new_empty(shape)

@@ -189,7 +189,7 @@ class Recorder(TorchDispatchMode):
             elif (namespace, name) in FUSED:
                 self._try(name, lambda: self._record_problem(FUSED[namespace, name](name, *args, **kwargs)))
             elif (namespace, name) not in _KNOWN and _ATTENTION_OPERATOR.search(name) and not _NO_CALL.search(name):
-                self._miss(f"the operator {namespace}::{name} is one that polyhead does not read")
+                self._miss(f"polyhead cannot read the operator {namespace}::{name}")
             elif self._weights and args and isinstance(out, (Tensor, tuple)):
                 self._follow(name.rstrip("_"), args, out)
         return out
@@ -284,7 +284,7 @@ class Recorder(TorchDispatchMode):
 
     def _record_weights(self, p: Tensor) -> None:
         heads = self._heads()
-        if p.dim() == 3:  # [B,T,S] is taken for one head; if the module's number of heads is known and divides the first extent, for [B N,T,S]
+        if p.dim() == 3:  # [B N,T,S] if the module's number of heads N is known and divides the first extent; else [B,T,S] of a single head
             p = p.unflatten(0, (-1, heads) if heads and p.size(0) % heads == 0 else (-1, 1))
         p = p.reshape((1,) * (4 - p.dim()) + p.shape).cpu()
         p = p if p.dtype == torch.float64 else p.float()
