@@ -49,7 +49,7 @@ void check(const Text& text) {
   check_pooled(text);
   check_sides(text);
   if (text.vectors) check_shapes(*text.vectors, a);
-  require(!text.gate || !text.value_norms, "viewer::render: gate and value_norms are given together; a gate multiplies the values of each query by other numbers, so that a key has no one norm: leave one of the two out");
+  require(!text.gate || !text.value_norms, "viewer::render: gate and value_norms are given together; a gate multiplies the values differently for each query, so that a key has no single norm; leave out one of the two");
   if (text.value_norms) check_norms(text.value_norms, a);
 }
 
@@ -162,7 +162,7 @@ json measured_json(const MeasuredTexts& measured, const Page& page) {
   if (!page.texts.empty()) {
     const std::vector<const Text*> sets = sets_of(page.texts[0]);
     const auto own = std::ranges::find_if(sets, [](const Text* set) { return !set->keys; });
-    require(own != sets.end(), "viewer::render: measures of heads are of self attention, which no set of maps of the page's first text is");
+    require(own != sets.end(), "viewer::render: measures of heads need self attention, but no set of maps of the page's first text is self attention");
     const ConstTensorView& a = (*own)->attentions;
     require(a.extent(0) == measured.layers() && a.extent(1) == measured.heads(), "viewer::render: measures of ", measured.layers(), " layers of ", measured.heads(), " heads; the first set of maps of self attention of the page's first text is ", a.shape(), " [layers,heads,T,S]");
     name = (*own)->name;

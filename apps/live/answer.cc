@@ -62,7 +62,7 @@ std::string translate(const std::string& text) {
   return page_of("grammar", model, text, answer, told);
 }
 
-// If all heads together have more attention weights for a text, the page shows their maps in blocks. MiniLM's 72 heads exceed it from 171 tokens on.
+// If all heads together have more attention weights for a text, the page shows their maps in blocks. MiniLM's 72 heads exceed this number from 171 tokens on.
 constexpr std::int64_t kMostWeights = std::int64_t{1} << 21;
 
 struct Encoder {

@@ -44,7 +44,7 @@ inline std::size_t end_of_gpt2_word(std::string_view text, std::size_t at) {
     if (end > first) return end;
   const std::size_t end = while_of(at, is_space);
   if (end == text.size()) return end;
-  const std::size_t last = models::char_before(text, end).last;  // begin of the last space, which belongs to the next word
+  const std::size_t last = models::char_before(text, end).last;  // where the last space begins, which belongs to the next word
   return last > at ? last : end;
 }
 

@@ -36,7 +36,7 @@ class Snapshots {
 
   std::string task_, identity_;
   std::vector<std::string> texts_;
-  std::filesystem::path folder_, snapshots_;  // of the model; of the saved models, inside folder_
+  std::filesystem::path folder_, snapshots_;  // the model's folder, and in it the folder of the saved models
   std::vector<std::int64_t> steps_;
 };
 

@@ -138,7 +138,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<
   return heads;
 }
 
-// largest: of a norm-weighted map, its largest element; else empty.
+// largest: the largest element of a norm-weighted map; empty for attention weights.
 std::string heading(const InputText& input, const HeadChoice& choice, const std::string& largest, std::size_t width) {
   const std::string what = largest.empty() ? std::string("rows attend to columns, in percent") : cat("rows attend to columns: ", kNormWeighted, ", in percent of the largest, ", largest);
   return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; ", what), width), "\n");

@@ -56,7 +56,7 @@ class Computation(NamedTuple):
         progress: without source: as in `maps`.
         value_norms: ``[layers, heads, S]``, for a batch ``[layers, B, heads, S]``, as `value_norms` computes them from v and the output projection: the page then
             has a switch to norm-weighted maps, each attention weight times the norm of its key (Kobayashi et al. 2020). Not together with gate: the gate of a query
-            multiplies the values too, so that a key has no one norm.
+            multiplies the values too, so that a key has no single norm.
 
     Raises:
         ValueError, TypeError: raised by the call of `view`, for fields that do not fit.

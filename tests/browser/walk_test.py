@@ -136,7 +136,7 @@ def check_playing(checks, session, choose):
 
 
 def check_still(checks, session, choose):
-    """A reader who wants less motion: each step is whole at once."""
+    """For a reader who wants less motion, each step is shown complete at once."""
     page = session.page
     session.open(*choose.heads(1)[0])
     page.locator("#walk-open").click()
@@ -149,7 +149,7 @@ def check_still(checks, session, choose):
 
 
 def check_without(checks, session, choose):
-    """Without q, k and v: letters for unknown sizes, and the attention weights."""
+    """Without q, k and v, the page shows letters for unknown sizes, and the attention weights."""
     page, expected = session.page, session.expected
     session.open(*choose.heads(1)[0])
     page.locator("#walk-open").click()

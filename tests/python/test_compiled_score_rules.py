@@ -180,7 +180,7 @@ def test_without_llvmlite_rules_are_interpreted(monkeypatch: pytest.MonkeyPatch)
 
 @needs_llvmlite
 def test_every_operation_of_runs_is_compiled() -> None:
-    """No operation that the library puts into runs is unknown to the compiler."""
+    """The compiler knows every operation that the library puts into runs."""
     arithmetic = _core.score_run_ops()
     assert set(arithmetic) == set(_score_runs._OPERATIONS)
     rows, tables = [(_core.score_ops().index(name), -1, -1, -1, -1, -1, 0.0) for name in ("score", "key")], []
@@ -204,7 +204,7 @@ FIRST, SECOND, THIRD = '"float32 vv; add 0 1; multiply 2 0; 3"', '"float32 vv; a
 
 @needs_llvmlite
 def test_an_engine_that_is_freed_leaves_the_others() -> None:
-    """An engine that is not used is freed with its target machine, which no other engine may have."""
+    """Freeing an unused engine also frees its target machine, so no two engines may share one."""
     assert in_process(
         f"""
 import gc

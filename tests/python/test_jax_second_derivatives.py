@@ -213,7 +213,7 @@ def test_hessians(jit: bool, wide: None, rng: np.random.Generator) -> None:  # n
         ours = (jax.jit if jit else lambda g: g)(transform(loss(lambda q, k, v, b: attention(q, k, v, bias=b))))(*x)
         all_close(ours, exact["jacfwd" if name == "jacfwd" else "hessian"], 1e-11, name)
     if QUICK and not jit:
-        return  # the rest is under jit in both
+        return  # the rest runs under jit whether or not this test uses jit
     # vmap of the Hessian over two examples that share the bias.
     pile = [jnp.stack([a, 2 * a]) for a in x[:3]]
     ours, wanted = (

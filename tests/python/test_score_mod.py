@@ -258,7 +258,7 @@ def test_what_torch_refuses_of_bool_is_refused(score_mod: Callable[..., Any], me
     ],
 )
 def test_remainders_of_floating_point_numbers_are_refused(score_mod: Callable[..., Any], message: str) -> None:
-    """Rounding of the quotient would make them wrong by a whole divisor at many points."""
+    """If the quotient of two floating-point numbers is rounded to another integer, the remainder is wrong by a whole divisor."""
     is_refused(score_mod, message)
 
 

@@ -150,7 +150,7 @@ class Called(torch.nn.Module):
         return self.call(*inputs)
 
 
-# In quick, each call is tested in one of the two ways, because both trace a call with the same fake results.
+# In a quick run, each call is tested in one of the two ways, because both trace a call with the same fake results.
 @pytest.mark.parametrize("name", list(CHOSEN)[:: 2 if QUICK else 1])
 def test_extents_may_depend_on_data_when_compiled(name: str) -> None:
     call, inputs = CHOSEN[name]

@@ -1,4 +1,5 @@
-"""Norm-weighted maps (Kobayashi et al. 2020): norms of transformed values compared with NumPy and with transformers' modules, and the doors that lead to them."""
+"""Norm-weighted maps (Kobayashi et al. 2020): norms of transformed values compared with NumPy and with transformers' modules, through every function that returns or
+shows them."""
 
 from __future__ import annotations
 

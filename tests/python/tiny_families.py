@@ -312,7 +312,7 @@ class Family:
 
 
 _ATTEMPTS: list[dict[str, Any]] = [{}, {"sections": True}, {"grouped": False}, {"wide": True}, {"layers": 6}]
-_PARTS = {"blt_global_transformer": "it is a part whose causal mask the model around it makes"}
+_PARTS = {"blt_global_transformer": "it is a part of a model, and the causal mask is made outside of this part"}
 
 
 def build(model_type: str) -> Family | str:
