@@ -20,7 +20,7 @@ struct HeadsOptions {
   const std::atomic<bool>* stop = nullptr;
 };
 
-// The scores of the models with a number of heads, one for each seed.
+// The scores of the models that have this number of heads, one for each seed.
 struct HeadScores {
   std::int64_t heads = 0;
   std::vector<double> scores;

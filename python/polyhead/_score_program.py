@@ -166,7 +166,7 @@ class Number:
         return self.of("select", a, b)
 
     def with_derivatives(self, *pairs: tuple[Number, Number | float]) -> Number:
-        """The same number, whose derivatives are given: (operand, derivative)."""
+        """A copy of the number with the given derivatives, which are pairs (operand, derivative)."""
         partials = [(x.register, d.register if isinstance(d, Number) else self.trace.constant(d)) for x, d in pairs]
         return Number(self.trace, self.trace.with_partials(self.register, partials))
 

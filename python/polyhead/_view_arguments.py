@@ -163,7 +163,8 @@ def check_weighting(weighting: object) -> None:
 
 
 def check_texts(texts: object, is_model: bool, has_text: bool, has_image: bool, call: ModelCall) -> None:
-    """Raises ValueError or TypeError for `view`'s texts, over which heads are measured, if they are no list of str or if something else that is given excludes them."""
+    """Checks the argument `texts` of `view`, over which heads are measured. Raises TypeError or ValueError if it is no list of str, or if another given argument
+    excludes it."""
     if texts is None:
         return
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Sequence):
