@@ -45,7 +45,7 @@ TEST(HeadMeasures, AreThoseOfTheirFormulas) {
   EXPECT_DOUBLE_EQ(value("next"), (0.5 + 0.125 + 0.0625) / 3);
   EXPECT_DOUBLE_EQ(value("same"), (0.25 + 0 + 0.0625) / 3);
   EXPECT_DOUBLE_EQ(value("first"), (0.25 + 0.5 + 0.125) / 3);
-  EXPECT_DOUBLE_EQ(value("sink"), (0.5 + 0.125) / 2);  // without the neighbour of the first token
+  EXPECT_DOUBLE_EQ(value("sink"), (0.5 + 0.125) / 2);  // "sink" leaves out the neighbour of the first token
   EXPECT_DOUBLE_EQ(value("separators"), (0 + 0.25 + 0.0625) / 3);
   EXPECT_DOUBLE_EQ(value("duplicate"), 0.5);   // only the second "a" has an earlier occurrence, at 1
   EXPECT_DOUBLE_EQ(value("induction"), 0.25);  // and "b" at 2 follows that occurrence

@@ -158,7 +158,7 @@ std::string fill(std::string_view page, std::span<const std::pair<std::string_vi
 // The measures over texts: for each head, in the order of layers and heads, [mean, spread, texts with the measure, texts where it names the head].
 json measured_json(const MeasuredTexts& measured, const Page& page) {
   require(measured.texts() > 0, "viewer::render: Page::measured has no text; give at least one, or no measures");
-  std::string name;  // of the set of maps whose heads were measured; sets in other tabs have other heads, even if as many
+  std::string name;  // name of the set of maps whose heads were measured; the heads of other sets were not, even if their number is the same
   if (!page.texts.empty()) {
     const std::vector<const Text*> sets = sets_of(page.texts[0]);
     const auto own = std::ranges::find_if(sets, [](const Text* set) { return !set->keys; });

@@ -167,7 +167,7 @@ class _Writer:
         return f"%t{len(self.lines) - 1}"
 
     def number(self, value: float) -> str:
-        bits = ctypes.c_uint64.from_buffer(ctypes.c_double(value)).value  # also the text of a float, if the double is a float
+        bits = ctypes.c_uint64.from_buffer(ctypes.c_double(value)).value  # LLVM writes a float as the bits of the double with the same value
         return f"<{', '.join([f'{self.element} 0x{bits:016X}'] * self.lanes)}>"
 
     def binary(self, op: str, a: str, b: str) -> str:
@@ -223,7 +223,7 @@ def _function(name: str, text: str) -> str:
     head, *rows, outputs = text.split(";")
     kind, inputs = head.split()
     before, body = _Writer(kind == "float64"), _Writer(kind == "float64")
-    body.lines = before.lines  # one list numbers the values of both
+    body.lines = before.lines  # both writers number their values in one list
 
     def pointer(table: str, i: int) -> str:
         return before.add(f"load ptr, ptr {before.add(f'getelementptr ptr, ptr %{table}, i64 {i}')}")

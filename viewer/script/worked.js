@@ -1,5 +1,5 @@
-// Shows how one attention weight is computed: q and k as coloured squares, their products and the sum of these, the score, the softmax of the row, and the
-// products of the weights of the row and the values, whose sum is the output of the head for the query.
+// Shows in four parts how one attention weight is computed: q and k as coloured squares, with their products and the sum of the products; the score; the
+// softmax of the row; and the output of the head for the query, the sum of weight × value over the row.
 
 class Worked {
   constructor(pickFeature) {

@@ -388,7 +388,7 @@ def _sink_share(sink: Tensor, lse: Tensor, p: Tensor | None = None) -> Tensor:
     """The attention weight of the sink, ``[*,N,T]``. p: the attention weights of the keys, before dropout, if the caller has them."""
     rows = sink.unsqueeze(-1) if sink.dim() == 1 else sink
     empty = lse == -torch.inf
-    share = torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # without infinity minus infinity, whose gradient is NaN
+    share = torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # avoids infinity minus infinity, whose gradient is NaN
     if p is None:
         return share
     # The relative error of exp(sink - lse) is |lse| eps, because lse is rounded. That of 1 - sum p is eps / share. The smaller one decides.
@@ -456,7 +456,7 @@ _MAP_INPUTS = ("q", "k", *Options._fields)
 
 def save_map(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     """Saves the tensors from which the gradients of `attention_map` are computed."""
-    tensors = _SAVED - 1  # one less than `attention` has, because there is no v
+    tensors = _SAVED - 1  # one tensor fewer than `attention` has: there is no v
     ctx.options = inputs[tensors:]
     ctx.save_for_backward(*inputs[:tensors], output)
 
