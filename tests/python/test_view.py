@@ -184,7 +184,7 @@ WRONG = {
     "text of a batch": (ValueError, "text must be 2 str, one for each text", [MAPS, MAPS], {"text": "a"}),
     "special": (ValueError, "special has 3 entries for the tokens; it must have T = 4", MAPS, {"annotations": polyhead.Annotations(special=[1, 0, 0])}),
     "special flag": (ValueError, "special has the entry 2; each must be True or False", MAPS, {"annotations": polyhead.Annotations(special=[1, 0, 0, 2])}),
-    "special of two sides": (ValueError, "special must be a pair here, for the tokens and for the keys", MAPS, {"keys": list("abcd"), "annotations": polyhead.Annotations(special=[1, 0, 0, 0])}),
+    "special of two sides": (ValueError, "special must be a pair here, one part for the tokens and one for the keys", MAPS, {"keys": list("abcd"), "annotations": polyhead.Annotations(special=[1, 0, 0, 0])}),
     "segments": (ValueError, "segments has the entry -1; each must be an int from 0", MAPS, {"annotations": polyhead.Annotations(segments=[0, 0, 0, -1])}),
     "block_keys": (ValueError, "block_keys has 3 entries for the tokens", MAPS, {"annotations": polyhead.Annotations(block_keys=[1, 0, 0])}),
     "links": (ValueError, r"the sure link \(0, 4\) is outside of attentions \[2,3,4,4\]", MAPS, {"annotations": polyhead.Annotations(links=[(0, 4)])}),
