@@ -69,7 +69,7 @@ class MeasuredTexts {
 
   // measure: place in head_measures().
   const Value& value(std::int64_t layer, std::int64_t head, std::size_t measure) const;
-  // Whether the measure names the head: it is at least HeadMeasure::named_from in 9 of 10 of at least 5 texts.
+  // Whether the measure names the head: at least 5 texts have the measure, and in 9 of 10 of them it is at least HeadMeasure::named_from.
   bool names(std::int64_t layer, std::int64_t head, std::size_t measure) const;
 
  private:
