@@ -206,7 +206,7 @@ const CHINESE = {
   "The columns of all {0} query heads are beside each other; the frame marks this head's. The page does not know how many heads of keys and values there are.": "全部 {0} 个查询头的列并排放置，方框标出这个头的列。本页不知道键和值有多少个头。",
   "The formula leaves out a bias, which some models have.": "公式省略了偏置，有些模型有偏置。",
   "The map has {0} here: it was computed or stored with fewer digits.": "注意力图中此处为 {0}：图中的权重在计算或存储时位数较少。",
-  "The maps have different extents (A: {0}, B: {1} tokens), so they have no difference.": "两张图的大小不同（A：{0}，B：{1} 个词元），因此没有差值图。",
+  "The maps have different extents (A: {0}, B: {1} tokens), so no difference is shown.": "两张图的大小不同（A：{0}，B：{1} 个词元），因此没有差值图。",
   "The mean of several heads is the mean of their numbers. What cannot be computed from blocks is left out: the measures of a head (previous, next, same and first token, separators, entropy, distance), distances between heads, comparisons, lines, the tinted text, and how a weight is computed.": "多个头的平均是其数值的平均。不能由块算出的内容已略去：头的度量（上一个、下一个、同一个和第一个词元、分隔符、熵、距离）、头之间的距离、对比、连线、着色的文本，以及权重的计算过程。",
   "The model adds a number for each pair, which depends on the distance of the two words, for example.": "模型给每一对加上一个数，例如由两个词的距离决定。",
   "The output of the head for a query is the sum of all value rows, each times its weight.": "该头对一个查询的输出，是各值行乘以其权重之和。",
