@@ -120,7 +120,8 @@ constexpr auto kMeasures = [] {
   return measures;
 }();
 
-// The share of the map that positions alone predict. The predicted weight of a pair is the mean over the other queries, so a query does not predict itself.
+// The share of the map that positions alone predict: the mean overlap of each row with its predicted row. The predicted weight is the mean weight that the other
+// queries give to the same key, if the key is in facts.by_place, else to keys at the same distance.
 double positional(std::span<const float> map, const Facts& facts) {
   const std::int64_t count = facts.count;
   const auto row_of = [&](std::int64_t t) { return map.subspan(static_cast<std::size_t>(t * count), static_cast<std::size_t>(count)); };

@@ -407,8 +407,8 @@ Subcommand declare_view(Parser& parser) {
   parser.add_option("--text", o->texts, "the text; may be given several times")->type_name("TEXT");
   parser.add_option("--text-pair", [o](const std::string& text) { o->pair = text; }, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
   parser.add_option("--image", o->images, "a PNG or JPEG image, for a model of images (ViT, DeiT, CLIP, SigLIP, timm's ViT): its patches are the tokens; may be given several times")->type_name("PATH");
-  parser.add_option("--file", o->file, "texts to show, one per line, 64 MiB at most: the terminal, the page and the arrays have the maps of each; empty lines are left out; - is standard input")->type_name("PATH");
-  parser.add_option("--texts", o->measured, "texts to measure but not to show, one per line: the mean and the spread of each measure over all texts for each head, and which heads get a name. With -o the page opens with a scatter of all heads, measure against measure; without --text and --file it has the maps of the first text. - is standard input")->type_name("PATH");
+  parser.add_option("--file", o->file, "a file of texts to show, one per line, 64 MiB at most; empty lines are left out. The terminal, the page and the arrays have the maps of every text. - is standard input")->type_name("PATH");
+  parser.add_option("--texts", o->measured, "texts to measure but not to show, one per line: the mean and the spread of each measure over all texts for each head, and which heads get a name. With -o the page opens with a scatter of all heads, measure against measure. Without --text and --file the page has the maps of the first text. - is standard input")->type_name("PATH");
   parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads, pooled to blocks where the texts are too long for every pair; - is standard output")
       ->type_name("PATH");
   add_value(parser, "--lang", &o->language, read_language, "en|zh", "language of the page: English or Chinese (default: what the reader's browser prefers)");

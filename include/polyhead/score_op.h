@@ -21,7 +21,7 @@ inline constexpr int kScoreOps = static_cast<int>(ScoreOp::round) + 1;
 
 struct ScoreOpInfo {
   const char* name;
-  int operands;          // number of the registers a, b, c, d that the operation reads; load (-1): as many as its table has dimensions
+  int operands;          // how many of the registers a, b, c, d the operation reads; -1 for load, which reads one per dimension of its table
   bool in_runs = false;  // true: runs may contain the operation. It rounds at most once, so every implementation gives the same bits
 };
 inline constexpr ScoreOpInfo kScoreOpInfo[] = {

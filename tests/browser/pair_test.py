@@ -112,7 +112,7 @@ def check_shared(checks, session, choose):
 
 
 def check_first(checks, session, choose):
-    """An address with a pair shows the list before any whole map is decoded: the page decodes single weights only."""
+    """If the address names a pair of words, the page lists the heads before it decodes a whole map. For the list it decodes single weights only."""
     expected, page = session.expected, session.page
     row, column = choose.cells(1)[0]
     # Each reading of this clock advances it by 1 s. The page therefore exceeds its time budget at once and draws no thumbnail before the next frame.

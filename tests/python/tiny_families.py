@@ -136,7 +136,7 @@ def tiny_config(config_class: type[PreTrainedConfig], wide: bool = False, layers
 
 
 def _repair(config: PreTrainedConfig, sections: bool) -> None:
-    """Corrects settings that depend on each other in a way that the rules for names do not cover."""
+    """Corrects rope_theta, mrope_section and the lists with one entry per layer. They depend on other settings, but a rule of `_RULES` sees only one setting."""
     rope = getattr(config, "rope_parameters", None)
     heads, hidden = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
     try:

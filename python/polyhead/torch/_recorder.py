@@ -55,12 +55,12 @@ class _Weights:
         self.why = why
 
     def is_same(self, tensor: Tensor) -> bool:
-        """True if the other tensor is a view of the same elements in memory, in any shape and order."""
+        """True if `tensor` is a view of the elements of `self.tensor`, in any shape and order."""
         one, other = self.tensor, tensor
         return _memory(one) == _memory(other) and one.storage_offset() == other.storage_offset() and one.numel() == other.numel() and one.dtype == other.dtype
 
     def has_keys(self, tensor: Tensor, axis: int) -> bool:
-        """True if this axis of the other tensor is the axis of the keys."""
+        """True if this axis of `tensor` has the size and the stride of the keys, the last axis of `self.tensor`."""
         return tensor.size(axis) == self.tensor.size(-1) and (tensor.size(axis) == 1 or tensor.stride(axis) == self.tensor.stride(-1))
 
 
