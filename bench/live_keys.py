@@ -48,7 +48,7 @@ new MutationObserver(() => mark("page")).observe(document, { subtree: true, chil
 def measure(page, task):
     page.select_option("#task", task)
     page.fill("#say", SENTENCES[task])
-    page.wait_for_timeout(3000)  # V8 compiles the functions of the module that run often once more
+    page.wait_for_timeout(3000)  # V8 compiles functions of the module that run often a second time, with more optimisation
     page.focus("#say")
     page.keyboard.press("End")
     keys = []

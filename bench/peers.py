@@ -78,7 +78,7 @@ def load_peers(names: str, threads: int, isa: str) -> tuple[list[Any], list[str]
     peers, notes = [], []
     for name in names.split(","):
         if isa and name not in INSTRUCTION_SETS[isa].variables:
-            notes.append(f"{name} is left out: it cannot be held to {isa}")
+            notes.append(f"{name} is left out: it cannot be restricted to {isa}")
             continue
         try:
             module = importlib.import_module(f"peer.{name}_peer")

@@ -64,7 +64,7 @@ std::optional<double> entropy(Row row, std::int64_t, const Facts&) {
   double bits = 0;
   for (const float w : row) {
     const double p = static_cast<double>(w) / sum;
-    bits -= p > 0 ? p * std::log2(p) : p * 0;  // p * 0 keeps a NaN
+    bits -= p > 0 ? p * std::log2(p) : p * 0;  // p * 0 is NaN if p is NaN
   }
   return bits;
 }
@@ -120,7 +120,8 @@ constexpr auto kMeasures = [] {
   return measures;
 }();
 
-// The share of the map that positions alone predict. The predicted weight of a pair is the mean over the other queries, so a query does not predict itself.
+// The share of the map that positions alone predict: the mean overlap of each row with its predicted row. The predicted weight is the mean weight that the other
+// queries give to the same key, if the key is in facts.by_place, else to keys at the same distance.
 double positional(std::span<const float> map, const Facts& facts) {
   const std::int64_t count = facts.count;
   const auto row_of = [&](std::int64_t t) { return map.subspan(static_cast<std::size_t>(t * count), static_cast<std::size_t>(count)); };
@@ -153,7 +154,7 @@ double positional(std::span<const float> map, const Facts& facts) {
     shares += std::isnan(sum) ? sum : share;
     ++measured;
   }
-  return shares / measured;  // NaN without a row
+  return shares / measured;  // NaN (0 / 0) if there is no row
 }
 
 std::vector<double> measure(std::span<const float> map, const Facts& facts) {
@@ -168,7 +169,7 @@ std::vector<double> measure(std::span<const float> map, const Facts& facts) {
       const std::optional<double> value = one_measure.of(map.subspan(static_cast<std::size_t>(t * facts.count), static_cast<std::size_t>(facts.count)), t, facts);
       if (value) sum += *value, ++rows;
     }
-    values.push_back(sum / rows);  // NaN without a row
+    values.push_back(sum / rows);  // NaN (0 / 0) if there is no row
   }
   return values;
 }

@@ -45,7 +45,7 @@ TEST(HeadMeasures, AreThoseOfTheirFormulas) {
   EXPECT_DOUBLE_EQ(value("next"), (0.5 + 0.125 + 0.0625) / 3);
   EXPECT_DOUBLE_EQ(value("same"), (0.25 + 0 + 0.0625) / 3);
   EXPECT_DOUBLE_EQ(value("first"), (0.25 + 0.5 + 0.125) / 3);
-  EXPECT_DOUBLE_EQ(value("sink"), (0.5 + 0.125) / 2);  // without the neighbour of the first token
+  EXPECT_DOUBLE_EQ(value("sink"), (0.5 + 0.125) / 2);  // "sink" leaves out the neighbour of the first token
   EXPECT_DOUBLE_EQ(value("separators"), (0 + 0.25 + 0.0625) / 3);
   EXPECT_DOUBLE_EQ(value("duplicate"), 0.5);   // only the second "a" has an earlier occurrence, at 1
   EXPECT_DOUBLE_EQ(value("induction"), 0.25);  // and "b" at 2 follows that occurrence
@@ -68,8 +68,8 @@ TEST(HeadMeasures, PositionalShareIsTheOverlapWithTheOtherRows) {
   EXPECT_NEAR(measured(map, {"x", "y", "z"}, {}, "positional"), 16.0 / 21, 1e-15);
 }
 
-// A head that looks at the previous token follows from positions. So does one whose rows are even. A head that looks at one key in each row, always at another
-// distance, does not.
+// Positions explain a head that looks at the previous token, and a head that looks at all tokens alike. They do not explain a head that looks at one key in
+// each row, each time at another distance.
 TEST(HeadMeasures, PositionalShareTellsPositionsFromContent) {
   constexpr std::int64_t kTokens = 12;
   std::vector<std::string> pieces;

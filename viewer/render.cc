@@ -49,7 +49,7 @@ void check(const Text& text) {
   check_pooled(text);
   check_sides(text);
   if (text.vectors) check_shapes(*text.vectors, a);
-  require(!text.gate || !text.value_norms, "viewer::render: gate and value_norms are given together; a gate multiplies the values of each query by other numbers, so that a key has no one norm: leave one of the two out");
+  require(!text.gate || !text.value_norms, "viewer::render: gate and value_norms are given together; a gate multiplies the values differently for each query, so that a key has no single norm; leave out one of the two");
   if (text.value_norms) check_norms(text.value_norms, a);
 }
 
@@ -158,11 +158,11 @@ std::string fill(std::string_view page, std::span<const std::pair<std::string_vi
 // The measures over texts: for each head, in the order of layers and heads, [mean, spread, texts with the measure, texts where it names the head].
 json measured_json(const MeasuredTexts& measured, const Page& page) {
   require(measured.texts() > 0, "viewer::render: Page::measured has no text; give at least one, or no measures");
-  std::string name;  // of the set of maps whose heads were measured; sets in other tabs have other heads, even if as many
+  std::string name;  // name of the set of maps whose heads were measured; the heads of other sets were not, even if their number is the same
   if (!page.texts.empty()) {
     const std::vector<const Text*> sets = sets_of(page.texts[0]);
     const auto own = std::ranges::find_if(sets, [](const Text* set) { return !set->keys; });
-    require(own != sets.end(), "viewer::render: measures of heads are of self attention, which no set of maps of the page's first text is");
+    require(own != sets.end(), "viewer::render: measures of heads need self attention, but no set of maps of the page's first text is self attention");
     const ConstTensorView& a = (*own)->attentions;
     require(a.extent(0) == measured.layers() && a.extent(1) == measured.heads(), "viewer::render: measures of ", measured.layers(), " layers of ", measured.heads(), " heads; the first set of maps of self attention of the page's first text is ", a.shape(), " [layers,heads,T,S]");
     name = (*own)->name;

@@ -441,7 +441,7 @@ TEST(Viewer, MeasuresOverTextsAreOfTheFirstSetOfSelfAttention) {
   page.texts[0].tabs[0].attentions = other;
   EXPECT_THAT(message_of(page), HasSubstr("measures of 1 layers of 2 heads; the first set of maps of self attention of the page's first text is [2,2,3,3] [layers,heads,T,S]"));
   page.texts[0].tabs.clear();
-  EXPECT_THAT(message_of(page), HasSubstr("self attention, which no set of maps of the page's first text is"));
+  EXPECT_THAT(message_of(page), HasSubstr("need self attention, but no set of maps of the page's first text is self attention"));
 }
 
 TEST(Viewer, LearnedQueriesReachThePage) {

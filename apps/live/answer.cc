@@ -34,8 +34,8 @@ std::string page_of(const char* name, const Model& model, const std::string& tex
   return viewer::live_answer(page, told.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// Returns the answer for a text without a token or with too many tokens, and nullopt for any other text. It is asked before a model is, because the model throws an
-// Error for such a text, and an Error ends the module of a page.
+// Returns the answer for a text without a token or with too many tokens, and nullopt for any other text. Call it before the model: the model throws an Error
+// for such a text, and an Error ends the module of a page.
 std::optional<std::string> refusal(std::int64_t tokens, std::int64_t longest) {
   if (tokens >= 1 && tokens <= longest) return std::nullopt;
   const std::string why = tokens == 0 ? "the text has no token" : cat("the text has ", tokens, " tokens; the model takes at most ", longest);
@@ -62,7 +62,7 @@ std::string translate(const std::string& text) {
   return page_of("grammar", model, text, answer, told);
 }
 
-// If all heads together have more attention weights for a text, the page shows their maps in blocks. MiniLM's 72 heads exceed it from 171 tokens on.
+// If all heads together have more attention weights for a text, the page shows their maps in blocks. MiniLM's 72 heads exceed this number from 171 tokens on.
 constexpr std::int64_t kMostWeights = std::int64_t{1} << 21;
 
 struct Encoder {

@@ -7,7 +7,7 @@
 
 namespace polyhead::live {
 
-// Opens an encoder of BERT's kind for the task "model". `folder`/name, if it is there, has the model's name.
+// Opens an encoder of BERT's kind for the task "model". The file `folder`/name, if there is one, contains the model's name.
 void open_model(const std::filesystem::path& folder);
 
 // Returns the JSON of viewer::live_answer. task is "sentiment", "translate" or, after open_model(), "model"; the member `answer` is then

@@ -44,7 +44,7 @@ inline std::size_t end_of_gpt2_word(std::string_view text, std::size_t at) {
     if (end > first) return end;
   const std::size_t end = while_of(at, is_space);
   if (end == text.size()) return end;
-  const std::size_t last = models::char_before(text, end).last;  // begin of the last space, which belongs to the next word
+  const std::size_t last = models::char_before(text, end).last;  // where the last space begins, which belongs to the next word
   return last > at ? last : end;
 }
 
@@ -55,8 +55,8 @@ inline std::vector<models::Match> split_gpt2_words(std::string_view text) {
   return parts;
 }
 
-// next(from) returns the first match at or after `from` as its two ends; first == npos: there is none. An empty match does not follow a match at once, as in
-// Regex::split().
+// next(from) returns the bounds [first, last) of the first match at or after `from`; first is npos if there is no match. As in Regex::split(), an empty match
+// directly after another match is ignored.
 template <class Next>
 std::vector<models::Match> split_at(std::string_view text, const Next& next) {
   if (text.empty()) return {{0, 0, false}};

@@ -38,7 +38,7 @@ inline const Run& run_of(Code code) {
   return *std::prev(std::ranges::upper_bound(kRuns, code, {}, &Run::first));
 }
 
-// Returns the character that a pair composes to; 0 if there is none.
+// Returns the character that the two characters compose to; 0 if they do not compose.
 inline Code composed(Code first, Code second) {
   if (first >= kLead && first < kLead + 19 && second >= kVowel && second < kVowel + kVowels) return kHangul + ((first - kLead) * kVowels + second - kVowel) * kTrails;
   if (first >= kHangul && first < kHangul + kSyllables && (first - kHangul) % kTrails == 0 && second > kTrail && second < kTrail + kTrails) return first + second - kTrail;
@@ -83,7 +83,7 @@ inline utf8proc_ssize_t decompose_char(utf8proc_int32_t code, utf8proc_int32_t* 
   return count;
 }
 
-// Composes two characters; src/models/unicode.cc calls it with nothing else.
+// Composes two characters. src/models/unicode.cc, the only caller, always passes two.
 inline utf8proc_ssize_t normalize_utf32(utf8proc_int32_t* codes, utf8proc_ssize_t count, utf8proc_option_t) {
   const Code code = count == 2 ? composed(codes[0], codes[1]) : 0;
   if (code == 0) return count;

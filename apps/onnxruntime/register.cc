@@ -34,7 +34,8 @@ constexpr std::int64_t kDouble = 11;  // TensorProto.DOUBLE, a value of softmax_
 
 std::string text(std::int64_t number) { return std::to_string(number); }
 
-// Runs on the threads of the session. ONNX Runtime does not tell their number, so a call is cut for the processors of the process; a session of one thread runs all pieces in its thread.
+// Runs tasks on the threads of the session. ONNX Runtime does not tell the number of these threads, so num_threads() is polyhead's own number, which decides
+// into how many pieces a call is cut. A session of one thread runs all pieces on that thread.
 class SessionThreads final : public polyhead::Executor {
  public:
   explicit SessionThreads(const OrtKernelContext* context) : context_(context) {}

@@ -15,7 +15,7 @@ struct IndexRange {
 using IndexList = std::vector<IndexRange>;
 
 IndexList read_index_list(const std::string& word);
-std::vector<IndexList> read_index_lists(const std::string& word);  // lists with semicolons between
+std::vector<IndexList> read_index_lists(const std::string& word);  // several lists, separated by semicolons
 
 // All indices of the list. UsageError unless each lies in [0, count); `what` names the indexed thing in errors, such as "key".
 std::vector<std::int64_t> indices(const IndexList& list, std::int64_t count, const char* option, const char* what);

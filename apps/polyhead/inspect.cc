@@ -180,7 +180,7 @@ void show_families(const InspectOptions& o) {
 void inspect(const InspectOptions& o) {
   if (o.families) return show_families(o);
   if (o.path.empty()) throw UsageError("PATH is required: a file of tensors or a model's folder; only --families needs none");
-  if (o.path == "-") throw UsageError("standard input cannot be inspected; give a file (./- is the one called -)");
+  if (o.path == "-") throw UsageError("standard input cannot be inspected; give a file (./- for a file that is named -)");
   const io::TensorFile file = io::open_tensors(o.path);
   Json config = Json::object();
   for (const models::ConfigEntry& entry : models::read_config(o.path)) std::visit([&](const auto& value) { config[entry.name] = value; }, entry.value);

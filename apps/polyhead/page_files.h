@@ -1,4 +1,4 @@
-// The format in which a live page carries the files of a model. The files follow each other, each as
+// The format in which a live page carries the files of a model. The files follow each other. Each file is stored as
 //   size of the name in bytes, size of the file in bytes (32 bits each, low byte first), the name, zeros up to a multiple of 64, the file, zeros up to a multiple of 4.
 // So the tensors of a safetensors file are aligned as in the file, and can be used without a copy.
 #pragma once

@@ -102,7 +102,7 @@ int run_and_report_errors(const std::vector<std::string>& arguments) {
 
 // Removes temporary files, and then ends the program by the signal's default action, so that a shell can tell by which signal it ended.
 void end_by_signal(int signal) {
-  io::remove_temporary_files();  // before the folder, which may hold such files
+  io::remove_temporary_files();  // first, because the folder may hold such files
   remove_temporary_folder();
   std::signal(signal, SIG_DFL);
   std::raise(signal);

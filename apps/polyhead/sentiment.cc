@@ -85,7 +85,7 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
     rows.push_back({"  words and pairs", fixed(answer.score_part, 2), "scores of words, starts of words and pairs, without attention"});
     rows.push_back({"  constant", fixed(constant, 2), ""});
   }
-  // The words that a head reads, in a column of their own, are wrapped.
+  // The words that a head reads are wrapped in a separate column.
   std::vector<std::string> lists;
   for (auto& row : rows) lists.push_back(printable(std::exchange(row.back(), {})));
   const std::vector<std::string> heads_and_parts = aligned(rows, 1);

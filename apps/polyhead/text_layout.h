@@ -23,7 +23,7 @@ std::string clip(std::string_view text, std::size_t width);       // at most `wi
 std::string clip_words(std::string_view text, std::size_t width);  // as clip(), but cut between words if the text has spaces
 std::string pad_right(std::string_view text, std::size_t width);  // at least `width` columns
 std::string pad_left(std::string_view text, std::size_t width);
-std::string trimmed(std::string_view text);  // without spaces at its end
+std::string trimmed(std::string_view text);  // removes the spaces at the end of the text
 inline std::string fit(std::string_view text, std::size_t width) { return pad_right(clip(text, width), width); }
 
 // A table with one line for each row of cells, and two spaces between columns. Cells of column `right` are aligned at their right ends.

@@ -17,7 +17,7 @@ using ProjectionNames = std::map<std::string, std::string>;  // the names of q, 
 struct TraceStep : nn::TraceStep {
   std::string step;     // "scores"
   std::string where;    // the input, module or expression whose value the step shows: "W_q(query)"
-  std::string meaning;  // one sentence, with the sizes of this call
+  std::string meaning;  // what the step does: one sentence, with the sizes of this call
   std::vector<std::pair<std::string, Tensor>> parameters = {};  // the parameters that the step reads, by name: those of a projection ("W_q.weight"), or bias_k or bias_v
   std::vector<SourceStep> source = {};                          // the steps in which the layer's source code computes the value, if there are several
 };

@@ -42,8 +42,8 @@ struct Story {
   void (*tell)(const Story& story, std::uint64_t seed, bool json);
 };
 
-// Projections copy their inputs, so that every number can be followed. A projection to several heads copies the input for each; of every second head, with the
-// opposite sign, so that heads differ.
+// Makes all projections copies of their inputs, so that every number can be followed. If there are several heads, each head gets the whole input; every second
+// head gets it with the opposite sign, so that heads differ.
 void set_copies(nn::MultiHeadAttention* layer) {
   for (nn::Linear* linear : {&layer->q, &layer->k, &layer->v, &layer->output}) {
     if (!linear->weight) continue;

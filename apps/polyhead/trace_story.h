@@ -8,7 +8,7 @@
 
 namespace polyhead::app {
 
-// Prints the story of this name. UsageError, which lists the names, if there is none. seed: for stories of random numbers.
+// Prints the story `name`. UsageError that lists the known names if `name` is not one of them. seed: for stories that draw random numbers.
 void tell_story(const std::string& name, std::uint64_t seed, bool json);
 
 // The stories with one sentence each, for `polyhead trace --list`.

@@ -69,7 +69,7 @@ std::string chart(std::span<const HeadScores> rows, std::size_t width) {
     std::string line(columns, ' ');
     double sum = 0, count = 0;
     for (const double score : row.scores) {
-      if (!std::isfinite(score)) continue;  // a correlation with answers that are all the same
+      if (!std::isfinite(score)) continue;  // NaN: the correlation is not defined, because all answers are equal
       line[column(score)] = 'o';
       sum += score, ++count;
     }

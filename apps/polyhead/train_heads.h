@@ -20,13 +20,13 @@ struct HeadsOptions {
   const std::atomic<bool>* stop = nullptr;
 };
 
-// The scores of the models with a number of heads, one for each seed.
+// The scores of the models that have this number of heads, one for each seed.
 struct HeadScores {
   std::int64_t heads = 0;
   std::vector<double> scores;
 };
 
-// A line for each number of heads with its scores along an axis from the lowest to the highest score of all rows.
+// Returns a chart with one line for each number of heads. The line marks the scores on an axis that runs from the lowest to the highest score of all lines.
 std::string chart(std::span<const HeadScores> rows, std::size_t width);
 
 void train_heads(const HeadsOptions& options);

@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFolder = "learning.snapshots";  // holds a saved model for each step while the run is not complete
-constexpr const char* kRun = "run.json";               // in kFolder: which run the snapshots are of
+constexpr const char* kRun = "run.json";               // a file in kFolder that names the run of the snapshots
 constexpr std::string_view kPartial = ".partial";      // ends the name of a snapshot that is being saved
 
 // The page of one text at one step. Its views point to the answers, which `kept` holds.
@@ -156,7 +156,7 @@ std::optional<std::string> Snapshots::take(std::int64_t step, const training::Ta
   if (std::ranges::find(steps_, step) == steps_.end()) return {};
   try {
     save(step, task);
-  } catch (const std::runtime_error& error) {  // from the library or the file system, such as a full disk
+  } catch (const std::runtime_error& error) {  // an error of the library or of the file system, such as a full disk
     return cat("there is no snapshot of step ", step, ": ", error.what());
   }
   return {};

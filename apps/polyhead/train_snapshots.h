@@ -16,7 +16,7 @@ void check_snapshots(const std::string& task, std::int64_t count);
 
 class Snapshots {
  public:
-  // task, count: accepted by check_snapshots(). texts: if empty, an example text is used. identity: of the run, as in training::RunOptions.
+  // Pass a task and a count that check_snapshots() accepts. If texts is empty, an example text is used. identity names the run, as in training::RunOptions.
   Snapshots(const std::string& task, std::int64_t count, std::vector<std::string> texts, const std::filesystem::path& folder, std::int64_t steps, std::string identity);
 
   // A new run: removes snapshots of an earlier run, and saves the initial model. A resumed run: Error if the snapshots in the folder are not of this run.
@@ -36,7 +36,7 @@ class Snapshots {
 
   std::string task_, identity_;
   std::vector<std::string> texts_;
-  std::filesystem::path folder_, snapshots_;  // of the model; of the saved models, inside folder_
+  std::filesystem::path folder_, snapshots_;  // the model's folder, and in it the folder of the saved models
   std::vector<std::int64_t> steps_;
 };
 

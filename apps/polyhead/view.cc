@@ -56,7 +56,7 @@ void check(ViewOptions& o) {
     throw UsageError(cat("texts are given twice, in '", o.source, "' and with --file '", o.file, "'; give them once"));
   if (o.file.empty()) o.file = o.source;
   if (!o.images.empty()) {
-    if (!o.file.empty() || o.pair || o.texts.size() > 1) throw UsageError("--image goes with one --text at most, which a model with an image encoder and a text encoder (CLIP, SigLIP) compares with each image; for more texts leave out --image, or run the command once for each text");
+    if (!o.file.empty() || o.pair || o.texts.size() > 1) throw UsageError("--image can be combined with one --text only: a model with an image encoder and a text encoder (CLIP, SigLIP) compares this text with each image. For several texts run the command once for each text, or leave out --image");
     if (o.model.empty()) throw UsageError("--image needs MODEL_DIR, a folder of a model of images such as ViT or CLIP");
     if (!o.without.empty() || o.generate > 0 || o.truncate || !o.measured.empty()) throw UsageError("--without, --generate, --truncate and --texts are for texts");
   }
@@ -138,7 +138,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<
   return heads;
 }
 
-// largest: of a norm-weighted map, its largest element; else empty.
+// largest: the largest element of a norm-weighted map; empty for attention weights.
 std::string heading(const InputText& input, const HeadChoice& choice, const std::string& largest, std::size_t width) {
   const std::string what = largest.empty() ? std::string("rows attend to columns, in percent") : cat("rows attend to columns: ", kNormWeighted, ", in percent of the largest, ", largest);
   return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; ", what), width), "\n");
@@ -407,8 +407,8 @@ Subcommand declare_view(Parser& parser) {
   parser.add_option("--text", o->texts, "the text; may be given several times")->type_name("TEXT");
   parser.add_option("--text-pair", [o](const std::string& text) { o->pair = text; }, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
   parser.add_option("--image", o->images, "a PNG or JPEG image, for a model of images (ViT, DeiT, CLIP, SigLIP, timm's ViT): its patches are the tokens; may be given several times")->type_name("PATH");
-  parser.add_option("--file", o->file, "texts to show, one per line, 64 MiB at most: the terminal, the page and the arrays have the maps of each; empty lines are left out; - is standard input")->type_name("PATH");
-  parser.add_option("--texts", o->measured, "texts to measure and not to show, one per line: what each head does over all of them, the mean and the spread of each measure, and the heads that it names. With -o the page opens with a scatter of all heads, measure against measure; without --text and --file it has the maps of the first text. - is standard input")->type_name("PATH");
+  parser.add_option("--file", o->file, "a file of texts to show, one per line, 64 MiB at most; empty lines are left out. The terminal, the page and the arrays have the maps of every text. - is standard input")->type_name("PATH");
+  parser.add_option("--texts", o->measured, "texts to measure but not to show, one per line: the mean and the spread of each measure over all texts for each head, and which heads get a name. With -o the page opens with a scatter of all heads, measure against measure. Without --text and --file the page has the maps of the first text. - is standard input")->type_name("PATH");
   parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads, pooled to blocks where the texts are too long for every pair; - is standard output")
       ->type_name("PATH");
   add_value(parser, "--lang", &o->language, read_language, "en|zh", "language of the page: English or Chinese (default: what the reader's browser prefers)");
@@ -434,7 +434,7 @@ Subcommand declare_view(Parser& parser) {
               if (tokens > kMost) throw UsageError(cat(tokens, " tokens are more than the most, ", kMost));
               return tokens;
             },
-            "N", "let a decoder continue the text, or the decoder of an encoder-decoder write a target for the text, by at most N tokens, each time the likeliest; the map shows what the decoder read for each token");
+            "N", "let the model write at most N tokens, always the likeliest one: a decoder continues the text, an encoder-decoder writes a target for it. The map shows what the decoder read for each token");
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
   parser.add_flag("--live", o->live, "write a page in which readers type their own sentence: it carries the library, compiled to WebAssembly, the two models that are part of polyhead and, with MODEL_DIR, an encoder of BERT's kind as int8, of at most 72 MB");
   parser.add_option("--engine", o->engine, "with --live: the module that `scripts/live-engine` builds, if the program was built without it")->type_name("FILE");

@@ -53,8 +53,8 @@ TEST(TellingHead, OfTwoTextsCountsEveryPairOfWords) {
   Tensor maps = flat_maps(3);
   weight(maps, 0, 2, 1, 0) = 0.2F;
   weight(maps, 0, 1, 1, 1) = 0.9F;
-  weight(maps, 1, 0, 1, 2) = 1;  // at a special token
-  weight(maps, 1, 1, 0, 1) = 1;  // of a special token
+  weight(maps, 1, 0, 1, 2) = 1;  // attention to a special token
+  weight(maps, 1, 1, 0, 1) = 1;  // attention of a special token
   expect_head(telling_head(maps, {true, false, false}, {false, false, true}, false, kLast), 0, 1);
 }
 

@@ -35,7 +35,7 @@ models::SentenceModel open_model(const std::filesystem::path& directory);
 std::unique_ptr<models::AnyTextModel> open_any_model(const std::filesystem::path& directory);
 // model_type of config.json; empty if there is none, or if config.json cannot be read.
 std::string model_type(const std::filesystem::path& directory);
-// Whether `polyhead train` made the model there.
+// Whether the folder holds a model that `polyhead train` made.
 bool is_trained(const std::filesystem::path& directory);
 // Whether the folder holds a text encoder, and neither a decoder nor a model of images. Error for an incomplete folder, as open_any_model().
 bool is_encoder(const std::filesystem::path& directory);

@@ -211,7 +211,7 @@ void write_live_page(const LiveOptions& o) {
   std::string text = o.text.empty() ? kText : o.text;
   std::optional<models::SentenceModel> exact;
   if (o.model.empty()) {
-    (void)models::classify(models::load_text_model(models::default_model("sentiment")), text);  // throws the Error with which the page would open
+    (void)models::classify(models::load_text_model(models::default_model("sentiment")), text);  // throws the Error that the page would show when it opens
   } else {
     exact = open_for_page(o.model);
     text = text_of_page(*exact, o.text);

@@ -83,7 +83,7 @@ double corpus_bleu(std::span<const std::string> hypotheses, std::span<const std:
     std::int64_t closest = -1;
     for (const std::string& reference : references[i]) {
       const auto words = tokenize_13a(reference);
-      const auto far = [&](std::int64_t other) { return std::pair(std::abs(other - size), other); };  // of two equally close lengths, the shorter one
+      const auto far = [&](std::int64_t other) { return std::pair(std::abs(other - size), other); };  // if two lengths are equally close, the shorter one is chosen
       if (closest < 0 || far(std::ssize(words)) < far(closest)) closest = std::ssize(words);
       for (const auto& [ngram, count] : count_ngrams(words)) most[ngram] = std::max(most[ngram], count);
     }

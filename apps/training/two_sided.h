@@ -29,7 +29,8 @@ struct Sides {
   TwoSidedText draw(const ClassifiedTexts& data, std::uint64_t seed, bool any_joint) const;
 };
 
-// `count` texts made from short texts with ratings of at least 1 and at most -1. Empty if there are fewer than two positive or two negative texts.
+// `count` texts, each made from a short text with a rating of at least 1 and one with a rating of at most -1. Empty if there are fewer than two positive or
+// two negative texts.
 std::vector<TwoSidedText> two_sided_texts(const models::TextModel& model, const ClassifiedTexts& data, std::int64_t count, std::uint64_t seed);
 
 struct Halves {

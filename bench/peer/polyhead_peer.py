@@ -89,7 +89,7 @@ def _layer(case: Case, a: dict[str, np.ndarray]) -> Work:
     for parameter, source in weights.items():
         layer.parameters[parameter][...] = a[source]
     if not case.backward:
-        layer = layer.frozen()  # make the parameters constants, because they are constants of the graph in the peers that use graphs
+        layer = layer.frozen()  # constant parameters, because peers that build a graph make them constants of the graph
     options = {"bias": a["bias"], "attend_keys": np.ascontiguousarray(a["attend_keys"][:, 0, 0])} if gated else {}
     out = np.empty(case.output_shape, np.float32)
     x, d_out = a["x"], a.get("d_out")

@@ -1,4 +1,4 @@
-"""The score rules of the table: each as a score_mod of FlexAttention's signature, which torch and NumPy compute alike, and as the options of polyhead that say the same."""
+"""The score rules of the table, as functions with the signature of FlexAttention's score_mod. The functions work with torch and with NumPy."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Function = Callable[..., Any]
 @dataclasses.dataclass(frozen=True)
 class Rule:
     make: Callable[[Any, dict[str, Any]], Function]  # (numpy or torch, arrays) -> score_mod(score, b, h, q, k)
-    arrays: Callable[[Case, np.random.Generator], dict[str, np.ndarray]] = lambda case, rng: {}  # that it captures
-    gradients: tuple[str, ...] = ()  # of them
+    arrays: Callable[[Case, np.random.Generator], dict[str, np.ndarray]] = lambda case, rng: {}  # that the function captures
+    gradients: tuple[str, ...] = ()  # the captured arrays whose gradients are computed
 
 
 def _normal(*shape: int) -> Callable[[np.random.Generator], np.ndarray]:

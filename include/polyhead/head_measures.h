@@ -51,8 +51,8 @@ class MeasuredTexts {
  public:
   struct Value {
     std::int64_t count = 0;  // texts in which the measure is defined
-    std::int64_t held = 0;   // texts in which it is at least HeadMeasure::named_from
-    double mean = 0;         // over these texts
+    std::int64_t held = 0;   // texts in which the measure is at least HeadMeasure::named_from
+    double mean = 0;         // over the `count` texts
     double squares = 0;      // sum of squared differences from the mean (Welford 1962)
 
     double spread() const;  // sample standard deviation; NaN for fewer than two texts
@@ -69,7 +69,7 @@ class MeasuredTexts {
 
   // measure: place in head_measures().
   const Value& value(std::int64_t layer, std::int64_t head, std::size_t measure) const;
-  // Whether the measure names the head: it is at least HeadMeasure::named_from in 9 of 10 of at least 5 texts.
+  // Whether the measure names the head: at least 5 texts have the measure, and in 9 of 10 of them it is at least HeadMeasure::named_from.
   bool names(std::int64_t layer, std::int64_t head, std::size_t measure) const;
 
  private:

@@ -21,8 +21,8 @@ inline constexpr int kScoreOps = static_cast<int>(ScoreOp::round) + 1;
 
 struct ScoreOpInfo {
   const char* name;
-  int operands;          // number of the registers a, b, c, d that the operation reads; load (-1): as many as its table has dimensions
-  bool in_runs = false;  // whether runs contain it: its result has the same bits wherever it is computed, because it rounds at most once
+  int operands;          // how many of the registers a, b, c, d the operation reads; -1 for load, which reads one per dimension of its table
+  bool in_runs = false;  // true: runs may contain the operation. It rounds at most once, so every implementation gives the same bits
 };
 inline constexpr ScoreOpInfo kScoreOpInfo[] = {
     {"constant", 0}, {"score", 0}, {"batch", 0}, {"head", 0}, {"query", 0}, {"key", 0},

@@ -50,7 +50,7 @@ class ScoreProgram {
  public:
   explicit ScoreProgram(ScoreProgramCode code);
   ScoreRule rule() const;
-  // The texts of the program's runs for scores in float64 or float32. interpreted_runs: only of those without a function.
+  // Return the texts of the program's runs for scores in float64 or float32; interpreted_runs() only those of runs that have no function.
   std::vector<std::string> runs(bool float64) const;
   std::vector<std::string> interpreted_runs(bool float64) const;
 

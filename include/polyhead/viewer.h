@@ -143,9 +143,9 @@ inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // 
 // texts fit. Error if even pooled maps do not fit.
 std::vector<std::int64_t> pooled_sides(std::span<const std::int64_t> tokens, std::int64_t heads, std::int64_t most_numbers = kMaxAttentionWeights);
 
-// Returns the page as HTML text in UTF-8. Error if tokens and attentions have different sizes, if an attention weight or gate is below 0 or above 1
-// by more than 1e-3, if all texts together have more than kMaxAttentionWeights, or if an attention weight differs by more than 5e-3 from the attention
-// weight computed from q, k, bias and mask. NaN is shown as NaN.
+// Returns the page as HTML text in UTF-8. Error if tokens and attentions have different sizes; if an attention weight or gate is below 0 or above 1 by more
+// than 1e-3; if all texts together have more than kMaxAttentionWeights; or if an attention weight differs by more than 5e-3 from the one computed from q, k,
+// bias and mask. NaN is shown as NaN.
 std::string render(const Page& page);
 
 // A model of the user, which a live page contains in addition to its built-in models. The page opens with this model.

@@ -116,7 +116,7 @@ ByName run_text_encoder(const HeldTextEncoder& held, nb::handle ids_given, nb::h
     const auto known = std::ranges::find(all, name, [](const auto& row) { return std::get<0>(row); });
     if (known == std::end(all)) throw nb::value_error(text("outputs has '", name, "'; hidden, all_hidden, attentions, q, k, v and value_norms are known").c_str());
     TensorView& view = *std::get<1>(*known);
-    const bool is_hidden = name.ends_with("hidden");  // these outputs are written in the model's dtype
+    const bool is_hidden = name.ends_with("hidden");  // hidden states are written in the model's dtype
     if (!view) view = results.emplace_back(name, Tensor::uninitialised(is_hidden ? config.dtype : dtype, std::get<2>(*known))).second.view();
   }
   const ValuesForNorms values(norms, dtype, heads, &output.v);

@@ -233,7 +233,7 @@ nb::object run(nb::handle q, nb::handle k, nb::handle v, nb::handle given, bool 
   return result({parts[0], parts[1], outputs == 3 ? nb::object(parts[2]) : nb::none()});
 }
 
-// The function `attention` for _eager.py.
+// Computes attention, and records the pass for autograd if a gradient is needed. Returns None if the torch operator must compute the call.
 nb::object attention(nb::handle q, nb::handle k, nb::handle v, nb::handle options, bool lse, bool attention_weights, nb::handle out) {
   return run(q, k, v, options, lse, attention_weights, out, [](const TensorCall&) { return true; });
 }

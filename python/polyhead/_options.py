@@ -157,7 +157,7 @@ def annotations_of(kind: type) -> dict[str, str]:
 
 _signatures: dict[str, inspect.Signature] = {}
 _MASK = "'attend' (booleans, True: may attend), 'block' (True: may not) or 'bias' (numbers, added to the scores)"
-_OTHER_NAMES = {  # names in torch and transformers that resemble an option of polyhead with another meaning -> the option that they correspond to
+_OTHER_NAMES = {  # names of masks in torch and transformers -> the options of polyhead to use instead. Some of these masks mean the opposite with True
     "attn_mask": _MASK,
     "attention_mask": _MASK,
     "mask": _MASK,

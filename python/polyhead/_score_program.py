@@ -22,7 +22,7 @@ class Trace:
         self.instructions: list[Instruction] = []
         self.tables: list[Any] = []  # the captured arrays
         self.integers: set[int] = set()  # the integers that the function names
-        self.partials: dict[int, tuple[tuple[int, int], ...]] = {}  # register -> ((operand, derivative by the operand), ...), where the derivatives are not those of the register's operation
+        self.partials: dict[int, tuple[tuple[int, int], ...]] = {}  # register -> ((operand, derivative by the operand), ...), for registers whose derivatives differ from those of their operation
         self._known: dict[tuple[Any, ...], int] = {}
 
     def copy(self) -> Trace:
@@ -166,7 +166,7 @@ class Number:
         return self.of("select", a, b)
 
     def with_derivatives(self, *pairs: tuple[Number, Number | float]) -> Number:
-        """The same number, whose derivatives are given: (operand, derivative)."""
+        """A copy of the number with the given derivatives, which are pairs (operand, derivative)."""
         partials = [(x.register, d.register if isinstance(d, Number) else self.trace.constant(d)) for x, d in pairs]
         return Number(self.trace, self.trace.with_partials(self.register, partials))
 

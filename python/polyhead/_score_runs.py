@@ -32,7 +32,8 @@ class ScoreCompiler(NamedTuple):
     seconds: float
 
 
-# The lock is held while llvmlite works. A fork waits for it, because the child would have llvmlite's own lock as it was, held by a thread that the child has not.
+# The lock is held while llvmlite works, and a fork waits for it. Otherwise llvmlite's own lock could be locked in the child for ever, because the thread that holds it
+# does not exist there.
 _lock = threading.RLock()  # a signal handler may fork in the thread that compiles
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
@@ -130,7 +131,7 @@ def compile_runs(texts: Sequence[str]) -> bool:
 
 
 def _missing(texts: Sequence[str]) -> list[str]:
-    """The texts without a function, as many of them as the library has places for."""
+    """The texts that have no function yet, but at most as many as the library can still take functions."""
     return [text for text in dict.fromkeys(texts) if text not in _provided][: _core.most_score_run_functions - len(_provided)]
 
 
@@ -166,7 +167,7 @@ class _Writer:
         return f"%t{len(self.lines) - 1}"
 
     def number(self, value: float) -> str:
-        bits = ctypes.c_uint64.from_buffer(ctypes.c_double(value)).value  # also the text of a float, if the double is a float
+        bits = ctypes.c_uint64.from_buffer(ctypes.c_double(value)).value  # LLVM writes a float as the bits of the double with the same value
         return f"<{', '.join([f'{self.element} 0x{bits:016X}'] * self.lanes)}>"
 
     def binary(self, op: str, a: str, b: str) -> str:
@@ -222,7 +223,7 @@ def _function(name: str, text: str) -> str:
     head, *rows, outputs = text.split(";")
     kind, inputs = head.split()
     before, body = _Writer(kind == "float64"), _Writer(kind == "float64")
-    body.lines = before.lines  # one list numbers the values of both
+    body.lines = before.lines  # both writers number their values in one list
 
     def pointer(table: str, i: int) -> str:
         return before.add(f"load ptr, ptr {before.add(f'getelementptr ptr, ptr %{table}, i64 {i}')}")

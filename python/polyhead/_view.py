@@ -151,7 +151,7 @@ def view(
 
 
 def _computed(arguments: MapArguments, size: PageSize) -> MapArguments:
-    """The arguments with attention weights as source, computed from q and k."""
+    """The arguments, with attention weights that are computed from q and k as `source`."""
     computation = arguments.computation
     if computation.q is None or computation.k is None:
         raise TypeError("source is None; it must be the folder of a model, attention weights, or an output of transformers; or q and k must be given in computation")

@@ -56,7 +56,7 @@ class Computation(NamedTuple):
         progress: without source: as in `maps`.
         value_norms: ``[layers, heads, S]``, for a batch ``[layers, B, heads, S]``, as `value_norms` computes them from v and the output projection: the page then
             has a switch to norm-weighted maps, each attention weight times the norm of its key (Kobayashi et al. 2020). Not together with gate: the gate of a query
-            multiplies the values too, so that a key has no one norm.
+            multiplies the values too, so that a key has no single norm.
 
     Raises:
         ValueError, TypeError: raised by the call of `view`, for fields that do not fit.
@@ -163,7 +163,8 @@ def check_weighting(weighting: object) -> None:
 
 
 def check_texts(texts: object, is_model: bool, has_text: bool, has_image: bool, call: ModelCall) -> None:
-    """Raises ValueError or TypeError for `view`'s texts, over which heads are measured, if they are no list of str or if something else that is given excludes them."""
+    """Checks the argument `texts` of `view`, over which heads are measured. Raises TypeError or ValueError if it is no list of str, or if another given argument
+    excludes it."""
     if texts is None:
         return
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Sequence):
@@ -195,7 +196,7 @@ def check_measure(measure: object, without: object, is_model: bool) -> None:
     if measure is None:
         return
     if without is None:
-        raise ValueError("without_measure names the numbers in without, which are not given")
+        raise ValueError("without_measure is given, but without, whose numbers it names, is not")
     if is_model:
         raise ValueError("without_measure: for attention weights; for a model, the numbers of without are always 1 - cosine")
     if not isinstance(measure, (tuple, list)) or len(measure) != 2:

@@ -191,7 +191,7 @@ def is_list(value: Any) -> bool:
 
 
 def of_text(value: Any, name: str, text: int, count: int | None) -> Any:
-    """The entry of an argument for one text of a batch."""
+    """The entry for text number `text` of an argument that has one entry for each of `count` texts. If count is None, the argument itself."""
     value = plain(value)
     if value is None or count is None or isinstance(value, frozenset):
         return value
@@ -235,7 +235,7 @@ def both(value: Any, name: str, two: bool) -> tuple[Any, Any]:
     if value is None or isinstance(value, frozenset) or not two:
         return value, value
     if not is_list(value) or len(value) != 2 or not all(part is None or is_list(plain(part)) for part in value):
-        raise ValueError(f"{name} must be a pair here, for the tokens and for the keys, which are other words")
+        raise ValueError(f"{name} must be a pair here, one part for the tokens and one for the keys, because the keys are other words")
     return value[0], value[1]
 
 

@@ -116,12 +116,12 @@ def _replace_multi_head(node: Any, make: Any) -> str | None:
             return f"it has the input {name}"
     if not (inputs.get("key") and inputs.get("value")):
         return "its keys and values are packed into the query or the key"
-    unknown = sorted(attributes.keys() - {"num_heads", "scale", "unidirectional", "mask_filter_value"})  # mask_filter_value serves the padding mask and unidirectional
+    unknown = sorted(attributes.keys() - {"num_heads", "scale", "unidirectional", "mask_filter_value"})  # mask_filter_value is the score of keys that the padding mask or unidirectional masks
     if unknown:
         return f"it has the attribute {unknown[0]}"
     for name, attribute in attributes.items():
         if attribute.ref_attr_name:
-            return f"its {name} is an attribute of the function"  # its number is known only where the function is called
+            return f"its {name} is an attribute of the function"  # the value is known only where the function is called
     if "num_heads" not in attributes:
         return "it has no num_heads"
     if "unidirectional" in attributes and attributes["unidirectional"].i:

@@ -50,7 +50,7 @@ void internal::check_interrupt() {
 InterruptWatch* internal::current_watch() { return watch_of_thread; }
 
 WatchedTask::WatchedTask(InterruptWatch* watch) : outer_(watch_of_thread), outer_asks_(thread_asks) {
-  if (watch == outer_) return;  // same watch as before: the thread that made the watch keeps calling wanted()
+  if (watch == outer_) return;  // the watch does not change, so the thread that made it keeps calling wanted()
   watch_of_thread = watch, thread_asks = false;
 }
 

@@ -95,7 +95,7 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
   InterruptWatch* const watch = current_watch();
   const auto each = [&](std::int64_t piece) {
     const QuietArithmetic quiet;
-    const WatchedTask watched(watch);  // set even a null watch: the thread may have a watch of its own, which must not end another caller's operation
+    const WatchedTask watched(watch);  // replace the thread's own watch, even by null: it must not end an operation of another caller
     if (watch != nullptr) check_interrupt();
     task(piece);
   };

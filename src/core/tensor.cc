@@ -13,7 +13,7 @@
 namespace polyhead {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // one cache line, one AVX-512 register
+constexpr std::size_t kAlignment = 64;  // bytes of a cache line, and of an AVX-512 register
 
 // Memory blocks below this size come from the ordinary operator new and are aligned here: the aligned operator new takes three times as long. The size is 0
 // with AddressSanitizer: bytes added for the alignment would hide accesses past the end.

@@ -22,7 +22,8 @@ POLYHEAD_INLINE Vector<T> divide(Vector<T> x, T divisor, [[maybe_unused]] T reci
     const Vector<T> guess = x * reciprocal, rest = x - guess * divisor;
     return rest == rest ? guess + rest * reciprocal : guess;  // rest is NaN if x is infinite; then `guess` is the result
   } else {
-    return x / divisor + T{0};  // + 0 turns -0 into 0, as the code with a fused multiply-add does: the sign of a 0 could depend on how many zeros were added
+    // + 0 turns -0 into 0, as the fused code above does. A sum x of zeros may be 0 or -0, depending on the number of zeros.
+    return x / divisor + T{0};
   }
 }
 

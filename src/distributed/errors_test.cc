@@ -68,8 +68,7 @@ TEST(DistributedErrors, ARankThatDiesInTheMiddleIsNamedByAllOthers) {
   for (const int messages : {0, 1, 2, 4, 6, 7, 9}) {  // number of messages that rank 1 sends before it dies: 3 + 3 for the two agreements, then keys and values for 3 ranks
     const auto errors = run_ranks(4, [&](Communicator& communicator) {
       Call call;
-      call.distributed = {.plan = distributed::Plan{1, 4}, .timeout = std::chrono::milliseconds(1000)};  // this long, because a busy machine may stop a thread for
-                                                                                                         // some time
+      call.distributed = {.plan = distributed::Plan{1, 4}, .timeout = std::chrono::milliseconds(1000)};  // long, because a busy machine may pause a thread
       FallsSilent dies(communicator, messages, true);
       call.run(communicator.rank() == 1 ? static_cast<Communicator&>(dies) : communicator);
     });
@@ -87,7 +86,7 @@ TEST(DistributedErrors, WhyARankLeftTheCallIsToldToTheOthers) {
   const auto errors = run_ranks(3, [&](Communicator& communicator) {
     Call call;
     call.distributed = {.plan = distributed::Plan{1, 3}, .timeout = std::chrono::seconds(20)};
-    FallsSilent breaks(communicator, 5);  // its abort messages are sent
+    FallsSilent breaks(communicator, 5);  // still sends abort messages
     call.run(communicator.rank() == 1 ? static_cast<Communicator&>(breaks) : communicator);
   });
   EXPECT_EQ(errors[1], "killed");
@@ -176,8 +175,7 @@ TEST(DistributedErrors, ARankThatComputesForLongIsWaitedFor) {
       const Shape rows{1, plan.ring_ranks == 2 ? (busy ? kLength : 0) : kLength / 2, kWidth}, of_keys{1, kLength / 2, kWidth};
       Tensor q(DType::f64, rows), k(DType::f64, of_keys), out(DType::f64, rows), lse(DType::f64, rows.first(2)), d_k(DType::f64, of_keys);
       LimitedThreads one(1);
-      const DistributedOptions options{.plan = plan, .timeout = std::chrono::milliseconds(200)};  // this long, because a busy machine may stop a thread for some
-                                                                                                  // time
+      const DistributedOptions options{.plan = plan, .timeout = std::chrono::milliseconds(200)};  // long, because a busy machine may pause a thread
       distributed::sdpa_forward(communicator, {.q = q, .k = k, .v = k, .out = out, .lse = lse}, {.executor = &one}, options);
       distributed::sdpa_backward(communicator, {.q = q, .k = k, .v = k, .out = out, .lse = lse, .d_out = q, .d_q = {}, .d_k = d_k, .d_v = {}}, {.executor = &one}, options);
     });

@@ -292,7 +292,7 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
     second.same_hash(name, own_rows ? 0 : hash_of(view));
     return PairTensor{in_full_rank(view, rank), own_rows};
   };
-  // It matters only for a gradient whether ranks share a single row. Without a gradient the row is taken for the rank's own, which gives the same result.
+  // Whether a single row is shared by the ranks or is the rank's own matters only for its gradient. Without a gradient it is treated as the rank's own row.
   const auto rows = [&](const char* fact, const char* name, const ConstTensorView& view, bool has_gradient = false, bool gradient = false) {
     return pair_tensor(name, view, has_own_rows(operation, name, statement.of_ranks(fact), query_counts, has_gradient ? distributed.one_row : std::nullopt, gradient));
   };

@@ -69,7 +69,7 @@ class Literal {
     const char quote = at_ < text_.size() && text_[at_] == '"' ? '"' : '\'';
     expect(quote);
     const std::size_t end = text_.find_first_of(quote == '"' ? "\"\\" : "'\\", at_);
-    if (end == std::string_view::npos || text_[end] == '\\') bad("has a string at byte ", at_, " that does not end, or with an escape");
+    if (end == std::string_view::npos || text_[end] == '\\') bad("has a string at byte ", at_, " that does not end or has an escape");
     const std::string_view result = text_.substr(at_, end - at_);
     at_ = end + 1;
     return result;

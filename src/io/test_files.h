@@ -18,7 +18,7 @@
 
 namespace polyhead::io {
 
-// Returns a string literal that has zero bytes inside as a string.
+// Returns a string literal as a string, including zero bytes inside it.
 template <std::size_t Size>
 std::string bytes(const char (&text)[Size]) {
   return {text, Size - 1};

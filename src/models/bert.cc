@@ -45,7 +45,7 @@ BertEncoder::BertEncoder(const BertConfig& given, nn::Seed seed) : config(given)
   require(config.shared_layers.empty() || std::ssize(config.shared_layers) == config.layers, kName, ": shared_layers has ", config.shared_layers.size(), " indices for ", config.layers, " layers");
   std::int64_t own_layers = config.shared_layers.empty() ? config.layers : 0;
   for (const std::int64_t index : config.shared_layers) {
-    require(index >= 0 && index <= own_layers, kName, ": shared_layers has ", index, " after the indices below ", own_layers, "; the next new index must be one above them");
+    require(index >= 0 && index <= own_layers, kName, ": shared_layers has the index ", index, "; it must lie in [0,", own_layers, "], because indices are numbered in the order in which they first occur");
     own_layers = std::max(own_layers, index + 1);
   }
   const std::int64_t embedding_width = config.embedding_width != 0 ? config.embedding_width : config.width;

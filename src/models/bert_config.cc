@@ -153,7 +153,7 @@ BertConfig Reader::read() {
     file_.fail_at(keys.heads, cat("is ", config.heads, "; it must divide ", keys.width, " = ", config.width));
   config.norm_position = family_.norm_position;
   if (!keys.embedding_width.empty()) config.embedding_width = file_.size(keys.embedding_width, family_.embedding_width);
-  if (config.embedding_width == config.width && !family_.grouped_layers) config.embedding_width = 0;  // ELECTRA has a projection only between two different widths
+  if (config.embedding_width == config.width && !family_.grouped_layers) config.embedding_width = 0;  // ELECTRA projects the embeddings only if their width is not that of the layers
   read_positions(config);
   if (!family_.tensors.relative_bias.empty()) {
     // transformers uses 32 buckets whatever the key says.

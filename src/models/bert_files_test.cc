@@ -77,7 +77,7 @@ TEST(QuantizeBert, RowsAreNearAndTheRestIsTheSame) {
       EXPECT_TRUE(test::same_bits(other, tensor)) << name;
       return;
     }
-    // A row is the last dimension, although it has less than the 16 values that share a scale elsewhere: these tensors have only one dimension before it.
+    // Each row has a scale, although it has fewer than 16 values: rows of tensors with more dimensions are joined until at least 16 values share a scale.
     const std::int64_t width = tensor.extent(-1);
     for (std::int64_t row = 0; row < tensor.numel() / width; ++row) {
       const float* const x = tensor.data<float>() + row * width;

@@ -129,7 +129,7 @@ void read_frequencies(const BertCheckpoint& file, BertConfig& config) {
     if (!(frequency > 0) || !std::isfinite(frequency)) fail(ErrorCode::format, file.file_name(), ": '", file.prefix(), name, "' has the value ", frequency, "; frequencies must be above 0 and finite");
     rotary.factors.push_back(exact.frequencies()[static_cast<std::size_t>(i)] / frequency);
   }
-  rotary.scaling = nn::RotaryScaling::longrope;  // this rule divides the frequencies by `factors`
+  rotary.scaling = nn::RotaryScaling::longrope;  // longrope divides the frequencies by `factors`
   rotary.attention_factor = 1;
 }
 

@@ -109,7 +109,7 @@ TEST(EncoderFamilies, SharedLayersAreHeldOnce) {
   EXPECT_EQ(encoder.layers.size(), 2u);
   EXPECT_THAT((std::vector{encoder.parameters_of(0), encoder.parameters_of(1), encoder.parameters_of(2)}), ElementsAre(0u, 0u, 1u));
   config.shared_layers = {1, 0, 0};
-  EXPECT_ERROR(BertEncoder(config, 11), invalid_argument, HasSubstr("shared_layers has 1 after the indices below 0"));
+  EXPECT_ERROR(BertEncoder(config, 11), invalid_argument, HasSubstr("shared_layers has the index 1; it must lie in [0,0]"));
   config.shared_layers = {0};
   EXPECT_ERROR(BertEncoder(config, 11), invalid_argument, HasSubstr("shared_layers has 1 indices for 3 layers"));
 }

@@ -16,7 +16,7 @@ constexpr int kDigits = 32 - 8 - 2;  // binary digits of a weight; leaves 2 bits
 double sinc(double x) { return x == 0 ? 1 : std::sin(x * std::numbers::pi) / (x * std::numbers::pi); }
 
 struct Filter {
-  double support;  // the filter is 0 beyond
+  double support;  // the filter is 0 beyond this distance
   double (*value)(double x);
 };
 

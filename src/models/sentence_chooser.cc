@@ -51,8 +51,8 @@ std::vector<std::string> words_of(std::string_view sentence) {
   return words;
 }
 
-// Returns the beginnings of a sentence's words of 5 bytes or more; words like "the" and "with" are shorter. These beginnings measure the overlap with other
-// sentences.
+// Returns the first 6 bytes of each word of a sentence. Words of less than 5 bytes, such as "the" and "with", are left out. These beginnings measure how much
+// two sentences overlap.
 std::set<std::string> stems_of(const std::vector<std::string>& words) {
   std::set<std::string> stems;
   for (const std::string& word : words)

@@ -26,7 +26,7 @@ struct Source {
     return nn::LayerNorm(std::move(weight), file.take(name + ".bias", {layer.width}), layer.epsilon);
   }
 
-  // Takes a norm; absent if the family has no name for it.
+  // Takes a norm's tensors from the file. The norm is absent if the family has no name for it.
   nn::Norm norm_if_any(const std::string& before, std::string_view name) { return name.empty() ? nn::Norm() : norm(cat(before, name)); }
 
   template <class Layer>

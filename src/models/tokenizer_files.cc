@@ -143,7 +143,7 @@ void mark_special(std::vector<AddedToken>& tokens, const std::string& name, cons
     tokens.push_back({.content = name, .id = *id, .special = true});
 }
 
-// Refuses a file that names a special token which `tokens` lacks, or which lacks there a flag that the file gives it.
+// Refuses a file that names a special token if `tokens` does not have the token, or has it without a flag that the file gives it.
 void require_special_tokens(const std::filesystem::path& directory, const char* name, const std::vector<AddedToken>& tokens) {
   if (!has(directory, name)) return;
   const JsonFile file(directory / name);

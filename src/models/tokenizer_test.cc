@@ -176,9 +176,9 @@ TEST(Tokenizer, TruncationShortensTheLongerTextFirst) {
     EXPECT_EQ(static_cast<std::int64_t>(tokens.ids.size()), max);
     return std::count(tokens.segments.begin(), tokens.segments.end(), 1) - 1;
   };
-  EXPECT_EQ(kept("a a a a a a", "a a", 8), 2);  // of 5 tokens, the texts keep 3 and 2
+  EXPECT_EQ(kept("a a a a a a", "a a", 8), 2);  // there is room for 5 tokens: the texts keep 3 and 2
   EXPECT_EQ(kept("a a", "a a a a a a", 8), 3);
-  EXPECT_EQ(kept("a a a a", "a a a a", 8), 3);  // of 5 tokens, the first of two equally long texts keeps 2 and the second 3
+  EXPECT_EQ(kept("a a a a", "a a a a", 8), 3);  // there is room for 5 tokens: if both texts are equally long, the first keeps 2 and the second 3
   EXPECT_EQ(kept("a a a a a", "a a a a", 8), 2);
   EXPECT_EQ(kept("a", "a", 3), 0);
   const TokenizedText one = tokenizer().encode("a a a", {.max_length = 3, .when_too_long = WhenTooLong::longest_first});

@@ -90,7 +90,7 @@ std::pair<std::int64_t, std::int64_t> read_sides(ConfigFile& file, std::string_v
   std::int64_t side[2] = {};
   for (std::size_t i = 0; i < 2; ++i) {
     const auto* number = list->size() == 2 ? (*list)[i].as<std::uint64_t>() : nullptr;
-    if (number == nullptr || *number < 1 || *number > kMostPixels) file.fail_at(key, cat("is no number and no list of two, height and width, in [1, ", kMostPixels, "]"));
+    if (number == nullptr || *number < 1 || *number > kMostPixels) file.fail_at(key, cat("is neither a number nor a list of two numbers (height and width) in [1,", kMostPixels, "]"));
     side[i] = static_cast<std::int64_t>(*number);
   }
   return {side[0], side[1]};

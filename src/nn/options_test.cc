@@ -27,7 +27,7 @@ POLYHEAD_TAKES(d_gradients);
 POLYHEAD_TAKES(causal);
 POLYHEAD_TAKES(scale);
 
-// Checks that Options{.member = value} does not compile for values of types that first members of the structs have.
+// Checks that Options{.member = value} does not compile if the value is a number, a bool, a Causal or a tensor.
 #define POLYHEAD_REFUSES_VALUES(Options, member)                                                                                             \
   static_assert(!takes_##member<Options, double> && !takes_##member<Options, int> && !takes_##member<Options, bool>);                        \
   static_assert(!takes_##member<Options, std::int64_t> && !takes_##member<Options, std::optional<std::int64_t>>);                            \

@@ -50,7 +50,7 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
       case ArgumentExtent::pairs:
       case ArgumentExtent::query_blocks: return cut(view, 3);
       case ArgumentExtent::rows:
-        if (view.rank() != 1) cut(view, 2);  // one dimension is [N]
+        if (view.rank() != 1) cut(view, 2);  // a view of one dimension is [N], the same for all sequences
         return;
       case ArgumentExtent::keys: return cut(view, 1);
       case ArgumentExtent::sequences: view = chunks_.of(view, lead_, chunk); return;

@@ -135,7 +135,7 @@ TEST(ThreadStack, CallsOfAThreadWithASmallStack) {
       }
     }
   };
-  // The promise is made for optimised kernels. With quick(), kernels that the machine does not choose are not.
+  // The promise is made for optimised kernels. A quick run does not optimise kernels that the machine does not choose, so it measures only the chosen set.
   test::quick() ? measure() : test::for_each_instruction_set(measure);
   EXPECT_LE(of_attention.most(), kOfAttention);
   EXPECT_LE(of_layers.most(), kOfLayers);

@@ -88,7 +88,7 @@ void value_norms(std::span<const MultiHeadAttention* const> layers, ConstTensorV
   require(v && out && v.rank() >= 4 && out.rank() >= 3 && v.extent(0) == std::ssize(layers) && out.extent(0) == std::ssize(layers), kNorms, ": v is ", v.shape(), " and out ", out.shape(), " for ", layers.size(),
           " layers; they must be [L,*,K,S,V] and [L,*,N,S]");
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    require(layers[i]->config.gate == Gate::none, kNorms, ": layer ", i, " has a gate, which multiplies each query's values by other numbers, so that a key has no one norm; use layers without a gate");
+    require(layers[i]->config.gate == Gate::none, kNorms, ": layer ", i, " has a gate, which multiplies the values differently for each query, so that a key has no single norm; use layers without a gate");
     const auto at = static_cast<std::int64_t>(i);
     value_norms(v.select(0, at), layers[i]->output, out.select(0, at), options);
   }

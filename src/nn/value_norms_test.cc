@@ -72,8 +72,7 @@ TEST(ValueNorms, AreTheFormulaForEveryDtypeHeadsAndStrides) {
   }
 }
 
-// A layer's output is its bias and the sum over heads and keys of p f: so |p f| for a single head and key, with all other weights masked, is the norm of the output
-// without its bias.
+// The output of a layer is its bias plus the sum of p f over heads and keys, where the norm of f is the value norm.
 TEST(ValueNorms, AreThoseOfWhatALayerAddsForAKey) {
   for (const std::int64_t kv_heads : {4, 2}) {
     const MultiHeadAttention layer({.query_width = 12, .heads = 4, .kv_heads = kv_heads, .head_width = 3, .bias = true, .dtype = DType::f64, .seed = 5});
@@ -101,7 +100,7 @@ TEST(ValueNorms, AreThoseOfWhatALayerAddsForAKey) {
           }
           EXPECT_NEAR(weighted[(n * 6 + t) * 6 + s], std::sqrt(square), 1e-14);
         }
-      for (std::size_t e = 0; e < 12; ++e) EXPECT_NEAR(sum[e], wanted[t * 12 + e], 1e-13);  // so the f above are what the layer adds
+      for (std::size_t e = 0; e < 12; ++e) EXPECT_NEAR(sum[e], wanted[t * 12 + e], 1e-13);  // the sum of p f is the layer's output, so f is right
     }
   }
 }

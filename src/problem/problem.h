@@ -233,7 +233,7 @@ std::int64_t head_offset(const BasicTensorView<Void>& view, std::int64_t b, std:
     offset += b % view.shape()[axis] * view.strides()[axis];
     b /= view.shape()[axis];
   }
-  return lead > 0 ? offset + b * view.strides()[0] : offset;  // no division for the outermost axis
+  return lead > 0 ? offset + b * view.strides()[0] : offset;  // the outermost axis needs no division
 }
 
 template <class T, class Void>

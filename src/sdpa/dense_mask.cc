@@ -11,7 +11,7 @@ Tensor dense_mask(const char* operation, const Mask& mask, const Shape& lead, st
   Shape q_shape = lead, k_shape = lead;
   for (const std::int64_t extent : {per_head ? heads : 1, queries, std::int64_t{0}}) q_shape.push_back(extent);
   for (const std::int64_t extent : {per_head ? heads : 1, keys, std::int64_t{0}}) k_shape.push_back(extent);
-  const Tensor q(DType::f32, q_shape), k(DType::f32, k_shape);  // no elements: normal_form() reads only the shapes
+  const Tensor q(DType::f32, q_shape), k(DType::f32, k_shape);  // tensors without elements, because normal_form() reads only the shapes
   ProblemMemory memory;
   const MapsProblem p = normal_form(MapsInput{.q = q, .k = k}, SdpaOptions{.mask = mask}, MapValue::score, operation, memory);
 

@@ -330,7 +330,7 @@ bool provide_score_run(std::string_view text, ScoreRunFunction function) {
   require(function != nullptr, "provide_score_run: function is nullptr; it must compute the run");
   std::unique_ptr<ProvidedRun> node(new ProvidedRun{.text = std::string(text), .function = function, .next = provided_runs.load(std::memory_order_acquire), .number = 0});
   do {
-    if (provided_function(text) != nullptr) return false;  // in the loop: another thread may have added the text
+    if (provided_function(text) != nullptr) return false;  // checked in each attempt, because another thread may have added the text
     node->number = node->next == nullptr ? 1 : node->next->number + 1;
     if (node->number > kMostScoreRunFunctions) return false;
   } while (!provided_runs.compare_exchange_weak(node->next, node.get(), std::memory_order_acq_rel));

@@ -152,7 +152,7 @@ TEST(ScorePrograms, RunsCallTheProvidedFunction) {
   });
 }
 
-// Threads that provide the same text at once: one of them provides it.
+// If several threads provide a function for the same text at once, exactly one of them succeeds.
 TEST(ScorePrograms, OneThreadProvidesAText) {
   static int repetitions = 0;
   ++repetitions;
@@ -181,7 +181,7 @@ TEST(ScorePrograms, NoFunctionIsRefused) {
   }
 }
 
-// Registers of distances: rows of a tile read the same numbers, each from another place.
+// In a register of distances, the rows of a tile share the numbers, and each row begins at another number.
 TEST(ScorePrograms, DistancesAreThoseOfEachRow) {
   for (const bool reversed : {false, true}) {
     const ScoreProgram program({.instructions = {op(ScoreOp::score), op(ScoreOp::query), op(ScoreOp::key), reversed ? op(ScoreOp::subtract, 1, 2) : op(ScoreOp::subtract, 2, 1), number(0.25), op(ScoreOp::multiply, 3, 4),

@@ -273,8 +273,8 @@ TEST(ScoreRules, MaskedPairsHaveNoEffect) {
   }
 }
 
-// A rule that keeps the promises which its two flags make, and no others: score / 2, whose derivative needs no score. Its sum is that of d_score, to which a rule
-// with reads_before adds 0 times the old score. Masked scores and everything that nothing has written are NaN.
+// The rule score / 2, which keeps only the promises of its two flags. Without keeps_zeros it changes gradients of 0 to NaN. With reads_before it gives NaN if
+// an old score is not finite. Its gradient is the sum of d_score.
 template <bool keeps_zeros, bool reads_before>
 ScoreRule half_rule() {
   ScoreRule rule;

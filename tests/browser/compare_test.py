@@ -185,7 +185,7 @@ def check_texts(checks, session, choose):
     hover(session, "a", 2, 3)
     checks.that("(B: grey → cat)" in session.text("#readout"), "B's own words are told", session.text("#readout"))
     page.locator("#other-text").select_option("2")
-    checks.that(not page.locator(".pane.difference").is_visible() and "no difference" in session.text(".compare > .note"), "texts of other extents have no difference, and the page says so")
+    checks.that(not page.locator(".pane.difference").is_visible() and "no difference" in session.text(".compare > .note"), "for maps of different extents no difference is shown, and the page says so")
     row, column = expected.rows - 3, 1
     hover(session, "b", row, column)
     found = float(session.text(".pane.b .told").split()[-1])

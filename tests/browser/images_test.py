@@ -78,7 +78,7 @@ def check_patches(checks, session, digit, greys):
     for width in (390, 768, 1280):
         session.resize(width)
         session.drawn()
-        boxes = page.locator(".read-body .patches").evaluate_all("(both) => both.map((one) => one.getBoundingClientRect().toJSON())")  # both boxes at the same moment
+        boxes = page.locator(".read-body .patches").evaluate_all("(both) => both.map((one) => one.getBoundingClientRect().toJSON())")  # reads both boxes in one call, because they may move between two calls
         fits = page.evaluate("document.documentElement.scrollWidth <= innerWidth") and all(box["x"] >= 0 and box["x"] + box["width"] <= width and box["width"] > 100 for box in boxes)
         checks.that(fits and boxes[0]["y"] == boxes[1]["y"], f"{width} pixels: both are beside each other", boxes)
 

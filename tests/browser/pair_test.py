@@ -89,7 +89,7 @@ def check_cross(checks, session, choose):
 
 
 def check_shared(checks, session, choose):
-    """When the weights of special tokens are shared out, the list has each weight divided by the sum of its row's weights of words."""
+    """If the page shares out the weights of special tokens, the list shows each weight divided by the sum of its row over the words."""
     expected, page = session.expected, session.page
     words = [s for s in range(expected.columns) if s not in expected.queries["special"]]
     row, column = choose.random.sample(words, 2)
@@ -112,7 +112,7 @@ def check_shared(checks, session, choose):
 
 
 def check_first(checks, session, choose):
-    """An address with a pair shows the list before any whole map is decoded: the page decodes single weights only."""
+    """If the address names a pair of words, the page lists the heads before it decodes a whole map. For the list it decodes single weights only."""
     expected, page = session.expected, session.page
     row, column = choose.cells(1)[0]
     # Each reading of this clock advances it by 1 s. The page therefore exceeds its time budget at once and draws no thumbnail before the next frame.

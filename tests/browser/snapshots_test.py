@@ -11,7 +11,7 @@ STEPS = (0, 10, 40)
 
 
 def part_of(step):
-    return (step + 10) / 50  # what every map of this step is multiplied by; 1 at the last
+    return (step + 10) / 50  # the factor of all maps of this step; 1 for the last step
 
 
 def add_steps(expected):

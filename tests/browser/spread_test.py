@@ -49,7 +49,7 @@ def check_numbers(checks, session, choose, every):
     checks.that(len(worst) == 11 and all(error <= allowed.get(name, 3e-5) for name, error in worst.items()), f"mean and standard deviation of {len(rows)} heads over three texts", worst)
     place = choose.heads(1)[0]
     values = every[place]["previous token"]
-    errors = (-3e-5, 0, 3e-5)  # of 16 bits, as above: they decide a number that lies near the middle of two percents
+    errors = (-3e-5, 0, 3e-5)  # of weights stored in 16 bits; they may change how a percentage is rounded
     labels = {f"{round(100 * (statistics.mean(values) + of_mean))} % ± {round(100 * abs(statistics.stdev(values) + of_spread))} %" for of_mean in errors for of_spread in errors}
     thumb = page.locator(f'.thumb[data-layer="{place[0]}"][data-head="{place[1]}"]')
     checks.that(any(thumb.get_attribute("aria-label").endswith(f", previous token {label}") for label in labels), "a thumbnail says both", (thumb.get_attribute("aria-label"), labels))

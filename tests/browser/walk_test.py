@@ -36,7 +36,7 @@ def outputs_of(expected, layer, head, v):
 def check_colours(checks, session, numbers, claim):
     """The last matrix has these numbers: equal numbers have equal colours."""
     pixels, bound = pixels_of(session.page.locator("#walk-body figure").last.locator("canvas")), max(map(abs, numbers))
-    colours = collections.defaultdict(collections.Counter)  # by the place on the scale of 256 colours
+    colours = collections.defaultdict(collections.Counter)  # place on the scale of 256 colours -> count of each drawn colour
     for at, one in enumerate(numbers):
         colours[round(127.5 + 127.5 * one / bound)][tuple(pixels[4 * at:4 * at + 3])] += 1
     alike = sum(max(found.values()) for found in colours.values()) / len(numbers)
@@ -136,7 +136,7 @@ def check_playing(checks, session, choose):
 
 
 def check_still(checks, session, choose):
-    """A reader who wants less motion: each step is whole at once."""
+    """For a reader who wants less motion, each step is shown complete at once."""
     page = session.page
     session.open(*choose.heads(1)[0])
     page.locator("#walk-open").click()
@@ -149,7 +149,7 @@ def check_still(checks, session, choose):
 
 
 def check_without(checks, session, choose):
-    """Without q, k and v: letters for unknown sizes, and the attention weights."""
+    """Without q, k and v, the page shows letters for unknown sizes, and the attention weights."""
     page, expected = session.page, session.expected
     session.open(*choose.heads(1)[0])
     page.locator("#walk-open").click()

@@ -118,7 +118,7 @@ def saved(session):
 
 
 def check_words(checks, session, choose):
-    """Every view and its exported figure call the numbers what they are."""
+    """Every view and its exported figure say that the numbers are norm-weighted."""
     page = session.page
     page.locator("#weighting").select_option("norm")
     session.drawn()

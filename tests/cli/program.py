@@ -19,7 +19,7 @@ DATA = Path(os.environ.get("POLYHEAD_TEST_DATA", Path(__file__).parent.parent / 
 
 
 def environment(**changes):
-    """Returns the environment for the program: the caller's, without settings of a terminal, with `changes`. A change of value None is left out."""
+    """Returns the environment of this process without the settings of a terminal, updated by `changes`. A change whose value is None is ignored."""
     result = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR", "COLORTERM", "TERM")}
     result.update({k: v for k, v in changes.items() if v is not None})
     return result

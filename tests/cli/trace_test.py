@@ -75,7 +75,8 @@ class Trace(ProgramTest):
     def test_the_story_of_the_scale_has_variances_d_and_1(self):
         told = self.story("scale")
         self.assertEqual([row["d"] for row in told["widths"]], [1, 4, 16, 64, 256, 1024])
-        # The variance of a variance over n values is about 2 / n, and those of one query share q; five standard deviations of 1000 independent rows.
+        # A variance that is estimated from n independent values has a relative variance of about 2 / n. The scores of a query are not independent, so n is the number of
+        # rows. The bound is five standard deviations.
         close = 5 * math.sqrt(2 / told["rows"])
         for row in told["widths"]:
             self.assertAlmostEqual(row["variance"] / row["d"], 1, delta=close)
@@ -341,8 +342,8 @@ class Trace(ProgramTest):
 
     @unittest.skipIf(HAS_ASAN, "AddressSanitizer reserves more than any limit")
     def test_memory_that_runs_out_in_a_destructor_ends_in_a_sentence(self):
-        # This output needs 400 MiB. With less memory the lists cannot grow, and the destructor of nlohmann::json, which allocates, fails, too, unless the
-        # last list to grow was a large one. Therefore the test tries several limits.
+        # This output needs 400 MiB. With less memory, growing a list fails. The destructor of nlohmann::json then allocates too, and fails unless the last list that
+        # grew was large. Therefore the test tries several limits.
         ended = 0
         for limit in (192, 224, 240, 262, 272):
             result = self.fails(1, "trace", "--layer", "self_attention", "--input-dim", "2", "--dim-qk", "1", "--dim-v", "1", "--shape", "131072,1,2", "--values", "--json",

@@ -50,7 +50,7 @@ class Live(ProgramTest):
                 self.refuses(mentions=[str(self.model), kind, "albert", "roberta", "72.0 MB"])
 
     def enlarge_vocabulary(self, rows):
-        """Gives the model word embeddings of so many rows, which are a hole of the file: they take no space on the disk."""
+        """Gives the model word embeddings of `rows` rows. They are a hole in a sparse file, so they take no space on the disk."""
         file = self.model / "model.safetensors"
         content = file.read_bytes()
         (length,) = struct.unpack("<Q", content[:8])
@@ -140,7 +140,7 @@ class Live(ProgramTest):
         self.refuses(mentions=[str(self.model), "not finite"])
 
     def test_the_rounding_of_a_bfloat16_model_is_that_of_its_int8_rows_alone(self):
-        def bits(value):  # of the bfloat16 number, cut off
+        def bits(value):  # the bits of the value as bfloat16, truncated
             return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
 
         found = []

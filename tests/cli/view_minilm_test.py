@@ -41,7 +41,7 @@ class MiniLm(ProgramTest):
                 if name.startswith("ids"):
                     self.assertEqual(found[name][1], values)
                     continue
-                far = [(a, b) for a, b in zip(found[name][1], values, strict=True) if not abs(a - b) <= TOLERANCE]  # written so that NaN is too far from every number
+                far = [(a, b) for a, b in zip(found[name][1], values, strict=True) if not abs(a - b) <= TOLERANCE]  # `not <=` instead of `>`, so that NaN counts as too far
                 self.assertEqual(far[:5], [])
 
     def test_tokens_agree_on_every_awkward_text(self):

@@ -54,7 +54,7 @@ def main():
     parser.feed((ROOT / "page.html").read_text())
     for line, text in parser.found:
         used.setdefault(text, f"page.html:{line}")
-    for path in sorted((ROOT / "script").glob("*.js"), key=lambda path: (path.name == "live.js", path.name)):  # live.js last: `used` keeps the first place
+    for path in sorted((ROOT / "script").glob("*.js"), key=lambda path: (path.name == "live.js", path.name)):  # live.js last, because `used` keeps the first place of a text
         if path.name in ("say.js", "chinese.js", "chinese_live.js"):
             continue
         source = path.read_text()

@@ -29,7 +29,7 @@ SENTENCES = {
     "translate": ["The small red car is parked outside", "The big dog eats the food", "I do not see the old house.", "Do they read a book?", "ß ünïcödé", "the", "", "dog " * 60],
 }
 OF_ENCODERS = ["The quick brown fox jumps over the lazy dog.", "  two  spaces, don't we'll `` ''  ", "ﬁ Å ½ ① naïve café 中文 東京 ß é \u0301 \u200b😀", "x" * 40, "", "the " * 300, "the " * 600]
-FAIL = {"", "good " * 300, "dog " * 60}  # no words, and more than the model takes
+FAIL = {"", "good " * 300, "dog " * 60}  # texts that are refused: without a word, or longer than the model allows
 # The same for the encoders. Unigram has no special tokens, so an empty text has no token. MiniLM has 512 positions, the small models 64.
 FAIL_OF_ENCODERS = {"words": {"the " * 300, "the " * 600}, "pairs": {"the " * 300, "the " * 600}, "unigram": {"", "the " * 300, "the " * 600}, "MiniLM": {"the " * 600}}
 here = pathlib.Path(__file__).parent

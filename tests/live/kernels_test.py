@@ -13,7 +13,7 @@ import sys
 
 # Tests that expect an error. An error ends the module (docs/decisions/0023-webassembly.md).
 LEFT_OUT = {"CpuSdpa.ScalesAndCapsBeyondFloat32AreLeftToTheReference", "Gemm.WrongShapesAreErrors", "MaskBlocks.OnePlaneMoreThanThereAreIsRefused"}
-AT_LEAST = 70  # tests that run: without it the test would also pass with a module that has none
+AT_LEAST = 70  # the least number of tests that must run, so that a module without tests fails
 here = pathlib.Path(__file__).parent
 
 

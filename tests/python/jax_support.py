@@ -29,7 +29,8 @@ def close(ours: Any, exact: Any, tolerance: float, what: str) -> None:
 
 
 def all_close(ours: Any, exact: Any, tolerance: float, what: str) -> None:
-    """Compares all gradients of one loss. Errors are relative to the largest number of all gradients, because a gradient that is exactly 0 holds only rounding errors."""
+    """Compares all gradients of one loss. Errors are relative to the largest number in all of them: a gradient that should be exactly 0 holds only rounding errors, so
+    its own largest number is no scale."""
     leaves = [np.asarray(x, np.float64) for x in jax.tree.leaves(exact)]
     largest = max((np.abs(x).max() for x in leaves if x.size), default=0.0)
     for a, b in zip(jax.tree.leaves(ours), leaves, strict=True):

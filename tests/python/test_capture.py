@@ -88,7 +88,8 @@ def test_functions_have_the_maps_of_the_formula(function: Any, dtype: torch.dtyp
             (call,) = captured
             assert call.shape == (B, N, T, S) and captured.missed == []
             assert call.maps.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-            # With bfloat16 inputs, a map that is computed from q and k is float32. If torch computes attention in single steps, the map is torch's softmax, rounded to bfloat16.
+            # With bfloat16 inputs, a map that is computed from q and k is float32. If torch computes attention by separate operators, the map is torch's softmax,
+            # rounded to bfloat16.
             is_coarse = dtype == torch.bfloat16 and call.operation == "softmax"
             assert (call.maps - expected).abs().max() <= (2**-6 if is_coarse else bound), (options, mode, call.operation)
 
@@ -145,7 +146,7 @@ def test_products_of_a_softmax_and_values() -> None:
 
 
 class Written(nn.Module):
-    """A module that computes attention with single operators."""
+    """A module that computes attention by separate operators: products, a softmax and dropout."""
 
     def __init__(self, product: Callable[[Tensor, Tensor], Tensor], heads: int | None = None) -> None:
         super().__init__()

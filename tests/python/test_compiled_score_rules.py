@@ -180,7 +180,7 @@ def test_without_llvmlite_rules_are_interpreted(monkeypatch: pytest.MonkeyPatch)
 
 @needs_llvmlite
 def test_every_operation_of_runs_is_compiled() -> None:
-    """No operation that the library puts into runs is unknown to the compiler."""
+    """The compiler knows every operation that the library puts into runs."""
     arithmetic = _core.score_run_ops()
     assert set(arithmetic) == set(_score_runs._OPERATIONS)
     rows, tables = [(_core.score_ops().index(name), -1, -1, -1, -1, -1, 0.0) for name in ("score", "key")], []
@@ -204,7 +204,7 @@ FIRST, SECOND, THIRD = '"float32 vv; add 0 1; multiply 2 0; 3"', '"float32 vv; a
 
 @needs_llvmlite
 def test_an_engine_that_is_freed_leaves_the_others() -> None:
-    """An engine that is not used is freed with its target machine, which no other engine may have."""
+    """Freeing an unused engine also frees its target machine, so no two engines may share one."""
     assert in_process(
         f"""
 import gc
@@ -222,7 +222,7 @@ print(_score_runs.compile_runs([{SECOND}]), _score_runs.compile_runs([{SECOND}, 
 @needs_llvmlite
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_MDWE is of Linux")
 def test_rules_are_interpreted_where_memory_may_not_become_executable() -> None:
-    for earlier in ("", "polyhead.score_compiler()\n"):  # before the process is restricted
+    for earlier in ("", "polyhead.score_compiler()\n"):  # code that runs before memory is restricted
         found = in_process(
             f"""
 import ctypes
@@ -311,7 +311,7 @@ def test_a_broken_llvmlite_is_not_needed(error: Exception, reason: str, monkeypa
 
 @needs_llvmlite
 def test_beyond_the_most_functions_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor compiled again. The last places are used."""
+    """With one place left, only the first of three texts is compiled, and a second call compiles nothing."""
     monkeypatch.setattr(_score_runs._core, "most_score_run_functions", len(_score_runs._provided) + 1)
     texts = [f"float64 vs; add 0 1; {op} 2 1; subtract 3 1; maximum 4 0; 5" for op in ("minimum", "add", "divide")]
     assert _score_runs.compile_runs(texts) and texts[0] in _score_runs._provided and texts[1] not in _score_runs._provided

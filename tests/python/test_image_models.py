@@ -230,7 +230,7 @@ def change_config(folder: Path, **changes: Any) -> None:
     ({"hidden_act": "gelu_fast"}, "hidden_act is 'gelu_fast'; gelu, .*quick_gelu.* are known"),
     ({"num_attention_heads": 5}, "num_attention_heads is 5; it must divide hidden_size = 32"),
     ({"patch_size": 17}, "patch_size is 17 x 17; image_size is 16 x 16, which holds no patch"),
-    ({"image_size": [16, 16, 3]}, "image_size is no number and no list of two"),
+    ({"image_size": [16, 16, 3]}, "image_size is neither a number nor a list of two numbers"),
     ({"image_size": 20}, r"'embeddings.position_embeddings' is \[1,17,32\]; config.json makes it \[26,32\]"),
     ({"num_hidden_layers": 2}, r"'encoder.layer.2.*' \[.*\] has no place in a model of the type vit with this config.json"),
     ({"num_hidden_layers": 4}, "has no tensor 'encoder.layer.3.attention.attention.query.weight', which config.json implies"),
@@ -416,7 +416,7 @@ def test_view_writes_a_page_and_json(tmp_path: Path) -> None:
     assert '"channels":3' in page.replace(" ", "") or "photo.png" in page
     for arguments, message in (
         (["--image", str(tmp_path / "photo.png"), "--text", "a"], "lacks tokenizer.json"),
-        (["--image", str(tmp_path / "photo.png"), "--text", "a", "--text", "b"], "--image goes with one --text at most"),
+        (["--image", str(tmp_path / "photo.png"), "--text", "a", "--text", "b"], "--image can be combined with one --text only"),
         (["--image", str(tmp_path / "none.png")], "none.png"),
         (["--text", "a"], "lacks tokenizer.json"),
     ):

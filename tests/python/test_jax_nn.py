@@ -90,7 +90,7 @@ def exact_attention(query: Any, key: Any, value: Any, bias: Any, mask: Any) -> n
 DTYPES = ["bfloat16", "float16", "float32", "float64"]
 
 
-# In quick, combinations() yields no pair of equal dtypes, and lacks a wider or a narrower bias for some functions, so these cases are added.
+# In a quick run, combinations() yields no pair of equal dtypes, and lacks a wider or a narrower bias for some functions, so these cases are added.
 MORE = [(attention_fn, "bfloat16", "float32"), (attention_fn, "float32", "bfloat16"), (dot_product_attention, "float32", "float32")] if QUICK else []
 
 

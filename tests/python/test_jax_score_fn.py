@@ -316,7 +316,7 @@ def test_derivatives_that_do_not_exist_are_refused_by_name() -> None:
 
 def test_the_page_lists_functions_that_can_be_traced(wide: None) -> None:
     """Each function that the documentation lists exists and runs. Together these functions use every primitive of the table."""
-    others = {"score_fn", "if", "jax.nn", "jax.custom_jvp", "jax.jit", "jax.checkpoint", "jnp.where", "jnp.dot", "max", "min", "astype", "lax.cond"}  # no functions of one or two numbers; tested above
+    others = {"score_fn", "if", "jax.nn", "jax.custom_jvp", "jax.jit", "jax.checkpoint", "jnp.where", "jnp.dot", "max", "min", "astype", "lax.cond"}  # these do not take one or two numbers, and are tested above
     names = listed("Functions in JAX")
     assert others <= names
     primitives: set[str] = set()

@@ -25,7 +25,7 @@ PARTS = [name for name in ("jax", "distributed", "torch", "transformers", "patch
 
 @pytest.mark.parametrize("names", [PARTS] if QUICK else [[name] for name in PARTS], ids=str)
 def test_a_part_is_imported_when_it_is_first_used(names: list[str]) -> None:
-    """In quick, one process tests all modules, because importing torch takes seconds."""
+    """In a quick run, one process tests all modules, because importing torch takes seconds."""
     told = output(
         f"""
         import json, sys

@@ -7,7 +7,7 @@ import pytest
 
 onnx = pytest.importorskip("onnx", reason="ONNX's test cases come with the package onnx")
 
-import onnx.backend.test.case.node.attention  # noqa: E402, F401  -- makes the cases as it is imported; other operators' take 20 s
+import onnx.backend.test.case.node.attention  # noqa: E402, F401  -- the import makes the cases of Attention; making those of all operators takes 20 s
 from onnx.backend.test.case.node import _NodeTestCases  # noqa: E402
 from onnx.backend.test.case.test_case import TestCase  # noqa: E402
 from onnx_backend import run_attention  # noqa: E402

@@ -1,4 +1,4 @@
-"""The custom operator of apps/onnxruntime: beside float64 formulas, beside ONNX Runtime's own Attention and MultiHeadAttention, and its refusals."""
+"""Compares the custom operator of apps/onnxruntime with float64 formulas and with ONNX Runtime's own Attention and MultiHeadAttention, and tests what it refuses."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def split(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(x.shape[0], x.shape[2], -1)
 
 
-TOLERANCE = {"float64": 2e-7, "float32": 3e-6, "float16": 3e-3}  # of float64, the scale is float32 in ONNX
+TOLERANCE = {"float64": 2e-7, "float32": 3e-6, "float16": 3e-3}  # 2e-7 for float64, because ONNX stores the scale as float32
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

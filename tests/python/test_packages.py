@@ -31,7 +31,7 @@ def test_the_source_package_has_what_a_build_reads_and_is_small(tmp_path: Path, 
         path = ROOT / name
         files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file() and not {"__pycache__", "build"} & {*file.parts[len(ROOT.parts) :]}]
         expected |= {file.relative_to(ROOT).as_posix() for file in files if not re.search(r"^test_|_test[._]|^README", file.name)}
-    expected = {name for name in expected if not name.startswith(("apps/live/", "apps/onnxruntime/"))}  # builds of their own: the engine of live pages, the operator for ONNX Runtime
+    expected = {name for name in expected if not name.startswith(("apps/live/", "apps/onnxruntime/"))}  # left out, because they are built separately: the engine of live pages, the operator for ONNX Runtime
     assert len(expected) > 200 and expected - packed == set()
     assert {name.partition("/")[0] for name in packed} <= {*READ_BY_THE_BUILD, "MODELS.md", "PKG-INFO", ".gitignore"}
     size = archive.stat().st_size

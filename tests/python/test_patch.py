@@ -179,7 +179,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 def test_a_module_that_cannot_be_imported_says_why(broken: Callable[..., None]) -> None:
-    """It is no unknown version. The errors are a dependency that is missing and a build that fails."""
+    """The message gives the import error and does not speak of an unknown version. The two cases are a missing dependency and a build that fails."""
     for i, (code, message) in enumerate((("import absent_dependency", "No module named 'absent_dependency'"), ("raise RuntimeError('CUDA_HOME is not set')", "CUDA_HOME is not set"))):
         broken(f"folded{i}", code)
         broken(f"folded{i}0", "", code)

@@ -185,7 +185,7 @@ def test_columns_of_an_alignment(rows: int, padded: bool, counter: Counter) -> N
     padding = None
     if padded:
         padding = torch.rand(2, rows, 6) < 0.3
-        padding[1, :, 4:] = True  # these columns consist of padding only
+        padding[1, :, 4:] = True  # the last columns hold only padding
     for grad in (False, True):
         calls = 0 if rows == 1 else 3 if rows == 5 and not grad else 1  # without gradients esm computes pieces of 12 // 5 columns
         for weights in (False, True) if not (grad and padded) else (False,):

@@ -214,7 +214,7 @@ def test_calls_do_not_leak_memory() -> None:
             layer.state()
             try: polyhead.sdpa(q, q[..., :5], q)
             except ValueError: pass
-        def peak():  # not ru_maxrss, which a new process takes over from the one that starts it: beside a large one it would never grow
+        def peak():  # not ru_maxrss: it starts at the peak of the process that started this one, and if that is large it never grows
             return int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
         for _ in range(30): work()
         before = peak()

@@ -154,7 +154,8 @@ def test_points_at_the_edges(name: str, dtype: torch.dtype) -> None:
 
 
 def test_a_result_changed_in_place_leaves_the_arguments() -> None:
-    """Adds in place to the result of each function, for arguments of each kind. A result that may share memory with its argument in torch refuses it instead."""
+    """Adds in place to the result of each function, for arguments of each kind; the arguments must not change. If the result may share memory with an argument in torch,
+    polyhead must refuse the addition."""
     for name, function in _FUNCTIONS.items():
         called = 0
         for kind in ("float", "int", "bool"):

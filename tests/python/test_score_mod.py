@@ -258,7 +258,7 @@ def test_what_torch_refuses_of_bool_is_refused(score_mod: Callable[..., Any], me
     ],
 )
 def test_remainders_of_floating_point_numbers_are_refused(score_mod: Callable[..., Any], message: str) -> None:
-    """Rounding of the quotient would make them wrong by a whole divisor at many points."""
+    """If the quotient of two floating-point numbers is rounded to another integer, the remainder is wrong by a whole divisor."""
     is_refused(score_mod, message)
 
 
@@ -392,7 +392,7 @@ def test_the_mask_of_a_block_mask_is_that_of_its_mask_mod(batch: int) -> None:
     ],
 )
 def test_a_block_mask_without_a_list_for_each_row_is_refused(counts: list[int], lists: list[list[int]], message: str, full: bool) -> None:
-    """Its rows would be without a key, and their output 0."""
+    """Without the refusal, a row without a list would have no key and an output of 0."""
     given = torch.tensor([[counts]]), torch.tensor([[lists]])
     empty = torch.zeros(1, 1, 2, dtype=torch.long), torch.zeros(1, 1, 2, 2, dtype=torch.long)
     # from_kv_blocks refuses some of these itself, so the lists of a mask are replaced.

@@ -115,7 +115,7 @@ def test_no_tensor_of_all_pairs_is_made() -> None:
     program = """
         import re, torch
         from polyhead.torch import sequence_local_attention
-        def peak():  # not ru_maxrss, which a new process takes over from the one that starts it
+        def peak():  # not ru_maxrss, which starts at the peak of the process that started this one
             return 1024 * int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
         def growth(function, length):
             q, k, v = (torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3))

@@ -96,7 +96,7 @@ def test_the_gradient_of_a_sink_beside_large_scores(library: str, level: float) 
     draw = np.random.default_rng(3)
     q, k, v, bias = (draw.standard_normal(shape).astype(np.float32) for shape in ((1, 2, 5, 4), (1, 2, 7, 4), (1, 2, 7, 6), (2, 5, 7)))
     bias, sink, d_p = (bias + level).astype(np.float32), np.array([level, level - 1], np.float32), draw.standard_normal((1, 2, 5, 7)).astype(np.float32)
-    q[:] = 0  # so that the scores are exactly the bias
+    q[:] = 0  # then each score is exactly the bias
     scores = np.broadcast_to(bias.astype(np.float64), (1, 2, 5, 7))
     rows = np.concatenate([scores, np.broadcast_to(sink[:, None, None].astype(np.float64), (1, 2, 5, 1))], -1)
     p = np.exp(rows - rows.max(-1, keepdims=True))

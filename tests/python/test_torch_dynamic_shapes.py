@@ -68,7 +68,7 @@ LATER: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Tensor, ...]], 
 def test_a_mask_may_come_after_calls_without(name: str) -> None:
     call, inputs, masks = LATER[name]
     count = len(masks(5))
-    for i in [count - 1] if QUICK else range(count):  # the last has most masks, and tracing takes seconds
+    for i in [count - 1] if QUICK else range(count):  # tracing takes seconds, so the quick test tries only the last case, which has the most masks
         torch._dynamo.reset()
         compiled = torch.compile(call, fullgraph=True, backend=BACKEND)
         for length, is_masked in ((5, False), (9, False), (5, True), (7, True)):
@@ -150,7 +150,7 @@ class Called(torch.nn.Module):
         return self.call(*inputs)
 
 
-# In quick, each call is tested in one of the two ways, because both trace a call with the same fake results.
+# In a quick run, each call is tested in one of the two ways, because both trace a call with the same fake results.
 @pytest.mark.parametrize("name", list(CHOSEN)[:: 2 if QUICK else 1])
 def test_extents_may_depend_on_data_when_compiled(name: str) -> None:
     call, inputs = CHOSEN[name]

@@ -1,4 +1,5 @@
-"""Tests the fast path in eager mode. Modes and hooks of torch must work as with an operator, and so must the properties of autograd.Function."""
+"""Tests the fast path of eager mode, which does not call a torch operator. Modes and hooks of torch, and what autograd.Function provides, must work as if it called
+one."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def test_the_replacement_is_compiled_forward_and_backward() -> None:
     expected = torch.autograd.grad(model(x, mask).square().sum(), x)
     with warnings.catch_warnings(), ours.replace_sdpa():
         warnings.simplefilter("ignore")
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")  # this backend traces the gradient, like inductor
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")  # a backend that traces the gradient, as inductor does
         torch.testing.assert_close(torch.autograd.grad(compiled(x, mask).square().sum(), x), expected)
     torch._dynamo.reset()
 

@@ -1,4 +1,5 @@
-"""Norm-weighted maps (Kobayashi et al. 2020): norms of transformed values compared with NumPy and with transformers' modules, and the doors that lead to them."""
+"""Norm-weighted maps (Kobayashi et al. 2020): norms of transformed values compared with NumPy and with transformers' modules, through every function that returns or
+shows them."""
 
 from __future__ import annotations
 
@@ -153,7 +154,7 @@ def test_decoders(case: str, tmp_path: Any) -> None:
     v = [split(rows[..., -32:] if gpt2 else rows, run.v.shape[2]) for rows in values.outputs]
     weights = [numbers(out.weight).T if gpt2 else numbers(out.weight) for out in outs]
     check(run, v, weights, dense.outputs, [numbers(out.bias) for out in outs])
-    assert np.array_equal(loaded.run(ids, outputs=["value_norms"]).value_norms, run.value_norms)  # also if v itself is not wanted
+    assert np.array_equal(loaded.run(ids, outputs=["value_norms"]).value_norms, run.value_norms)  # the same norms without requesting v
 
 
 def norms_of_page(entry: dict[str, Any]) -> np.ndarray:

@@ -179,7 +179,7 @@ def test_wrong_texts_are_refused_by_name(folder: Path, arguments: dict[str, Any]
 
 LONG = """
 import sys, resource, polyhead
-small = polyhead.view(sys.argv[1], "cat", texts=["cat"])  # what the model and the page need is in memory
+small = polyhead.view(sys.argv[1], "cat", texts=["cat"])  # a first call, which loads all that the model and the page need
 resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))
 try:
     polyhead.view(sys.argv[1], "cat", texts=["cat", "the " * 60000])

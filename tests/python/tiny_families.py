@@ -136,7 +136,7 @@ def tiny_config(config_class: type[PreTrainedConfig], wide: bool = False, layers
 
 
 def _repair(config: PreTrainedConfig, sections: bool) -> None:
-    """Corrects settings that depend on each other in a way that the rules for names do not cover."""
+    """Corrects rope_theta, mrope_section and the lists with one entry per layer. They depend on other settings, but a rule of `_RULES` sees only one setting."""
     rope = getattr(config, "rope_parameters", None)
     heads, hidden = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
     try:
@@ -312,7 +312,7 @@ class Family:
 
 
 _ATTEMPTS: list[dict[str, Any]] = [{}, {"sections": True}, {"grouped": False}, {"wide": True}, {"layers": 6}]
-_PARTS = {"blt_global_transformer": "it is a part whose causal mask the model around it makes"}
+_PARTS = {"blt_global_transformer": "it is a part of a model, and the causal mask is made outside of this part"}
 
 
 def build(model_type: str) -> Family | str:

@@ -122,7 +122,7 @@ class Text {
 
   constructor(json, decoder) {
     this.text = json.text;
-    this.step = json.step ?? null;  // of a snapshot of a training run
+    this.step = json.step ?? null;  // the training step, if the text is a snapshot of a run
     this.answer = json.answer ?? "";
     this.layers = json.layers;
     this.heads = json.heads;

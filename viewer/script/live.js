@@ -206,5 +206,5 @@ function answered(json) {
   Object.assign(state, { task, say, theme, lang, letters, scale });
   if (other) writeAddress(addressOf(state), false);
   fillTexts();
-  show(before === 0 ? {} : { ...state, text: null });  // all that depends on a text; the first answer also fills the lists in the language of the page
+  show(before === 0 ? {} : { ...state, text: null });  // updates all that depends on a text; for the first answer also the lists, whose language is now known
 }

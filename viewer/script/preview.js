@@ -1,4 +1,5 @@
-// A head with its words, beside the thumbnails of all heads: the one under the pointer or with the focus, at first the one that Grid.draw() finds most striking.
+// Shows one head with its words beside the thumbnails of all heads: the head under the pointer or with the focus. At first it is the head that Grid.draw()
+// finds most striking.
 class Preview {
   static width = 272;
   static longest = 112;  // pixels of a word; with a longer one the map has no words

@@ -8,7 +8,8 @@ const isWhole = (layer) => layer === MEAN || layer === ROLLOUT;
 // The largest number of multiplications, layers * T^3, for which the page computes the rollout: about a second. Use polyhead.rollout for longer texts.
 const ROLLOUT_MOST = 1e9;
 
-// Names of tabs without a rollout: between their layers the model has other attention, to an encoder, in shifted windows, or along another axis.
+// Names of tabs without a rollout. Between their layers the model computes other attention, which the tab does not show: to an encoder, in shifted windows, or
+// along another axis.
 const NO_ROLLOUT = new Set(["Decoder", "Windows", "Time", "Space", "Rows", "Columns"]);
 
 // True for self-attention of several layers without other attention between them. There is no rollout of attention weights without the pair bias, because the

@@ -24,7 +24,7 @@ class Scatter {
     this.table = make("tbody");
     const formulas = make("details", { className: "formulas" }, sayOn("Formulas and sources", make("summary")), make("table", {}, this.table),
       sayOn("p[t, s] is the attention weight from token t to token s, both counted from 0, and x[t] is the token. Each measure is the mean over the tokens t that are not special and for which it is defined. Sources: first author, year and number on arXiv.", make("p")),
-      sayOn("First-token sink: attention to the first token whatever it is. Left out are the first token itself, its neighbour and its repetitions, for which it is more than the first.", make("p")),
+      sayOn("First-token sink: attention to the first token, whatever word it is. The first token, its neighbour and its repetitions do not count: they may look at it for other reasons.", make("p")),
       sayOn("Positional share: 1 minus the total variation distance between a row and the row that positions alone predict, m. A key is known by its place if it is the first or a special token, else by its distance from t; m[t, s] is the mean attention that the other rows give to keys of this kind. 100 %: positions explain the whole map.", make("p")));
     element.append(make("div", { className: "choices" }, make("label", {}, sayOn("Up", make("span")), this.selects.y), make("label", {}, sayOn("Across", make("span")), this.selects.x)), this.told, this.plot, this.key, this.note, this.names, formulas);
     this.plot.addEventListener("pointermove", (event) => this.#light(this.#nearest(event)));
@@ -59,7 +59,7 @@ class Scatter {
     this.#draw();
   }
 
-  // The heads that each measure names, as buttons.
+  // Lists the heads that have a name, under the measure that names them. Each head is a button.
   #names(heads) {
     const named = heads.map((one) => ({ ...one, named: namesOf(one.measured) }));
     const several = heads.some(({ measured }) => Object.values(measured).some((value) => value.count >= NAMED.texts));

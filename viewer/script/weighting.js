@@ -16,9 +16,9 @@ function meanOfMaps(maps) {
   return sum.map((value) => value / maps.length);
 }
 
-// A copy of the text with norm-weighted maps, made on first use. Its maps are divided by `unit`, the largest number of all heads of the text, because all views draw
-// numbers from 0 to 1. Wherever a number is shown or written to a file, the decoder multiplies by `unit`. For pieces the page holds `unit`; for merged words it is
-// searched for in slices. normWeighted() returns null until `unit` is known, and then calls done().
+// A copy of the text with norm-weighted maps, made on first use. All views draw numbers from 0 to 1, so the maps are divided by `unit`, the largest number of
+// all heads of the text. The decoder multiplies a number by `unit` again before it is shown or written to a file. For pieces the page holds `unit`. For merged
+// words it is computed in slices of time: normWeighted() returns null until `unit` is known, and then calls done().
 function normWeighted(text, done) {
   if (Object.hasOwn(text, "weighted")) return text.weighted;
   const merged = text instanceof MergedText;
@@ -40,14 +40,14 @@ function normWeighted(text, done) {
   }
   const unit = text.largestWeighted || 1;
   const exact = text.decoder.encoding !== ENCODINGS.logarithmic8;
-  const decimals = Math.min(8, Math.max(0, 3 - Math.floor(Math.log10(unit))));  // four digits of the largest number
+  const decimals = Math.min(8, Math.max(0, 3 - Math.floor(Math.log10(unit))));  // shows four digits of the largest number
   const show = (part) => (part === 0 ? "0" : exact ? (part * unit).toFixed(decimals) : `≈ ${part <= TINY ? 0 : Number((part * unit).toPrecision(2))}`);
   const decoder = { encoding: { ...text.decoder.encoding, number: (part) => Number((part * unit).toPrecision(exact ? 6 : 2)) }, show: (part) => (Number.isNaN(part) ? "NaN" : show(part)) };
   const weighted = Object.assign(Object.create(text), {
     plain: text, unit, decoder, maps: new Map(), alike: null,
     make: (layer, head) => Float32Array.from(numbers(layer, head), (number) => (number === 0 ? 0 : Math.max(TINY, number / unit))),
     one: (layer, head, row, column) => weighted.map(layer, head)[row * text.keys.size + column],
-    measures: (layer, head) => text.measures(layer, head),  // measures are those of attention weights
+    measures: (layer, head) => text.measures(layer, head),  // measures are always computed from attention weights
   });
   text.weighted = weighted;
   return weighted;

@@ -1,5 +1,5 @@
-// Shows how one attention weight is computed: q and k as coloured squares, their products and the sum of these, the score, the softmax of the row, and the
-// products of the weights of the row and the values, whose sum is the output of the head for the query.
+// Shows in four parts how one attention weight is computed: q and k as coloured squares, with their products and the sum of the products; the score; the
+// softmax of the row; and the output of the head for the query, the sum of weight × value over the row.
 
 class Worked {
   constructor(pickFeature) {
@@ -34,7 +34,7 @@ class Worked {
   static #reason(text, layer, head) {
     if (layer === ROLLOUT) return say("A rollout is a product over layers, which has no q and k of its own. Open a head to see how its attention weights are computed.");
     if (layer === MEAN || head === MEAN) return say("This map is a mean over heads, which has no q and k of its own. Open a head to see how its attention weights are computed.");
-    if (text instanceof MergedText) return say("Attention weights are computed for pieces. Do not merge pieces into words to see how.");
+    if (text instanceof MergedText) return say("Attention weights are computed for pieces. To see how, do not merge pieces.");
     if (text.vectors) return null;
     if (text.leftOut) return say("q, k and v of this text are not in the page: they would take {0} MB, and at most {1} MB were allowed (polyhead view --vector-megabytes N).", text.leftOut < 1 ? text.leftOut.toPrecision(2) : text.leftOut.toFixed(1), data.limit);
     return say("This page has attention weights only. With q, k and v it shows how a weight is computed (polyhead.view(…, computation=polyhead.Computation(q, k, v))).");

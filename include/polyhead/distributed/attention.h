@@ -50,8 +50,8 @@ struct DistributedOptions {
   // Set d_bias_follows (or d_sink_follows) if a backward pass with d_bias (or d_sink) follows: if any rank sets it and one_row is required but missing,
   // sdpa_forward already throws, on all ranks.
   bool d_bias_follows = false, d_sink_follows = false;
-  // The longest time that a rank may send nothing before the other ranks give up. A rank does not answer while it computes, so the library adds 4 times the
-  // predicted compute time of the busiest rank in this call and the previous one, at the speed of this rank.
+  // The longest time that a rank may send nothing before the other ranks give up. A rank sends nothing while it computes, so the library adds 4 times the
+  // compute time that it predicts for the busiest rank, in this call and the previous one together. The prediction uses the speed of the rank that waits.
   std::chrono::milliseconds timeout{30'000};
   CallReport* report = nullptr;               // if given, receives the times of the call
 };

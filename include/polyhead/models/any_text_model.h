@@ -41,7 +41,7 @@ struct TextRun {
   std::optional<double> scale{};           // scale of the scores; absent: 1/sqrt(H)
   // Broadcast to [L,N,T,T]. bias is added to the scores; absent: 0. attend is true where a query may attend to a key; absent: everywhere.
   Tensor bias{}, attend{};
-  std::optional<LayerRotations> rotations{};  // of q and k, if positions are rotary; absent without q
+  std::optional<LayerRotations> rotations{};  // how q and k were rotated, if positions are rotary; absent without q
   Tensor value_norms{};  // [L,N,T]: norms of the transformed value vectors (polyhead/nn/value_norms.h), by which an attention weight is multiplied in a norm-weighted map; absent if not requested
   // The text that a decoder wrote; a token that the tokenizer does not have is shown as the piece "<id>" and adds no text. The tokens that a decoder wrote are
   // the last ones of `tokens` and have segment 1; those that a model with encoder and decoder wrote are in `target`.

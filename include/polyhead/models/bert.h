@@ -106,7 +106,7 @@ struct BertEncoder : nn::Module<BertEncoder> {
   struct Saved {
     BertInput input;
     Tensor positions;            // for each token its row in the position table, [T] or [*,T]; absent with rotary positions
-    Tensor word_scales;          // [*,T]: factors of the embeddings because of config.mask_token
+    Tensor word_scales;          // [*,T]: the factors by which config.mask_token (ESM) scales the embeddings
     Tensor embedding_sum;        // [*,T,width of the embeddings]: sum of the embeddings before the norm
     Tensor embedded;             // [*,T,width of the embeddings]: the input of the projection; absent without a projection
     std::vector<Tensor> hidden;  // L tensors [*,T,E], the input of each layer; with a final norm also the norm's input

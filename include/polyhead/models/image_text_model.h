@@ -20,7 +20,7 @@ namespace polyhead::models {
 // The token whose hidden state represents a text.
 enum class TextPooling : std::uint8_t {
   end_token,   // the first token with the id config.end_token
-  largest_id,  // the first token with the largest id of the text; for CLIP's files with eos_token_id = 2: the real end token of their vocabulary has the largest id
+  largest_id,  // the first token with the largest id of the text; for CLIP's files with eos_token_id = 2, in whose vocabulary the real end token has the largest id
   last,        // the last token, padding included (SigLIP)
 };
 

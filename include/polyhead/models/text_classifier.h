@@ -136,8 +136,8 @@ struct ClassifiedText {
   BytePairText text;
   double rating = 0;                  // set by models of ratings
   std::vector<double> probabilities;  // probabilities of the classes; empty for ratings
-  std::vector<double> head_parts;     // for ratings: the summand of the rating that each pooling head gives
-  double score_part = 0;              // for ratings: the summand that the scores of terms give
+  std::vector<double> head_parts;     // for ratings: what each pooling head adds to the rating
+  double score_part = 0;              // for ratings: what the scores of the terms add to the rating
   std::int64_t known_terms = 0;       // terms of the text that have scores
   Tensor attentions;                  // [L,N,T,T], of the encoder
   Tensor pooling;                     // [N,T], the attention weights of the pooling heads

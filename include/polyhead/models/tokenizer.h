@@ -31,7 +31,7 @@ struct AddedToken {
   bool strip_left = false;   // also matches white space before it
   bool strip_right = false;  // also matches white space after it
   bool normalized = false;   // found in the normalised text instead of the raw one
-  bool special = false;      // decode() may leave it out
+  bool special = false;      // decode() can leave special tokens out
 };
 
 // A tokenizer of BERT's kind (Devlin et al. 2018, appendix A.2).

@@ -20,7 +20,7 @@ Tensor value_norms(const BertEncoder& model, ConstTensorView v, const nn::RunOpt
 Tensor value_norms(const LanguageModel& model, ConstTensorView v, const nn::RunOptions& options = {});
 Tensor value_norms(const TextSide& model, ConstTensorView v, const nn::RunOptions& options = {});
 Tensor value_norms(const VisionEncoder& model, ConstTensorView v, const nn::RunOptions& options = {});
-// Of the given layers of any model; `layers` is not empty.
+// The same for given layers of any model; `layers` may not be empty.
 Tensor value_norms(std::span<const nn::MultiHeadAttention* const> layers, ConstTensorView v, const nn::RunOptions& options = {});
 
 }  // namespace polyhead::models

@@ -72,11 +72,11 @@ struct DecoderLayer : Module<DecoderLayer> {
   }
 };
 
-// y = layers[n - 1](... layers[0](x, memory) ..., memory), then final_norm if present. Layers with NormPosition::pre or both need final_norm: nothing else
-// norms the output of the last layer.
+// y = layers[n - 1](... layers[0](x, memory) ..., memory), then final_norm if present. With NormPosition::pre or NormPosition::both, final_norm is required:
+// nothing else norms the output of the last layer.
 struct Decoder : Module<Decoder> {
   std::vector<DecoderLayer> layers;
-  Norm final_norm;  // required with NormPosition::pre and both, else forward throws an Error; usually absent with post
+  Norm final_norm;  // required with NormPosition::pre or NormPosition::both, else forward throws an Error; usually absent with NormPosition::post
 
   struct Saved {
     std::vector<DecoderLayer::Saved> layers;

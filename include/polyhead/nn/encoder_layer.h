@@ -71,12 +71,12 @@ struct EncoderLayer : Module<EncoderLayer> {
   }
 };
 
-// y = layers[n - 1](... layers[0](x)), then final_norm if present. Layers with NormPosition::pre or both need final_norm: nothing else norms the output of the
-// last layer. A stack whose layers differ is made by filling `layers` and `final_norm`. To give a layer's attention a gate or a sink, replace its `attention`
-// before a cache is made.
+// y = layers[n - 1](... layers[0](x)), then final_norm if present. With NormPosition::pre or NormPosition::both, final_norm is required: nothing else norms the
+// output of the last layer. A stack whose layers differ is made by filling `layers` and `final_norm`. To give a layer's attention a gate or a sink, replace its
+// `attention` before a cache is made.
 struct Encoder : Module<Encoder> {
   std::vector<EncoderLayer> layers;
-  Norm final_norm;  // required with NormPosition::pre and both, else forward throws an Error; usually absent with post
+  Norm final_norm;  // required with NormPosition::pre or NormPosition::both, else forward throws an Error; usually absent with NormPosition::post
 
   struct Saved {
     std::vector<EncoderLayer::Saved> layers;

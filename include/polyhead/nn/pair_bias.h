@@ -39,7 +39,7 @@ struct PairBias : Module<PairBias> {
 
   PairBias() = default;
   explicit PairBias(const PairBiasConfig& config);
-  PairBias(LayerNorm norm, Linear projection);  // from existing parameters; Error unless their widths and dtypes agree
+  PairBias(LayerNorm norm, Linear projection);  // takes existing parameters; Error unless their widths and dtypes agree
 
   std::int64_t pair_width() const { return projection.in_width(); }
   std::int64_t heads() const { return projection.out_width(); }

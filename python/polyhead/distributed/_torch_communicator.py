@@ -116,7 +116,7 @@ class TorchCommunicator:
         """The number of ranks on each machine that torchrun gives, for a group of all processes; else None."""
 
     def __reduce__(self) -> Any:
-        raise TypeError("a TorchCommunicator cannot be copied or pickled, as its connections belong to this process; make one of the group where it is needed")
+        raise TypeError("a TorchCommunicator cannot be copied or pickled, as its connections belong to this process; make a new TorchCommunicator of the group in each process that needs one")
 
     def rank(self) -> int:
         """This process' number in the group."""

@@ -189,7 +189,7 @@ def _refuse(*_: Any, **__: Any) -> Any:
 tangent_p = _composite("polyhead_attention_tangent", _tangent_shapes, _tangent)
 map_tangent_p = _composite("polyhead_attention_weights_tangent", _map_tangent_shapes, map_tangent)
 backward_tangent_p = _composite("polyhead_attention_backward_tangent", _backward_shapes, _backward_tangent)
-second_tangent_p = _composite("polyhead_attention_second_tangent", _second_tangent_shapes, _refuse)  # only its transpose is ever computed
+second_tangent_p = _composite("polyhead_attention_second_tangent", _second_tangent_shapes, _refuse)  # never evaluated: JAX computes only the transpose of this primitive
 
 
 def _with_level(arrays: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], int]:

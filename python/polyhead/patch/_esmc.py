@@ -14,7 +14,8 @@ from ._layer import is_ours
 
 
 def multihead(own: Callable[..., Tensor], precision: Precision, self: Any, x: Tensor, seq_id: Tensor | None) -> Tensor:
-    """Replaces forward of MultiHeadAttention, for x [B,L,E]. Positions attend to positions with the same number in seq_id [B,L]; its boolean form marks padding."""
+    """Replaces forward of MultiHeadAttention, for x [B,L,E]. seq_id [B,L]: a position attends to the positions with the same number; if seq_id is boolean, it marks
+    padding."""
     if not is_ours(x) or x.dim() != 3 or torch.is_autocast_enabled("cpu") or (seq_id is not None and seq_id.shape != x.shape[:2]):
         return own(self, x, seq_id)
     q, k, v = self.layernorm_qkv(x).chunk(3, dim=-1)

@@ -90,7 +90,7 @@ def _beside(q: Tensor, where: str, **named: Tensor) -> Tensor:
 
 
 def with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, where: str) -> Options:
-    """The options, to which the relative bias is added after checks."""
+    """Checks the relative bias, and returns the options with it."""
     if not isinstance(relative, RelativeBias):
         raise TypeError(f"{where}: relative_bias is of type {type(relative).__name__}; it must be a polyhead.RelativeBias")
     diagonal = relative.diagonal

@@ -379,7 +379,7 @@ def _refuse(q: _Value, k: _Value, v: _Value, o: Options) -> None:
     if o.blocks is not None:
         refuse("blocks are given, and ONNX's Attention has no lists of blocks; export with the mask attend")
     if o.table is not None and o.max_distance > 2**20:
-        refuse(f"max_distance is {o.max_distance}, and the buckets of all distances are a constant of the graph; it may be at most {2**20}")
+        refuse(f"max_distance is {o.max_distance}; it may be at most {2**20}, because the graph contains the bucket of each distance")
     if o.scale is not None and not isinstance(o.scale, (int, float)):
         refuse("scale depends on the input; in ONNX's Attention it is a constant")
 

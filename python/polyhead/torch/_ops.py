@@ -66,8 +66,8 @@ def _like_q(q: Tensor, last: Any) -> Tensor:
     output then merge without a copy."""
     shape = [*q.shape[:-1], last]
     leading = q.dim() - 1
-    # large: whether the stride of a dimension has a meaning, which it does not if the extent is 0 or 1. An extent that depends on data is taken as larger
-    # than 1. A stride of 0 is a broadcast; then the new tensor is row-major.
+    # large[i]: whether dimension i has more than one element, so that its stride means something. An extent that depends on data counts as larger than 1. If such a
+    # dimension has stride 0 (a broadcast), the new tensor is row-major.
     large = [guard_or_true(q.size(i) > 1) for i in range(leading)]
     if any(large[i] and guard_or_false(q.stride(i) == 0) for i in range(leading)):
         return q.new_empty(shape)
@@ -388,7 +388,7 @@ def _sink_share(sink: Tensor, lse: Tensor, p: Tensor | None = None) -> Tensor:
     """The attention weight of the sink, ``[*,N,T]``. p: the attention weights of the keys, before dropout, if the caller has them."""
     rows = sink.unsqueeze(-1) if sink.dim() == 1 else sink
     empty = lse == -torch.inf
-    share = torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # without infinity minus infinity, whose gradient is NaN
+    share = torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # avoids infinity minus infinity, whose gradient is NaN
     if p is None:
         return share
     # The relative error of exp(sink - lse) is |lse| eps, because lse is rounded. That of 1 - sum p is eps / share. The smaller one decides.
@@ -456,7 +456,7 @@ _MAP_INPUTS = ("q", "k", *Options._fields)
 
 def save_map(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     """Saves the tensors from which the gradients of `attention_map` are computed."""
-    tensors = _SAVED - 1  # one less than `attention` has, because there is no v
+    tensors = _SAVED - 1  # one tensor fewer than `attention` has: there is no v
     ctx.options = inputs[tensors:]
     ctx.save_for_backward(*inputs[:tensors], output)
 

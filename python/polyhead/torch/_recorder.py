@@ -55,12 +55,12 @@ class _Weights:
         self.why = why
 
     def is_same(self, tensor: Tensor) -> bool:
-        """True if the other tensor is a view of the same elements in memory, in any shape and order."""
+        """True if `tensor` is a view of the elements of `self.tensor`, in any shape and order."""
         one, other = self.tensor, tensor
         return _memory(one) == _memory(other) and one.storage_offset() == other.storage_offset() and one.numel() == other.numel() and one.dtype == other.dtype
 
     def has_keys(self, tensor: Tensor, axis: int) -> bool:
-        """True if this axis of the other tensor is the axis of the keys."""
+        """True if this axis of `tensor` has the size and the stride of the keys, the last axis of `self.tensor`."""
         return tensor.size(axis) == self.tensor.size(-1) and (tensor.size(axis) == 1 or tensor.stride(axis) == self.tensor.stride(-1))
 
 
@@ -189,7 +189,7 @@ class Recorder(TorchDispatchMode):
             elif (namespace, name) in FUSED:
                 self._try(name, lambda: self._record_problem(FUSED[namespace, name](name, *args, **kwargs)))
             elif (namespace, name) not in _KNOWN and _ATTENTION_OPERATOR.search(name) and not _NO_CALL.search(name):
-                self._miss(f"the operator {namespace}::{name} is one that polyhead does not read")
+                self._miss(f"polyhead cannot read the operator {namespace}::{name}")
             elif self._weights and args and isinstance(out, (Tensor, tuple)):
                 self._follow(name.rstrip("_"), args, out)
         return out
@@ -284,7 +284,7 @@ class Recorder(TorchDispatchMode):
 
     def _record_weights(self, p: Tensor) -> None:
         heads = self._heads()
-        if p.dim() == 3:  # [B,T,S] is taken for one head; if the module's number of heads is known and divides the first extent, for [B N,T,S]
+        if p.dim() == 3:  # [B N,T,S] if the module's number of heads N is known and divides the first extent; else [B,T,S] of a single head
             p = p.unflatten(0, (-1, heads) if heads and p.size(0) % heads == 0 else (-1, 1))
         p = p.reshape((1,) * (4 - p.dim()) + p.shape).cpu()
         p = p if p.dtype == torch.float64 else p.float()

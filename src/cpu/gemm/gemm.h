@@ -34,7 +34,7 @@ class PackedMatrix {
 struct Gemm {
   ConstTensorView a;          // [*m,*k]  float32, float64, bfloat16 or float16; all tensors share the dtype
   ConstTensorView b;          // [*k,*n]
-  TensorView c;               // [*m,*n]  may not overlap another tensor; its elements may not share memory
+  TensorView c;               // [*m,*n]  must not overlap another tensor; each element needs its own memory
   ConstTensorView bias = {};  // [*n]     optional
   int k_axes = 1;             // number of axes that are summed over: the last of a, the first of b
   bool add = false;

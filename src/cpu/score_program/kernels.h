@@ -44,7 +44,7 @@ struct ScoreSum {
 };
 
 inline constexpr std::int32_t kScoreRangeBytes = 512;  // bytes of a register for a range of keys, which are 128 float or 64 double
-inline constexpr int kMostScoreRows = 16;  // number of rows for which registers of the kind `distance` have numbers at a time
+inline constexpr int kMostScoreRows = 16;  // a register of the kind `distance` serves at most this many rows at a time
 
 struct ScoreSteps {
   // Steps of the kinds tile, key, distance, and row and pair.
@@ -61,7 +61,8 @@ struct ScoreSteps {
   int sum_count;
 };
 
-// Bytes of a register of a kind, whole vectors of kScoreRunBytes: those of a range of keys, kMostScoreRows numbers more for distances, or one vector.
+// Returns the bytes of a register, a multiple of kScoreRunBytes. A register of kind key or pair has a number for each key of a range. A register of kind
+// distance has kMostScoreRows more numbers. A register of any other kind is one vector.
 constexpr std::int32_t score_register_bytes(ScoreKind kind) {
   constexpr std::int32_t kMoreForDistances = kMostScoreRows * static_cast<std::int32_t>(sizeof(double));
   static_assert(kScoreRangeBytes % kScoreRunBytes == 0 && kMoreForDistances % kScoreRunBytes == 0);

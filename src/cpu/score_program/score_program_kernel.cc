@@ -161,7 +161,7 @@ class Interpreter {
     function(inputs, outputs, (count_ * static_cast<std::int64_t>(sizeof(T)) + kScoreRunBytes - 1) / kScoreRunBytes);
   }
 
-  // Computes key - query or query - key, whose difference is exact up to 2^24 in float.
+  // Computes key - query or query - key. In float the difference is exact up to 2^24.
   void fill_distances(const ScoreStep& step) {
     const std::int64_t first = tile_.first_key + column_ - (tile_.first_query + first_row_ + rows_ - 1), end = count_of(step);
     const Vector<T> lanes = __builtin_convertvector(lane_numbers<T>(), Vector<T>);

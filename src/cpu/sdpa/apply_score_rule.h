@@ -70,7 +70,7 @@ void differentiate_score_rule(const HeadGroup& group, double* sums, const Row* r
       for (std::int64_t s = i * stride + range.first; s < i * stride + range.last; s += kLanes<T>) {
         const Vector<T> d = load_vector(d_x + s);
         store_vector<T>(d, copy + s);
-        if (rule.reads_before) store_vector<T>(d == T{0} ? Vector<T>{} : load_vector(before + s), before + s);  // without it nothing has written `before`
+        if (rule.reads_before) store_vector<T>(d == T{0} ? Vector<T>{} : load_vector(before + s), before + s);  // if a rule does not read `before`, it was never written
       }
     }
     // In the vectors that contain the first and the last of `keys`, elements of d_x outside of `keys` are undefined, so the tile leaves these elements out.

@@ -64,7 +64,7 @@ class Backward {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
   static constexpr bool kAmx = kUsesAmx<Operand>;
-  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1;  // keys (or rows) in one packed term of a sum over keys (or rows)
+  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1;  // in a sum over keys (or rows), one packed term holds this many keys (or rows)
 
   static Operand* operand(T* array) { return reinterpret_cast<Operand*>(array); }
 

@@ -15,7 +15,7 @@ BiasGradient::BiasGradient(const BackwardProblem& problem) : problem_(problem), 
     return;
   }
   const bool self_overlapping = overlaps_itself(problem.d_bias_given);
-  if (!self_overlapping && problem.d_bias.numel() == problem.d_bias_given.numel()) return;  // no two pairs (query, key) share an element of d_bias, so nothing is summed
+  if (!self_overlapping && problem.d_bias.numel() == problem.d_bias_given.numel()) return;  // each pair (query, key) has its own element of d_bias, so nothing is summed
   sums_.emplace(problem.d_bias_given, accumulation_dtype(problem.dtype));
   pairs_ = sums_->view().expand(problem.d_bias.shape());
   // Two indices of an axis share elements if the axis has stride 0. In a view that overlaps itself, they may also share elements if the stride is smaller than

@@ -104,8 +104,8 @@ class ForwardOperands {
     });
   }
 
-  // Multiplies by v of `keys` of the key block, read from the caller's tensor (multiply_unless_non_finite). Returns true if the quotient c / divisor was stored,
-  // false if c was stored.
+  // Computes a product with the rows of v for `keys`, which it reads in the caller's tensor. Returns true if it stored c / divisor, false if it stored c, as
+  // multiply_unless_non_finite() does.
   bool multiply_stored_values(const Product<T>& product, KeyRange keys, int rows) {
     return multiply_unless_non_finite(task_, *s_, product, rows, finite_,
                                       [&](const Product<T>& sums, bool only_finite) { multiply_stored_values(sums, keys.first, rows, only_finite); });

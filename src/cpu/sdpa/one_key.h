@@ -44,7 +44,7 @@ POLYHEAD_INLINE T bound_of_score(const T* q, const T* k, std::int64_t width, T p
   return sum_of_lanes<T>(sums) + sum;
 }
 
-// Sets to[d] to the sum of to[d], or 0 if `first`, and from[d].
+// Adds from[d] to to[d]. If `first`, copies from[d] to to[d].
 template <class T>
 POLYHEAD_INLINE void add_row(const T* from, std::int64_t width, bool first, T* to) {
   std::int64_t d = 0;

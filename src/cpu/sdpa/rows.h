@@ -167,7 +167,7 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
       add_row(row_of(group.bias, data, row) + first * group.bias.column, group.bias.column, low, high, factor, x);
     });
   }
-  if (group.bias.data != nullptr) factor = 1;  // also for uniform rows, to which no bias was added: score_exp_of() has one result for all rows of a task
+  if (group.bias.data != nullptr) factor = 1;  // uniform rows have no bias but need this factor too, because score_exp_of() has one result for all rows of a task
   for (int i = 0; i < group.mask_count && kind == RowKind::masked; ++i) {
     const BooleanMask& mask = group.masks[i];
     const std::uint8_t* bytes_of_row = mask_bytes(mask, row, first, low, high, bytes);

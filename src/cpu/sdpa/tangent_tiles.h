@@ -14,7 +14,7 @@ struct TangentStrip : StripTiles<T> {
 
   const JvpTask& task;
   const JvpScratch<T>& s;
-  const std::int64_t first;  // index in the task of the strip's first row
+  const std::int64_t first;  // index of the strip's first row among the rows of the task
   PanelBias<T> bias_tangent;
   Vector<T> l[kStripRows], m[kStripRows];  // per row and vector lane: the sum of p, and the sum of p score'
 

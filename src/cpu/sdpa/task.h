@@ -48,9 +48,9 @@ struct HeadGroup : KeySet {
 // The number of rows of a block is a multiple of kRowMultiple, the rows of two tiles (cpu/tile.h).
 constexpr int kRowMultiple = 12;
 
-// Number of keys of a forward key block. 512 keys of 64 + 64 float32 are 256 KiB, a quarter of a second-level cache of 1 MiB, which also holds 384 KiB of 768
-// queries and their sums. Key blocks begin at multiples of the number. The number depends on the head widths and the compute type alone, because it affects
-// bits: the results of a row's key blocks are joined one after the other. element_bytes is the size of the compute type.
+// Returns the number of keys of a key block of the forward pass. Key blocks begin at multiples of this number. It depends only on the head widths and on
+// element_bytes, the size of the compute type, because it affects bits: the results of a row's key blocks are joined one after the other. 512 keys of 64 + 64
+// float32 are 256 KiB, a quarter of a second-level cache of 1 MiB; 768 queries and their sums take another 384 KiB.
 constexpr std::int64_t forward_key_block(std::int64_t qk_width, std::int64_t v_width, std::int64_t element_bytes) {
   return (qk_width > v_width ? qk_width : v_width) * element_bytes <= 512 ? 2048 / element_bytes : 256;
 }

@@ -116,7 +116,7 @@ std::vector<Symbol> symbols_of(std::string_view word, const BytePairs& model, co
       add_unknown();
       symbols.push_back({*id, length});
     } else if (model.byte_fallback && append_bytes(symbols, piece, vocabulary)) {
-      // As in the `tokenizers` package, an unknown character that stands before these bytes is added after them.
+      // As in the `tokenizers` package, an unknown character before these bytes is added after them.
     } else if (model.unknown) {
       if (!model.fuse_unknown) add_unknown();
       unknown_length += length;

@@ -22,7 +22,7 @@ enum class Delimiters : std::uint8_t {
   contiguous,            // a -- b
 };
 
-// Splits a text whose matches, and what is between them, are `parts`. Returns the words in order; none is empty.
+// Splits a text at its delimiters. `parts`: the matches of the delimiter, and the text between them. Returns the words in order; none is empty.
 std::vector<Match> split_at_matches(const std::vector<Match>& parts, Delimiters delimiters);
 
 struct SplitAtClass {
