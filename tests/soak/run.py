@@ -23,7 +23,7 @@ import reduce
 
 HERE = Path(__file__).resolve().parent
 SLICE = 60  # seconds that one worker process runs
-PATIENCE = 240  # a worker process that runs longer than its time by these seconds is ended
+PATIENCE = 240  # a worker process that writes no line for so many seconds is ended
 FINDINGS = 20  # after so many findings, a kind of worker is stopped
 
 
@@ -60,13 +60,16 @@ class Worker:
 
     def slice(self, seconds: float) -> None:
         process = subprocess.Popen([sys.executable, self.command[0], str(self.seed), str(seconds), *self.command[1:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(self.kernel))
-        late = threading.Timer(seconds + PATIENCE, process.kill)
+        late = threading.Timer(PATIENCE, process.kill)
         late.start()
         said: list[str] = []
         reader = threading.Thread(target=lambda: said.extend(process.stderr), daemon=True)  # type: ignore[arg-type]
         reader.start()
         started = self.seed
         for line in process.stdout:  # type: ignore[union-attr]
+            late.cancel()
+            late = threading.Timer(PATIENCE, process.kill)
+            late.start()
             event = json.loads(line)
             if "start" in event:
                 started = event["start"]
