@@ -9,7 +9,8 @@ from typing import Any
 
 # Entries that every case has: they are changed, not left out.
 _NEEDED = {"seed", "kind", "dtype", "lead", "N", "K", "T", "S", "H", "V", "spread", "empty_rows", "threads", "E", "Ek", "Ev", "Eo", "C", "self", "axis", "stored", "pieces", "samples", "mask", "kept",
-           "weight", "norm_bias", "projection_bias", "gate_bias", "output_bias", "return_bias", "queries", "keys", "rule", "layer", "count"}  # fmt: skip
+           "weight", "norm_bias", "projection_bias", "gate_bias", "output_bias", "return_bias", "queries", "keys", "rule", "layer", "count", "M", "hidden",
+           "activation", "norm", "norm_position"}  # fmt: skip
 
 
 def smaller(case: dict[str, Any]) -> list[dict[str, Any]]:
@@ -26,7 +27,7 @@ def smaller(case: dict[str, Any]) -> list[dict[str, Any]]:
         result.append({**case, "N": case["K"]})
     if case["K"] > 1 and case.get("kind") != "stack":
         result.append({**case, "N": case["N"] // case["K"], "K": 1})
-    for name in ("T", "S", "H", "V", "E", "Ek", "Ev", "Eo", "C"):
+    for name in ("T", "S", "H", "V", "E", "Ek", "Ev", "Eo", "C", "M", "hidden", "count"):
         for extent in (case[name] // 2, case[name] - 1) if name in case else ():
             if 1 <= extent < case[name] and not ("query_offsets" in case and name in "TS"):
                 same = [other for other in ("T", "S") if case.get("self") == "query" and name in "TS"] or [other for other in ("E", "Ek", "Ev") if case.get("self") == "query" and name == "E" and other in case]

@@ -23,7 +23,7 @@ import reduce
 
 HERE = Path(__file__).resolve().parent
 SLICE = 60  # seconds that one worker process runs
-PATIENCE = 240  # a worker process that writes no line for so many seconds is ended
+PATIENCE = 600  # a worker process that writes no line for so many seconds is ended
 FINDINGS = 20  # after so many findings, a kind of worker is stopped
 
 
@@ -117,7 +117,7 @@ class Fails:
             return True  # the process crashed
         self.findings = json.loads(line)["findings"]
         # If a reduced case is not valid, the test's own code raises an error. That is not the failure that is searched.
-        return bool(self.findings) and not any("Error: " in line and ("numpy" in line or "tests/soak" in line) for line in self.findings)
+        return bool(self.findings) and not any(line.startswith("KeyError") or ("Error: " in line and ("numpy" in line or "tests/soak" in line)) for line in self.findings)
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -164,8 +164,9 @@ def main() -> int:
         elif script == "stacks" and not given.stacks:
             print("stacks are not tested: this needs the program polyhead_run_stack")
         else:
-            more = [given.stacks] if script == "stacks" else []
-            workers += [Worker(name if script == "attention" else f"{script} {name}", name, [str(HERE / f"{script}.py"), *more], seed) for name in here]
+            if given.stacks:
+                os.environ["POLYHEAD_RUN_STACK"] = given.stacks
+            workers += [Worker(name if script == "attention" else f"{script} {name}", name, [str(HERE / f"{script}.py")], seed) for name in here]
     if given.only in (None, "files"):
         workers.append(Worker("files", None, [str(HERE / "files.py"), *([given.program] if given.program else [])], seed))
 

@@ -1,13 +1,14 @@
-"""Worker of scripts/soak: compares random stacks of encoder and decoder layers with layer_oracle.py, outputs and all gradients, in one process of run_stack.cc. The arguments are
-those of attention.py and the program polyhead_run_stack."""
+"""Worker of scripts/soak: compares random stacks of encoder and decoder layers with layer_oracle.py, outputs and all gradients, in one process of run_stack.cc, the program
+polyhead_run_stack of POLYHEAD_RUN_STACK or build/dev. The arguments are those of attention.py."""
 
 from __future__ import annotations
 
 import atexit
 import json
+import os
+import shutil
 import struct
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from cases import DTYPES, Case
 from check import Refused, Report
 from layer_cases import WIDTHS, Draw, normal, rng_of
 
-PROGRAM = [sys.argv[-1]]
+PROGRAM = [os.environ.get("POLYHEAD_RUN_STACK", str(Path(__file__).parents[2] / "build/dev/tests/soak/polyhead_run_stack"))]
 layers.EPS["bfloat16"] = 2.0**-7
 _NAMES = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL", "int64": "I64"}
 
@@ -107,8 +108,6 @@ class _Program:
             raise RuntimeError(answer["error"])
 
     def close(self) -> None:
-        import shutil
-
         if self.process is not None:
             self.process.kill()
             self.process.wait()
