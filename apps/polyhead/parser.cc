@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "command.h"
@@ -48,6 +49,17 @@ void refuse_empty_names(const std::vector<Option*>& options) {
     const std::string type = option->type();
     const bool is_name = option->is_positional() || type == "FILE" || type == "FOLDER" || type == "PATH" || type == "NAME";
     if (is_name && std::ranges::count(option->words(), "") > 0) throw UsageError(cat(option->name(), " is empty"));
+  }
+}
+
+// CLI11 reads any number, "+" and "-" as the value of a flag: --json=-5 would mean off.
+void refuse_flags_of_numbers(const std::vector<Option*>& options) {
+  constexpr std::array<std::string_view, 6> kTruths{"true", "false", "on", "off", "yes", "no"};
+  for (const Option* option : options) {
+    if (!option->type().empty() || option->is_positional()) continue;
+    for (const std::string& word : option->words()) {
+      if (std::ranges::find(kTruths, word) == kTruths.end()) throw UsageError(cat(option->name(), ": '", word, "' is neither true nor false"));
+    }
   }
 }
 
@@ -136,6 +148,7 @@ bool Parser::parse(std::vector<std::string> arguments) {
     throw UsageError(cat(text, text.ends_with('?') ? " " : "; ", "see '", name(), " --help'"));
   }
   refuse_empty_names(options());
+  refuse_flags_of_numbers(options());
   return true;
 }
 

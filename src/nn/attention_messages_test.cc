@@ -46,6 +46,37 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
   EXPECT_EQ(error_message([&] { layer.backward({}, out, {}); }), "MultiHeadAttention.backward: saved is empty; give it to forward first");
 }
 
+// Members of a layer are public, and a member that the configuration does not have would be ignored without a word.
+TEST(MultiHeadAttentionMessages, MembersThatTheConfigurationDoesNotSayAreRefused) {
+  const Tensor x(DType::f32, {2, 3, 8});
+  const auto error_of = [&](const auto& change) {
+    MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1});
+    change(layer);
+    Tensor out(DType::f32, {2, 3, 8});
+    return error_message([&] { layer.forward({.query = x}, out); });
+  };
+  const std::string where = "MultiHeadAttention.forward: ";
+  EXPECT_EQ(error_of([](MultiHeadAttention& layer) { layer.config.sink = true; }), where + "config.sink is true, but the layer has no sink");
+  EXPECT_EQ(error_of([](MultiHeadAttention& layer) { layer.sink = Tensor(DType::f32, {2}); }), where + "the layer has a sink, but config.sink is false");
+  EXPECT_EQ(error_of([](MultiHeadAttention& layer) { layer.config.qk_norm = true; }), where + "config.qk_norm is true, but the layer has no q_norm");
+  EXPECT_EQ(error_of([](MultiHeadAttention& layer) { layer.k_norm = RMSNorm({.width = 4}); }), where + "the layer has a k_norm, but config.qk_norm is false");
+  EXPECT_EQ(error_of([](MultiHeadAttention& layer) { layer.config.gate = Gate::sigmoid; }), where + "config.gate is sigmoid, but the layer has no gate");
+  EXPECT_EQ(error_of([](MultiHeadAttention& layer) { layer.gate = Linear({.in_width = 8, .out_width = 8, .seed = 1}); }),
+            where + "the layer has a gate, but config.gate is none");
+  EXPECT_EQ(error_of([](MultiHeadAttention& layer) { layer.config.output = OutputProjection::none; }), where + "the layer has an output, but config.output is none");
+  EXPECT_EQ(error_of([](MultiHeadAttention& layer) { layer.bias_k = Tensor(DType::f32, {1, 1, 8}); }), where + "the layer has a bias_k, but config.add_bias_kv is false");
+}
+
+TEST(MultiHeadAttentionMessages, ARotaryWidthWithoutTablesIsRefused) {
+  const MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1});
+  const Tensor x(DType::f32, {2, 3, 8});
+  Tensor out(DType::f32, {2, 3, 8});
+  for (const Rotary& rotary : {Rotary{.width = 2}, Rotary{.order = RotaryOrder::pairs}}) {
+    EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.rotary = rotary}); }),
+              "MultiHeadAttention.forward: rotary has a width or an order but no tables; nothing would be rotated");
+  }
+}
+
 TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
   const auto linear = [](bool bias) { return Linear(Tensor(DType::f32, {4, 4}), bias ? Tensor(DType::f32, {4}) : Tensor()); };
   // `given`: whether each of q, k, v and output has a bias. The gate of a layer may lack one.

@@ -174,7 +174,10 @@ void apply_rotary(const Rotary& rotary, Rotation rotation, const AttentionShapes
 void require_rotary(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input, const Rotary& rotary,
                     const AttentionShapes& shapes) {
   require(rotary.cos || !(rotary.sin || rotary.key_cos || rotary.key_sin), operation, ": rotary has tables but no cos");
-  if (!rotary.cos) return;
+  if (!rotary.cos) {
+    require(rotary.width == 0 && rotary.order == RotaryOrder::halves, operation, ": rotary has a width or an order but no tables; nothing would be rotated");
+    return;
+  }
   require(config.global_query == GlobalQuery::off, operation, ": rotary positions with a global query, which has no position");
   const std::int64_t width = rotary.width == 0 ? config.head_width : rotary.width;
   require(width > 0 && width <= config.head_width && width % 2 == 0, operation, ": rotary rotates ", width,
@@ -230,6 +233,23 @@ void require_same_structure(const char* operation, const MultiHeadAttentionConfi
   same("add_zero_attn:", kYes[saved.add_zero_attn], kYes[own.add_zero_attn]);
   same("learned sink logits:", kYes[saved.sink], kYes[own.sink]);
   same("norms of q and k:", kYes[saved.qk_norm], kYes[own.qk_norm]);
+}
+
+// Members are public: without this check, a member that the configuration does not have, such as a sink set after construction, would be ignored.
+void require_members(const char* operation, const MultiHeadAttention& layer) {
+  const MultiHeadAttentionConfig& c = layer.config;
+  const auto member = [&](const char* name, const Tensor& tensor, const char* setting, bool wanted, const char* on = "true", const char* off = "false") {
+    if (static_cast<bool>(tensor) == wanted) return;
+    if (wanted) fail(ErrorCode::invalid_argument, operation, ": config.", setting, " is ", on, ", but the layer has no ", name);
+    fail(ErrorCode::invalid_argument, operation, ": the layer has a", name == std::string_view("output") ? "n " : " ", name, ", but config.", setting, " is ", off);
+  };
+  member("output", layer.output.weight, "output", c.output == OutputProjection::linear, "linear", "none");
+  member("gate", layer.gate.weight, "gate", c.gate == Gate::sigmoid, "sigmoid", "none");
+  member("bias_k", layer.bias_k, "add_bias_kv", c.add_bias_kv);
+  member("bias_v", layer.bias_v, "add_bias_kv", c.add_bias_kv);
+  member("sink", layer.sink, "sink", c.sink);
+  member("q_norm", layer.q_norm.weight, "qk_norm", c.qk_norm);
+  member("k_norm", layer.k_norm.weight, "qk_norm", c.qk_norm);
 }
 
 void require_heads_fit_rank(const char* operation, const AttentionInput& input) {
@@ -372,6 +392,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
                                  TensorView attention_weights) const {
   constexpr const char* kOperation = kForward;
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
+  require_members(kOperation, *this);
   std::optional<AttentionOptions> own;
   const AttentionOptions& options = with_keys_last(kOperation, shapes, given, own);
   require_heads_fit_rank(kOperation, input);

@@ -275,6 +275,9 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.mask.window = {.left = 1, .diagonal = Diagonal::bottom_right()};
        },
        {"diagonal differ"}},
+      {"a size of blocks that are not listed",
+       [](Problem& p) { p.options.mask.blocks.size = {64, 128}; },
+       {"blocks.size is 64 x 128 without blocks.lists"}},
       {"sinks of another number of heads",
        [](Problem& p) { p.options.sink = p.extra = Tensor(DType::f32, {2}); },
        {"sink is [2]", "[N] = [4]"}},

@@ -236,7 +236,13 @@ class Builder {
     if (mask.key_lengths) lengths(p);
     booleans(p, mask.attend, mask.block, "attend", "block", false);
     booleans(p, mask.attend_keys, mask.block_keys, "attend_keys", "block_keys", true);
-    if (mask.blocks.lists) listed_blocks(p);
+    if (mask.blocks.lists) {
+      listed_blocks(p);
+    } else {
+      const BlockSize& size = mask.blocks.size;
+      require(size.queries == BlockSize().queries && size.keys == BlockSize().keys, op_, ": blocks.size is ", size.queries, " x ", size.keys,
+              " without blocks.lists, which say the blocks that may be attended to");
+    }
   }
 
   // Writes which blocks are listed: one byte for each block of queries and block of keys. Sequences and heads that share their lists share the bytes.

@@ -97,6 +97,8 @@ class Usage(ProgramTest):
         self.fails(2, "view", "m", "--text", "a", "--head", "1", "--mean", mentions=["--mean", "--head"])
         self.fails(2, "view", "m", mentions=["--text"])
         self.fails(2, "devices", "--json=maybe", mentions=["--json", "maybe"])
+        for value in ("-5", "2", "-", "1;2", "t"):
+            self.fails(2, "devices", f"--json={value}", mentions=["--json", f"'{value}' is neither true nor false"])
 
     def test_a_name_that_is_empty_is_not_a_name_that_is_absent(self):
         for arguments in (("inspect", ""), ("view", "", "--text", "a"), ("view", "m", "", "--text", "a"), ("view", "m", "--text", "a", "-o", ""),

@@ -13,7 +13,11 @@ from effort import QUICK
 sys.path.insert(0, str(Path(__file__).parents[1] / "soak"))
 import check  # noqa: E402
 import files  # noqa: E402
+import layer_cases  # noqa: E402
+import layer_oracle  # noqa: E402
+import layers  # noqa: E402
 import reduce  # noqa: E402
+import stacks  # noqa: E402
 import strict  # noqa: E402
 from cases import Built, draw  # noqa: E402
 
@@ -32,6 +36,49 @@ def test_random_attention_is_within_its_bounds(summary: list[str]) -> None:
         worst, compared = max(worst, report.worst), compared + report.compared
     summary.append(f"soak: {CASES} attention problems, {compared} numbers, worst error {worst:.2f} of its bound")
     assert refused < CASES // 20
+
+
+def test_random_layers_are_within_their_bounds(summary: list[str]) -> None:
+    worst, compared, refused = 0.0, 0, 0
+    for seed in range(40 if QUICK else 400):
+        try:
+            report = layers.check(layer_cases.draw(seed))
+        except layers.Refused:
+            refused += 1
+            continue
+        assert not report.findings, (seed, report.findings)
+        worst, compared = max(worst, report.worst), compared + report.compared
+    summary.append(f"soak: layers, {compared} numbers, worst error {worst:.2f} of its bound")
+    assert refused < 10
+
+
+@pytest.mark.skipif(not Path(stacks.PROGRAM[0]).exists(), reason="polyhead_run_stack has not been built")
+def test_random_stacks_are_within_their_bounds(summary: list[str]) -> None:
+    reports = [(seed, stacks.check(stacks.draw(seed))) for seed in range(20 if QUICK else 150)]
+    assert not [(seed, report.findings) for seed, report in reports if report.findings]
+    summary.append(f"soak: stacks, {sum(report.compared for _, report in reports)} numbers, worst error {max(report.worst for _, report in reports):.2f} of its bound")
+
+
+LAYER = {"seed": 4, "kind": "attention", "dtype": "float64", "lead": (2,), "N": 4, "K": 2, "T": 7, "S": 9, "H": 4, "V": 5, "E": 6, "Ek": 5, "Ev": 8, "Eo": 3, "self": "", "axis": 1, "spread": 1.0, "threads": 2,
+         "empty_rows": "zero", "gate": True, "qk_norm": True, "add_bias_kv": True, "own_sink": True, "softcap": 5.0, "rotary": {"order": "pairs", "width": 2, "lead": True}, "causal": "top_left"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["linear", "rms_norm", "rotate", "merged"])
+def test_a_wrong_formula_of_a_layer_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not layers.check(LAYER).findings
+    right = getattr(layer_oracle, name)
+    monkeypatch.setattr(layer_oracle, name, lambda *arguments: right(*arguments) * (1 + 1e-9))
+    findings = layers.check(LAYER).findings
+    assert any(finding.startswith("out") for finding in findings) and any(finding.startswith("d_parameter q.weight") for finding in findings), findings
+
+
+@pytest.mark.parametrize("kind", ["cache", "pair_bias", "windows", "score_mod"])
+def test_wrong_attention_of_a_layer_is_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in map(layer_cases.draw, range(500)) if case["kind"] == kind and case["dtype"] == "float64" and case["T"] > 4 and case["S"] > 4)
+    assert not layers.check(case).findings
+    right = layer_oracle.attend
+    monkeypatch.setattr(layer_oracle, "attend", lambda *a, **named: right(*a, **{**named, "scale": named["scale"] * (1 + 1e-9)}))
+    assert any("out" in finding for finding in layers.check(case).findings)
 
 
 DEFECTS = {
@@ -62,6 +109,8 @@ def test_a_case_is_reduced_while_it_fails() -> None:
     case = draw(3) | {"softcap": 5.0, "T": 40, "query_offsets": None}
     small = reduce.reduced({name: value for name, value in case.items() if value is not None}, lambda c: c.get("softcap") == 5.0 and c["T"] >= 7)
     assert small["T"] == 7 and small["softcap"] == 5.0 and "causal" not in small and small["S"] == 1
+    layer = reduce.reduced({**LAYER, "lead": (2,)}, lambda c: c["H"] >= 3 and c["Ek"] >= 2 and "gate" in c)
+    assert layer["H"] == 3 and layer["Ek"] == 2 and layer["lead"] == (1,) and layer["N"] == 1 and "qk_norm" not in layer and not layers.check(layer).findings
     assert "softcap" in reduce.script(small, "avx2", ["out[0] is 1"], "tests/soak")
 
 

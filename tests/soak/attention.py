@@ -18,7 +18,7 @@ from cases import draw
 from check import Refused, check
 
 
-def findings_of(case: dict[str, Any]) -> tuple[list[str], float, int]:
+def findings_of(case: dict[str, Any], check: Any = check) -> tuple[list[str], float, int]:
     try:
         report = check(case)
     except Refused:
@@ -33,11 +33,11 @@ def tell(**event: Any) -> None:
     print(json.dumps(event), flush=True)
 
 
-def main() -> None:
+def main(draw: Any = draw, check: Any = check) -> None:
     if sys.argv[1] == "--fails":
         for line in sys.stdin:
             try:
-                found, _, _ = findings_of(ast.literal_eval(json.loads(line)))
+                found, _, _ = findings_of(ast.literal_eval(json.loads(line)), check)
             except Refused:
                 found = []
             tell(findings=found)
@@ -47,8 +47,8 @@ def main() -> None:
         tell(start=seed)
         case = draw(seed)
         try:
-            found, worst, compared = findings_of(case)
-            tell(done=seed, worst=worst, compared=compared)
+            found, worst, compared = findings_of(case, check)
+            tell(done=seed, worst=worst, compared=compared, kind=case.get("kind", "attention"))
             if found:
                 tell(finding=found, seed=seed)
         except Refused as error:

@@ -59,9 +59,12 @@ class Bounds:
         m, of_p = ahead.more["m"], self.of_stored_lse
         of_d_p = self.sums(built.value_width) * np.where(self.live, m * (d_out @ turned(self.v)), 0)
         of_delta = (d_out * (self.out() + self.sums(built.value_width) * clean(ahead.out))).sum(-1) + (self.sums(built.keys) + of_p) * (self.p * d_p).sum(-1)
-        of_score = (self.p * of_p[..., None] + self.tiny) * (d_p + clean(behind.delta)[..., None]) + self.p * (of_d_p + of_delta[..., None])
+        # Subnormal products are rounded to multiples of the smallest number, however small they are.
+        smallest = half_unit(0.0, np.float64 if built.dtype == np.float64 else np.float32)
+        of_delta = of_delta + (built.value_width + built.keys) * smallest
+        of_score = smallest * self.live + (self.p * of_p[..., None] + self.tiny) * (d_p + clean(behind.delta)[..., None]) + self.p * (of_d_p + of_delta[..., None])
         # The derivative of softcap, 1 - tanh^2, has the rounding error of x / c, and a large relative error where it is small.
-        of_x = of_score + d_score * (16 * self.eps + (2 * self.of_p[..., None] if built.case.get("softcap") else 0))
+        of_x = of_score + smallest * self.live + d_score * (16 * self.eps + (2 * self.of_p[..., None] if built.case.get("softcap") else 0))
         sums = lambda n: self.sums(n) + self.native  # noqa: E731
         result = {
             "q": scale * ((of_x + sums(built.keys) * d_x) @ self.k),

@@ -1,11 +1,12 @@
 """The driver of scripts/soak: runs worker processes on every instruction set of the machine until the time is over, writes findings as scripts, and prints a closing line.
 
-    run.py MINUTES [--seed N] [--jobs N] [--folder FOLDER] [--only attention|files] [--program polyhead_encode_texts]
+    run.py MINUTES [--seed N] [--jobs N] [--folder FOLDER] [--only attention|layers|stacks|files] [--program polyhead_encode_texts] [--stacks polyhead_run_stack]
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import queue
@@ -22,7 +23,7 @@ import reduce
 
 HERE = Path(__file__).resolve().parent
 SLICE = 60  # seconds that one worker process runs
-PATIENCE = 240  # a worker process that runs longer than its time by these seconds is ended
+PATIENCE = 600  # a worker process that writes no line for so many seconds is ended
 FINDINGS = 20  # after so many findings, a kind of worker is stopped
 
 
@@ -59,13 +60,16 @@ class Worker:
 
     def slice(self, seconds: float) -> None:
         process = subprocess.Popen([sys.executable, self.command[0], str(self.seed), str(seconds), *self.command[1:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(self.kernel))
-        late = threading.Timer(seconds + PATIENCE, process.kill)
+        late = threading.Timer(PATIENCE, process.kill)
         late.start()
         said: list[str] = []
         reader = threading.Thread(target=lambda: said.extend(process.stderr), daemon=True)  # type: ignore[arg-type]
         reader.start()
         started = self.seed
         for line in process.stdout:  # type: ignore[union-attr]
+            late.cancel()
+            late = threading.Timer(PATIENCE, process.kill)
+            late.start()
             event = json.loads(line)
             if "start" in event:
                 started = event["start"]
@@ -96,15 +100,15 @@ class Worker:
 class Fails:
     """Runs cases in another process, which may crash. Fails()(case) is true if the case fails or crashes."""
 
-    def __init__(self, kernel: str | None, seconds: float) -> None:
-        self.kernel, self.end = kernel, time.monotonic() + seconds
+    def __init__(self, kernel: str | None, command: list[str], seconds: float) -> None:
+        self.kernel, self.command, self.end = kernel, command, time.monotonic() + seconds
         self.process: subprocess.Popen[str] | None = None
 
     def __call__(self, case: dict[str, Any]) -> bool:
         if time.monotonic() > self.end:
             return False
         if self.process is None or self.process.poll() is not None:
-            self.process = subprocess.Popen([sys.executable, str(HERE / "attention.py"), "--fails"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(self.kernel))
+            self.process = subprocess.Popen([sys.executable, self.command[0], "--fails", *self.command[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(self.kernel))
         self.process.stdin.write(json.dumps(repr(case)) + "\n")  # type: ignore[union-attr]
         self.process.stdin.flush()  # type: ignore[union-attr]
         line = self.process.stdout.readline()  # type: ignore[union-attr]
@@ -113,7 +117,7 @@ class Fails:
             return True  # the process crashed
         self.findings = json.loads(line)["findings"]
         # If a reduced case is not valid, the test's own code raises an error. That is not the failure that is searched.
-        return bool(self.findings) and not any("Error: " in line and ("numpy" in line or "tests/soak" in line) for line in self.findings)
+        return bool(self.findings) and not any(line.startswith("KeyError") or ("Error: " in line and ("numpy" in line or "tests/soak" in line)) for line in self.findings)
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -128,12 +132,11 @@ def write_finding(worker: Worker, seed: int, said: list[str], folder: Path) -> P
         path.write_text("# " + "\n# ".join(said) + f"\n# The files of this seed, kept below soak_files:\n#   build/venv/bin/python {HERE}/files.py --seed {seed} {' '.join(worker.command[1:])}\n")
         return path
     sys.path.insert(0, str(HERE))
-    from cases import draw
-
-    fails = Fails(worker.kernel, 90)
-    case = reduce.reduced(draw(seed), fails)
+    module = importlib.import_module(Path(worker.command[0]).stem)
+    fails = Fails(worker.kernel, worker.command, 90)
+    case = reduce.reduced(module.draw(seed), fails)
     fails.close()
-    path.write_text(reduce.script(case, worker.kernel or "", said, str(HERE)))
+    path.write_text(reduce.script(case, worker.kernel or "", said, str(HERE), module.__name__.replace("attention", "check")))
     return path
 
 
@@ -143,16 +146,28 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--folder", type=Path, default=Path("build/soak"))
-    parser.add_argument("--only", choices=("attention", "files"))
+    parser.add_argument("--only", choices=("attention", "layers", "stacks", "files"))
     parser.add_argument("--program")
+    parser.add_argument("--stacks")
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else int(time.time()) % 10**6 * 10**6
     here, not_here = instruction_sets()
     for line in not_here:
         print(f"not tested: {line}")
     print(f"seed {seed}; instruction sets: {', '.join(here)}", flush=True)
-    workers = [Worker(name, name, [str(HERE / "attention.py")], seed) for name in here] if given.only != "files" else []
-    if given.only != "attention":
+    workers = []
+    for script in ("attention", "layers", "stacks"):
+        if given.only not in (None, script):
+            continue
+        if script != "attention" and importlib.util.find_spec("torch") is None:
+            print(f"{script} are not tested: their formulas need the package torch")
+        elif script == "stacks" and not given.stacks:
+            print("stacks are not tested: this needs the program polyhead_run_stack")
+        else:
+            if given.stacks:
+                os.environ["POLYHEAD_RUN_STACK"] = given.stacks
+            workers += [Worker(name if script == "attention" else f"{script} {name}", name, [str(HERE / f"{script}.py")], seed) for name in here]
+    if given.only in (None, "files"):
         workers.append(Worker("files", None, [str(HERE / "files.py"), *([given.program] if given.program else [])], seed))
 
     end = time.monotonic() + given.minutes * 60
@@ -185,11 +200,13 @@ def main() -> int:
         count += len(worker.findings)
         for message, times in worker.refused.most_common():
             print(f"refused by {worker.name}, {times} x: {message}")
-    attention = [worker for worker in workers if worker.kernel is not None]
     parts = []
-    if attention:
-        cases = ", ".join(f"{worker.name} {worker.cases}" for worker in attention)
-        parts.append(f"{sum(worker.cases for worker in attention)} attention problems ({cases}), {sum(worker.compared for worker in attention)} numbers, worst error of float32 and float64 {max(worker.worst for worker in attention):.2f} of its bound")
+    for what, own in (("attention problems", [w for w in workers if w.name == w.kernel]), *((name, [w for w in workers if w.name == f"{name} {w.kernel}"]) for name in ("layers", "stacks"))):
+        if own:
+            cases = ", ".join(f"{worker.kernel} {worker.cases}" for worker in own)
+            kinds = sum((worker.kinds for worker in own), Counter())
+            kinds_text = "" if len(kinds) < 2 else "; " + ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()))
+            parts.append(f"{sum(worker.cases for worker in own)} {what} ({cases}{kinds_text}), {sum(worker.compared for worker in own)} numbers, worst error of float32 and float64 {max(worker.worst for worker in own):.2f} of its bound")
     for worker in workers:
         if worker.kernel is None:
             parts.append(f"{worker.cases} damaged files ({', '.join(f'{kind} {number}' for kind, number in sorted(worker.kinds.items()))})")
