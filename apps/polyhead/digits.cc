@@ -14,6 +14,7 @@
 #include "heatmap.h"
 #include "json.h"
 #include "parser.h"
+#include "polyhead/error.h"
 #include "polyhead/io/image_file.h"
 #include "polyhead/models/default_models.h"
 #include "terminal.h"
@@ -28,6 +29,16 @@ using training::counted;
 using training::fixed;
 
 training::Images built_in_images() { return training::read_images(models::default_model("digits") / "examples.safetensors"); }
+
+// Reads a file of several images; the Error for a file of another kind says that PNG and JPEG images are read too.
+training::Images images_of(const std::string& path) {
+  try {
+    return training::read_images(path);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::format && error.code() != ErrorCode::unsupported) throw;
+    fail(error.code(), error.what(), "; an image of a digit is a PNG or JPEG file");
+  }
+}
 
 // The image in shades, two columns for a pixel.
 std::string drawn(const Tensor& pixels, double white, std::size_t width) {
@@ -64,7 +75,7 @@ GivenDigit read_digit(const std::string& input, std::optional<std::int64_t> numb
     if (number) throw UsageError(cat("--number chooses one of several images; '", input, "' is one image"));
     return {.pixels = io::read_image(input), .name = cat("'", input, "'")};
   }
-  const training::Images images = input.empty() ? built_in_images() : training::read_images(input);
+  const training::Images images = input.empty() ? built_in_images() : images_of(input);
   const std::int64_t count = std::ssize(images.labels), chosen = number.value_or(0);
   if (chosen >= count) throw UsageError(cat("--number: there is no image ", chosen, "; ", input.empty() ? "polyhead" : "the file", " has the images 0 to ", count - 1));
   return {.pixels = Tensor::copy_of(images.pixels.view().select(0, chosen)), .name = input, .label = images.labels[static_cast<std::size_t>(chosen)], .labelled_by = input.empty() ? "the data set" : "the file"};
