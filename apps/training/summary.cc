@@ -25,6 +25,7 @@ constexpr double kValidationShareOfTexts = 0.05;
 constexpr double kTemperature = 0.1;    // the scores learn softmax(ROUGE-1 F / kTemperature)
 constexpr double kDroppedTerms = 0.5;   // share of the terms that a training step leaves out
 constexpr double kDroppedSentences = 0.1;
+constexpr std::int64_t kMostGuided = 256;  // sentences; steps with a longer text are not guided, because their attention maps would take hundreds of megabytes
 constexpr double kSectionLoss = 0.3;    // weight of the loss that guides a head to a section
 
 struct SummaryExample {
@@ -116,9 +117,9 @@ class Summary final : public Task {
         row[s] = static_cast<float>((p[s] - q[s]) / kTextsOfAStep);
       }
     }
-    loss += guide(sections);
     std::vector<nn::AttentionWeightsGradient> of_heads;
-    for (std::size_t head = 0; head < kSectionNames.size(); ++head) of_heads.push_back({.head = static_cast<std::int64_t>(head), .d_p = d_p_.view().select(1, static_cast<std::int64_t>(head))});
+    if (longest <= kMostGuided) loss += guide(sections);
+    for (std::size_t head = 0; longest <= kMostGuided && head < kSectionNames.size(); ++head) of_heads.push_back({.head = static_cast<std::int64_t>(head), .d_p = d_p_.view().select(1, static_cast<std::int64_t>(head))});
     model_.backward(saved_, scores, gradients_, {.workspace = &workspace_}, of_heads);
     return {loss, sentences};
   }
