@@ -1,7 +1,11 @@
 # The folders of models/default become read-only data of src/models/default_models.cc: polyhead_default_files() writes default_files.inc into the build
-# folder of its caller, and declares that default_models.cc depends on these files.
+# folder of its caller, and declares that default_models.cc depends on these files. Arguments: the names of the folders; none: all.
 function(polyhead_default_files)
   file(GLOB files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/models/default ${PROJECT_SOURCE_DIR}/models/default/*/*)
+  if(ARGN)
+    list(JOIN ARGN "|" names)
+    list(FILTER files INCLUDE REGEX "^(${names})/")
+  endif()
   set(list "")
   foreach(name IN LISTS files)
     string(MAKE_C_IDENTIFIER ${name} label)

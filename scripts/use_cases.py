@@ -9,6 +9,7 @@ Models and logs are written to build/use-cases/.
 """
 import argparse
 import hashlib
+import itertools
 import json
 import math
 import pathlib
@@ -126,12 +127,31 @@ def sentences(program, data):
     ]
 
 
+def divergence(p, q):
+    """Jensen-Shannon divergence of two distributions in bits: 0 if they are equal, 1 if they have nothing in common."""
+    return sum(a * math.log2(2 * a / (a + b)) / 2 for x, y in zip(p, q) for a, b in ((x, y), (y, x)) if a > 0)
+
+
+def heads_of_summaries(program, name, file):
+    """Returns how much the heads differ: the mean divergence of the rows of two heads, over pairs of heads and abstracts."""
+    differences, lines = [], file.read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        sentences = "\n".join(json.loads(line)["source"])
+        told = subprocess.run([program, "try", "summarise", "-", "--model", work / name, "--json"], input=sentences, check=True, stdout=subprocess.PIPE, text=True).stdout
+        heads = json.loads(told)["attentions"][0]
+        if len(heads[0]) > 1:
+            differences += [sum(map(divergence, *pair)) / len(heads[0]) for pair in itertools.combinations(heads, 2)]
+    return sum(differences) / len(differences)
+
+
 def summary(program, data):
     run = train(program, "summary", "summarise", "--data", data / "scitldr-train.jsonl")
     result = score(program, "summarise", "summary", data / "scitldr-dev.jsonl")
+    heads = heads_of_summaries(program, "summary", data / "scitldr-dev.jsonl")
     return [
         f"ROUGE-1 on {result['abstracts']} abstracts of scitldr-dev: chosen sentence **{result['rouge_1']:.1f}**, the first sentence {result['first_sentence']:.1f}, the cue phrase "
-        f"{result['cue_phrase']:.1f}, the best that any choice of one sentence gives {result['best_sentence']:.1f}. {cost(run)}."
+        f"{result['cue_phrase']:.1f}, the best that any choice of one sentence gives {result['best_sentence']:.1f}. Two heads differ by **{heads:.2f}** bits "
+        f"(the mean Jensen-Shannon divergence of their rows: 0 for equal heads, 1 for heads that read different sentences). {cost(run)}."
     ]
 
 

@@ -78,7 +78,7 @@ std::string overview(std::span<const Command> commands, std::size_t width, bool 
       {"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "write one HTML page with the attention maps of all heads"},
       {"polyhead trace --layer d2l --num-hiddens 100 --heads 5", "show each step of a layer, with its shape and meaning"},
       {"polyhead train digits --data digits.npz -o digits", "train a small model; translate, classify and summarise are the other tasks"},
-      {"polyhead try digits digits.npz --model digits", "let the trained model answer"},
+      {"polyhead try digits drawing.png", "which digit an image shows; models for each task of `try` are part of polyhead"},
       {"polyhead quantise digits -o small", "store the trained model with int8 matrices"},
       {"polyhead attend --parameters layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors",
        "run a layer on your tensors"},

@@ -5,13 +5,14 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "arguments.h"
 #include "command.h"
 #include "core/text.h"
+#include "digits.h"
 #include "format.h"
 #include "json.h"
 #include "output_path.h"
@@ -20,8 +21,8 @@
 #include "sentiment.h"
 #include "terminal.h"
 #include "text_layout.h"
-#include "training/digits.h"
 #include "training/lines.h"
+#include "training/sections.h"
 #include "training/summary.h"
 #include "translation.h"
 #include "try_page.h"
@@ -32,16 +33,18 @@ namespace {
 
 struct TryOptions {
   std::string task, input, model, score, baseline, page;
-  std::int64_t number = 0, beams = 1;
+  std::optional<std::int64_t> number;
+  std::int64_t beams = 1;
   bool ablate = false, json = false;
 };
 
-void require_input(const TryOptions& o, const char* what) {
-  if (o.input.empty() && o.score.empty()) throw UsageError(cat("there is no input; give ", what, ", or --score FILE"));
+// has_input: whether there is an input without the argument INPUT.
+void require_input(const TryOptions& o, const char* what, bool has_input = false) {
+  if (o.input.empty() && o.score.empty() && !has_input) throw UsageError(cat("there is no input; give ", what, ", or --score FILE"));
   if (!o.input.empty() && !o.score.empty()) throw UsageError("an input and --score cannot be combined");
   if (o.page.empty()) return;
   if (o.page == "-") throw UsageError("-o: the answer goes to standard output; give a file for the page");
-  if (o.input.empty()) throw UsageError("a page shows the answer to an input; -o and --score cannot be combined");
+  if (o.input.empty() && !has_input) throw UsageError("a page shows the answer to an input; -o and --score cannot be combined");
   check_not_input(o.page, std::array{o.model, o.input});
   check_writable(o.page);
 }
@@ -54,32 +57,21 @@ std::filesystem::path model_folder(const TryOptions& o, const char* name) {
 }
 
 void try_digits(const TryOptions& o) {
-  require_input(o, "a file of images");
-  if (o.model.empty()) throw UsageError("there is no model of digits in the program; give --model FOLDER");
-  const models::ImageClassifier model = models::load_image_classifier(o.model);
-  const training::Images images = training::read_images(o.score.empty() ? o.input : o.score);
-  if (!o.score.empty()) {
-    std::vector<std::int64_t> all(images.labels.size());
-    std::iota(all.begin(), all.end(), 0);
-    const std::int64_t right = training::count_right(model, images, all);
-    const double accuracy = static_cast<double>(right) / static_cast<double>(all.size());
-    return o.json ? print_json({{"accuracy", accuracy}, {"right", right}, {"images", all.size()}})
-                  : print(cat("accuracy ", fixed(accuracy, 4), " (", right, " of ", counted(all.size(), "image"), ")\n"));
-  }
-  if (o.number >= std::ssize(images.labels)) throw UsageError(cat("--number: there is no image ", o.number, "; the file has the images 0 to ", std::ssize(images.labels) - 1));
-  const ConstTensorView image = images.pixels.view().select(0, o.number);
-  const models::ClassifiedImage answer = models::classify(model, image);
-  const auto label = images.labels[static_cast<std::size_t>(o.number)];
-  const std::string text = cat("class ", answer.best, " (probability ", fixed(answer.probabilities[static_cast<std::size_t>(answer.best)], 3), "); the file says ", label);
-  if (!o.page.empty()) write_page({o.page, o.model, text}, model, image, answer);
-  if (o.json) return print_json({{"class", answer.best}, {"label", label}, {"probabilities", answer.probabilities}});
-  print(text + "\n");
+  const bool examples = o.input.empty() && o.score.empty() && o.model.empty();
+  require_input(o, "a PNG or JPEG image of a digit, or a file of images", examples);
+  if (!o.score.empty()) return score_digits(models::load_image_classifier(model_folder(o, "digits")), o.score, o.json);
+  const GivenDigit digit = read_digit(o.input, o.number);
+  const std::filesystem::path folder = model_folder(o, "digits");
+  if (examples) print_note("the image is one of those that are part of polyhead, with which its model was not trained; a PNG or JPEG image of a digit may be given instead");
+  explain_digit(models::load_image_classifier(folder), digit, {o.page, folder.string()}, o.json);
 }
 
 // The sentences of a text, or of each line of a file.
 std::vector<std::string> sentences_of(const std::string& input) {
   std::error_code ignored;  // a long text is no file name, and the check for a file then fails
   std::vector<InputText> texts{{input, std::nullopt}};
+  if (input != "-" && training::split_at_white_space(input).size() == 1 && !std::filesystem::is_regular_file(input, ignored))
+    throw UsageError(cat("'", input, "' is no file, and a text of one word has no summary"));
   if (input == "-" || std::filesystem::is_regular_file(input, ignored)) texts = read_texts(input);
   std::vector<std::string> sentences;
   for (const InputText& text : texts)
@@ -88,10 +80,17 @@ std::vector<std::string> sentences_of(const std::string& input) {
   return sentences;
 }
 
+// The sections that the first heads of layer 0 are trained to read.
+std::vector<std::string> taught_sections(const models::SentenceChooserConfig& c) {
+  const std::int64_t count = std::min(c.taught_heads, std::ssize(training::kSectionNames));
+  return {training::kSectionNames.begin(), training::kSectionNames.begin() + count};
+}
+
 void try_summary(const TryOptions& o) {
   require_input(o, "a text or a file of one");
-  if (o.model.empty()) throw UsageError("there is no model of summaries in the program; give --model FOLDER");
-  const models::SentenceChooser model = models::load_sentence_chooser(o.model);
+  const std::vector<std::string> sentences = o.score.empty() ? sentences_of(o.input) : std::vector<std::string>{};
+  const std::filesystem::path folder = model_folder(o, "summary");
+  const models::SentenceChooser model = models::load_sentence_chooser(folder);
   if (!o.score.empty()) {
     const training::Data<training::Abstract> data = training::read_abstracts(o.score);
     if (!data.bad.empty()) print_note(training::describe(data.bad, std::ssize(data.rows)));
@@ -99,11 +98,10 @@ void try_summary(const TryOptions& o) {
     return o.json ? print_json({{"rouge_1", scores.model}, {"first_sentence", scores.first_sentence}, {"cue_phrase", scores.cue_phrase}, {"best_sentence", scores.best_sentence}, {"abstracts", data.rows.size()}})
                   : print(cat("ROUGE-1 ", fixed(scores.model, 2), " (", counted(data.rows.size(), "abstract"), "); the first sentence ", fixed(scores.first_sentence, 2), ", the cue phrase ", fixed(scores.cue_phrase, 2), ", the best sentence ", fixed(scores.best_sentence, 2), "\n"));
   }
-  const std::vector<std::string> sentences = sentences_of(o.input);
   const models::ChosenSentence answer = models::choose(model, sentences);
   const auto best = static_cast<std::size_t>(answer.best);
-  if (!o.page.empty()) write_page({o.page, o.model, sentences[best]}, model, sentences, answer);
-  if (o.json) return print_json({{"chosen", answer.best}, {"sentence", sentences[best]}, {"sentences", sentences}, {"scores", answer.scores}, {"attentions", number_json(answer.attentions)}});
+  if (!o.page.empty()) write_page({o.page, folder.string(), sentences[best]}, model, sentences, answer);
+  if (o.json) return print_json({{"chosen", answer.best}, {"sentence", sentences[best]}, {"sentences", sentences}, {"scores", answer.scores}, {"sections", taught_sections(model.config)}, {"attentions", number_json(answer.attentions)}});
   std::vector<std::vector<std::string>> rows;
   for (std::size_t s = 0; s < sentences.size(); ++s) rows.push_back({cat(s == best ? "> " : "  ", s + 1), fixed(answer.scores[s], 2), clip_words(printable(sentences[s]), 100)});
   std::string text = cat(printable(sentences[best]), "\n\nscores of the sentences:\n");
@@ -112,9 +110,10 @@ void try_summary(const TryOptions& o) {
   rows = {{"each head's attention to sentence"}};
   const auto count = std::ssize(sentences);
   for (std::int64_t s = 1; s <= count; ++s) rows[0].push_back(cat(s));
+  const std::vector<std::string> taught = taught_sections(model.config);
   const float* p = answer.attentions.data<float>();
   for (std::int64_t map = 0; map < model.config.layers * model.config.heads; ++map, p += count * count) {
-    rows.push_back({cat("layer ", map / model.config.heads, ", head ", map % model.config.heads)});
+    rows.push_back({cat("layer ", map / model.config.heads, ", head ", map % model.config.heads, map < std::ssize(taught) ? cat(" (trained on ", taught[static_cast<std::size_t>(map)], ")") : "")});
     for (std::int64_t s = 0; s < count; ++s) {
       double sum = 0;
       for (std::int64_t t = 0; t < count; ++t) sum += static_cast<double>(p[t * count + s]);
@@ -209,11 +208,11 @@ void try_text(const TriedText& given) {
 Subcommand declare_try(Parser& parser) {
   const auto o = std::make_shared<TryOptions>();
   parser.add_option("TASK", o->task, "sentiment, translate, summarise or digits")->required();
-  parser.add_option("INPUT", o->input, "the text, or - for standard input; for summarise also a file, for digits a file of images");
-  parser.add_option("--model", o->model, "folder that `polyhead train` made; default: for sentiment and translate the model that is part of polyhead")->type_name("FOLDER");
-  parser.add_option("--score", o->score, "examples with known answers, in the format of `polyhead train --data`; translate: also aligned sentences, or the word grammar")->type_name("FILE");
+  parser.add_option("INPUT", o->input, "the text, or - for standard input; for summarise also a file; for digits a PNG or JPEG image, or a file of several images; without it an image that is part of polyhead");
+  parser.add_option("--model", o->model, "folder that `polyhead train` made; default: the model that is part of polyhead")->type_name("FOLDER");
+  parser.add_option("--score", o->score, "examples with known answers, in the format of `polyhead train --data`; translate: also aligned sentences, or the word grammar; digits: also the word examples, for the images that are part of polyhead")->type_name("FILE");
   std::vector<Option*> own;
-  own.push_back(add_value(parser, "--number", &o->number, read_count, "N", "digits: which image of the file, from 0"));
+  own.push_back(add_value(parser, "--number", &o->number, read_count, "N", "digits: which image of the file, or of those that are part of polyhead, from 0"));
   own.push_back(parser.add_option("--baseline", o->baseline, "score a bag of words (sentiment) or IBM model 2 (links of translate) beside the model; it learns from these examples")->type_name("FILE"));
   own.push_back(add_value(parser, "--beams", &o->beams, read_positive, "N", "translate: the width of the beam search; default 1: the likeliest token at each step"));
   parser.add_option("-o,--output", o->page, "write one HTML page with the input, the answer and the attention weights of all heads")->type_name("PATH");
@@ -221,15 +220,15 @@ Subcommand declare_try(Parser& parser) {
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
       .examples = {{"polyhead try sentiment \"Nice screen, but far too heavy.\"", "the rating, and which words each head reads"},
-                   {"polyhead try digits digits.npz --number 3 --model digits", "which digit the image shows"},
-                   {"polyhead try digits digits.npz --number 3 --model digits -o digit.html", "the image beside its patches, and where each head looks"},
-                   {"polyhead try digits --score test-digits.npz --model digits", "accuracy on images that training has not seen"},
+                   {"polyhead try digits --number 3", "which digit the image shows, and where the model looks"},
+                   {"polyhead try digits drawing.png -o digit.html", "a digit that you drew, beside its patches, and where each head looks"},
+                   {"polyhead try digits --score examples", "accuracy on images that training has not seen"},
                    {"polyhead try translate \"The small red car is parked outside.\"", "the translation, and where each of its words comes from"},
                    {"polyhead try translate --score grammar", "how many held-out sentences are translated exactly, and how well the heads align words"},
-                   {"polyhead try summarise abstract.txt --model summary", "the sentence that sums up the abstract, and which sentences each head reads"}},
+                   {"polyhead try summarise abstract.txt", "the sentence that sums up the abstract, and which sentences each head reads"}},
       .notes = "JSON: sentiment {rating, words_and_pairs, heads: [{name, part, words}], constant} or {label, probabilities, heads}; translate {translation, "
                "complete, unknown, words: [{word, read}], source_tokens, target_tokens, attentions [layers][heads][target][source]}; summarise {chosen, sentence, "
-               "sentences, scores, attentions}; digits {class, label, probabilities}; with --score the scores.\n",
+               "sentences, scores, sections, attentions}; digits {class, label, probabilities, attentions}, for a PNG or JPEG image without label; with --score the scores.\n",
       .run =
           [o, own] {
             std::vector<std::string> names;

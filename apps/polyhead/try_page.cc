@@ -9,6 +9,7 @@
 #include "format.h"
 #include "terminal.h"
 #include "text_layout.h"
+#include "training/sections.h"
 #include "view_input.h"
 #include "view_output.h"
 
@@ -40,7 +41,10 @@ void write_page(const PageFile& file, const models::ImageClassifier& model, Cons
 void write_page(const PageFile& file, const models::SentenceChooser& model, std::span<const std::string> sentences, const models::ChosenSentence& answer) {
   viewer::Text text{.text = {}, .queries = {.pieces = {sentences.begin(), sentences.end()}}, .attentions = answer.attentions};
   for (const std::string& sentence : sentences) text.text += (text.text.empty() ? "" : " ") + sentence;
-  write(file, kind_of("chooses the sentence that sums a text up", model.config), std::move(text), cat("#layer=", model.config.layers - 1, "&head=mean&row=", answer.best));
+  std::string kind = kind_of("chooses the sentence that sums a text up", model.config);
+  for (std::int64_t head = 0; head < std::min(model.config.taught_heads, std::ssize(training::kSectionNames)); ++head)
+    append(kind, cat(head == 0 ? "; trained so that head " : ", head ", head, head == 0 ? " reads " : " ", training::kSectionNames[static_cast<std::size_t>(head)]));
+  write(file, kind, std::move(text), cat("#layer=", model.config.layers - 1, "&head=mean&row=", answer.best));
 }
 
 void write_page(const PageFile& file, const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer) {

@@ -67,6 +67,7 @@ class Digits final : public Task {
                                       .width = images_.pixels.extent(2),
                                       .white = images_.white,
                                       .classes = images_.classes,
+                                      .model_width = 48,
                                       .heads = options.heads.value_or(4),
                                       .dropout = 0.1,
                                       .seed = nn::derive_seed(seed_, 0)});

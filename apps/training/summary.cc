@@ -6,11 +6,13 @@
 #include <utility>
 
 #include "core/text.h"
+#include "polyhead/maps.h"
 #include "polyhead/nn/seed.h"
 #include "training/draw.h"
 #include "training/figures.h"
 #include "training/order.h"
 #include "training/rouge.h"
+#include "training/sections.h"
 #include "training/summary_baselines.h"
 
 namespace polyhead::training {
@@ -23,10 +25,13 @@ constexpr double kValidationShareOfTexts = 0.05;
 constexpr double kTemperature = 0.1;    // the scores learn softmax(ROUGE-1 F / kTemperature)
 constexpr double kDroppedTerms = 0.5;   // share of the terms that a training step leaves out
 constexpr double kDroppedSentences = 0.1;
+constexpr std::int64_t kMostGuided = 256;  // sentences; steps with a longer text are not guided, because their attention maps would take hundreds of megabytes
+constexpr double kSectionLoss = 0.3;    // weight of the loss that guides a head to a section
 
 struct SummaryExample {
   SentenceChooser::Text text;
-  std::vector<double> wanted;  // ROUGE-1 F of each sentence
+  std::vector<double> wanted;     // ROUGE-1 F of each sentence
+  std::vector<Section> sections;  // empty: not known
 };
 
 std::vector<double> rouge_of_sentences(const Abstract& abstract) {
@@ -47,6 +52,7 @@ SummaryExample thinned(const SummaryExample& example, std::uint64_t seed) {
     if (sentence.slots.empty()) continue;
     result.text.push_back(std::move(sentence));
     result.wanted.push_back(example.wanted[s]);
+    if (!example.sections.empty()) result.sections.push_back(example.sections[s]);
   }
   return result.text.empty() ? example : result;
 }
@@ -67,9 +73,9 @@ class Summary final : public Task {
     for (Abstract& abstract : data.rows)
       (in_validation(abstract.sentences[0], kValidationShareOfTexts) ? validation_ : training_).push_back(std::move(abstract));
     require(!validation_.empty() && !training_.empty(), options.data.string(), " has ", counted(data.rows.size(), "abstract"), "; ", training_.size(), " to train and ", validation_.size(), " to validate are too few");
-    model_ = SentenceChooser({.dropout = 0.3, .seed = nn::derive_seed(seed_, 0)});
+    model_ = SentenceChooser({.taught_heads = std::ssize(kSectionNames), .dropout = 0.3, .seed = nn::derive_seed(seed_, 0)});
     gradients_ = nn::zeros_like(model_);
-    for (const Abstract& abstract : training_) examples_.push_back({model_.read(abstract.sentences), rouge_of_sentences(abstract)});
+    for (const Abstract& abstract : training_) examples_.push_back({model_.read(abstract.sentences), rouge_of_sentences(abstract), sections_of(abstract.sentences)});
   }
 
   std::vector<std::string> description() const override {
@@ -87,12 +93,13 @@ class Summary final : public Task {
     const std::uint64_t of_step = nn::derive_seed(nn::derive_seed(seed_, 2), static_cast<std::uint64_t>(number));
     std::vector<SentenceChooser::Text> texts;
     std::vector<std::vector<double>> wanted;
+    std::vector<std::vector<Section>> sections;
     std::int64_t longest = 0, sentences = 0;
     for (const std::int64_t i : batch_of_step(number, kTextsOfAStep, std::ssize(examples_), nn::derive_seed(seed_, 1))) {
       SummaryExample example = thinned(examples_[static_cast<std::size_t>(i)], nn::derive_seed(of_step, texts.size()));
       longest = std::max(longest, std::ssize(example.text));
       sentences += std::ssize(example.text);
-      texts.push_back(std::move(example.text)), wanted.push_back(std::move(example.wanted));
+      texts.push_back(std::move(example.text)), wanted.push_back(std::move(example.wanted)), sections.push_back(std::move(example.sections));
     }
     Tensor scores(DType::f32, {kTextsOfAStep, longest});
     model_.forward(texts, scores, saved_, {.mode = nn::Mode::training, .dropout_seed = of_step, .workspace = &workspace_});
@@ -110,7 +117,10 @@ class Summary final : public Task {
         row[s] = static_cast<float>((p[s] - q[s]) / kTextsOfAStep);
       }
     }
-    model_.backward(saved_, scores, gradients_, {.workspace = &workspace_});
+    std::vector<nn::AttentionWeightsGradient> of_heads;
+    if (longest <= kMostGuided) loss += guide(sections);
+    for (std::size_t head = 0; longest <= kMostGuided && head < kSectionNames.size(); ++head) of_heads.push_back({.head = static_cast<std::int64_t>(head), .d_p = d_p_.view().select(1, static_cast<std::int64_t>(head))});
+    model_.backward(saved_, scores, gradients_, {.workspace = &workspace_}, of_heads);
     return {loss, sentences};
   }
 
@@ -122,12 +132,25 @@ class Summary final : public Task {
   void save(const std::filesystem::path& folder) const override { models::save_sentence_chooser(model_, folder); }
 
  private:
+  // Returns the loss that guides the first heads, and writes its gradient to d_p_.
+  double guide(const std::vector<std::vector<Section>>& sections) {
+    const nn::MultiHeadAttention::Saved& attention = saved_.encoder.layers[0].attention;
+    const std::int64_t heads = std::ssize(kSectionNames), longest = saved_.y.extent(1);
+    MapsInput maps = attention.maps();
+    maps.q = maps.q.slice(1, 0, heads), maps.k = maps.k.slice(1, 0, heads);
+    Tensor p = workspace_.tensor(DType::f32, {std::ssize(sections), heads, longest, longest});
+    attention_map(maps, p, attention.sdpa);
+    d_p_ = Tensor(DType::f32, p.shape());
+    return section_loss(p, sections, kSectionLoss, d_p_);
+  }
+
   std::uint64_t seed_;
   std::vector<Abstract> training_, validation_;
   std::vector<SummaryExample> examples_;
   SentenceChooser model_, gradients_;
   Workspace workspace_;  // declared before saved_, which returns its tensors to the workspace when it is destroyed
   SentenceChooser::Saved saved_;
+  Tensor d_p_;  // [texts,sections,S,S]: the gradient of the loss on attention weights
 };
 
 }  // namespace

@@ -3,7 +3,8 @@
 //   static constexpr std::string_view kModelType = "polyhead-...";
 //   template <class F, class Self>
 //   static void visit_fields(const F& f, Self& self) { f("width", self.width); f("dropout", self.dropout); }
-// Fields are std::int64_t, double, bool and std::string. A missing field is an Error; other members of the file are ignored.
+// Fields are std::int64_t, double, bool and std::string. A missing field is an Error, unless its name is Config::kNewField: it then keeps its default. Other
+// members of the file are ignored.
 #pragma once
 
 #include <algorithm>
@@ -50,6 +51,8 @@ Config read_model_config(const std::filesystem::path& folder) {
   Config::visit_fields(
       [&](std::string_view name, auto& value) {
         using T = std::remove_reference_t<decltype(value)>;
+        if constexpr (requires { Config::kNewField; })
+          if (name == Config::kNewField && JsonFile::find(file.root(), name) == nullptr) return;
         file.require(file.root(), name);
         value = *file.get<T>(file.root(), name);
         if constexpr (std::is_same_v<T, std::int64_t>)

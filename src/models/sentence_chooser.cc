@@ -190,14 +190,14 @@ void SentenceChooser::forward(std::span<const Text> texts, TensorView scores, Sa
   output.forward(saved.y, scores.unsqueeze(2), {options.executor, options.workspace});
 }
 
-void SentenceChooser::backward(const Saved& saved, ConstTensorView d_scores, SentenceChooser& gradients, const nn::RunOptions& options) const {
+void SentenceChooser::backward(const Saved& saved, ConstTensorView d_scores, SentenceChooser& gradients, const nn::RunOptions& options, std::span<const nn::AttentionWeightsGradient> attention_weights) const {
   constexpr const char* kOperation = "SentenceChooser.backward";
   require(static_cast<bool>(saved.y), kOperation, ": saved holds no forward pass");
   const std::int64_t width = config.model_width, longest = saved.y.extent(1);
   nn::require_exactly(kOperation, {"d_scores", d_scores}, {saved.y.extent(0), longest}, config.dtype);
   Tensor d_y = uninitialised(config.dtype, saved.y.shape(), options.workspace), d_x = uninitialised(config.dtype, saved.y.shape(), options.workspace);
   output.backward(saved.y, d_scores.unsqueeze(2), {.x = d_y, .parameters = &gradients.output}, options);
-  encoder.backward(saved.encoder, d_y, {.x = d_x, .parameters = &gradients.encoder}, options);
+  encoder.backward(saved.encoder, d_y, {.x = d_x, .parameters = &gradients.encoder, .attention_weights = attention_weights}, options);
   if (saved.dropout > 0) nn::dropout(d_x, d_x, saved.dropout, nn::derive_seed(saved.seed, kEmbedded), options.executor);
   for (nn::Embedding* table : {&gradients.terms, &gradients.places}) fill(table->weight, 0);
   with_type(config.dtype, [&]<class T>(T) {

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "models/test_error_matcher.h"
+#include "polyhead/maps.h"
 #include "support/gradients.h"
 #include "support/random.h"
 
@@ -42,6 +43,24 @@ TEST(SentenceChooser, GradientsAgreeWithCentralDifferences) {
         },
         test::parameter_leaves(model, gradients));
   }
+}
+
+TEST(SentenceChooser, GradientsOfALossOnAttentionWeightsAreAdded) {
+  Random random(6);
+  SentenceChooser model(tiny_chooser(DType::f64)), gradients = nn::zeros_like(model);
+  const std::vector<SentenceChooser::Text> texts{model.read(kText)};
+  const Tensor weights = random.tensor(DType::f64, {1, 3}), d_p = random.tensor(DType::f64, {1, 3, 3});
+  Tensor scores(DType::f64, {1, 3}), p(DType::f64, {1, 2, 3, 3});
+  SentenceChooser::Saved saved;
+  const auto loss = [&] {
+    model.forward(texts, scores, saved);
+    attention_map(saved.encoder.layers[0].attention.maps(), p, saved.encoder.layers[0].attention.sdpa);
+    return test::weighted_sum(scores, weights) + test::weighted_sum(p.view().select(1, 1), d_p);
+  };
+  loss();
+  const nn::AttentionWeightsGradient of_head{.head = 1, .d_p = d_p};
+  model.backward(saved, weights, gradients, {}, {&of_head, 1});
+  test::expect_gradients(loss, test::parameter_leaves(model, gradients));
 }
 
 // A text has the same scores alone and in a batch in which it is padded.
@@ -103,6 +122,17 @@ TEST(SentenceChooser, AFolderGivesTheSameAnswers) {
   EXPECT_EQ(a.attentions.shape(), (Shape{2, 2, 3, 3}));
   for (std::int64_t row = 0; row < 12; ++row) EXPECT_NEAR(std::accumulate(a.attentions.data<float>() + row * 3, a.attentions.data<float>() + row * 3 + 3, 0.0), 1, 1e-5);
 
+  EXPECT_EQ(load_sentence_chooser(folder).config.taught_heads, 0);
+  SentenceChooserConfig taught = tiny_chooser(DType::f32);
+  taught.taught_heads = 2;
+  save_sentence_chooser(SentenceChooser(taught), folder);
+  EXPECT_EQ(load_sentence_chooser(folder).config.taught_heads, 2);
+  const std::string sizes = R"({"model_type": "polyhead-sentence-chooser", "slots": 16, "model_width": 4, "hidden_width": 6, "layers": 2, "heads": 2, "dropout": 0)";
+  std::ofstream(folder / "config.json") << sizes << "}";  // as version 0.2 wrote it
+  EXPECT_EQ(load_sentence_chooser(folder).config.taught_heads, 0);
+  EXPECT_EQ(choose(load_sentence_chooser(folder), kText).scores, a.scores);
+  std::ofstream(folder / "config.json") << sizes << R"(, "taught_heads": -1})";
+  EXPECT_ERROR(load_sentence_chooser(folder), format, HasSubstr("taught_heads"));
   std::ofstream(folder / "config.json") << R"({"model_type": "bert"})";
   EXPECT_ERROR(load_sentence_chooser(folder), unsupported, HasSubstr("model_type is 'bert'"));
 }

@@ -5,11 +5,13 @@ import math
 import random
 import re
 import signal
+import struct
 import subprocess
 import unittest
+import zlib
 
 import tensor_files
-from program import BINARY, ProgramTest, environment
+from program import BINARY, ProgramTest, environment, run
 
 
 def write_quarters(path, count=60):
@@ -18,6 +20,15 @@ def write_quarters(path, count=60):
     labels = [draw.randrange(4) for _ in range(count)]
     pixels = [float(draw.randrange(8) + (8 if row // 2 * 2 + column // 2 == label else 0)) for label in labels for row in range(4) for column in range(4)]
     tensor_files.save_safetensors(path, {"images": ("F32", (count, 4, 4), pixels), "labels": ("I64", (count,), labels)})
+
+
+def write_png(path, rows):
+    """Writes a grey picture of 8 bits."""
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", len(rows[0]), len(rows), 8, 0, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"".join(b"\0" + bytes(row) for row in rows))) + chunk(b"IEND", b""))
 
 
 class Train(ProgramTest):
@@ -46,7 +57,7 @@ class Train(ProgramTest):
         told = self.succeeds("try", "digits", self.data, "--model", self.folder / "model").stdout.decode()
         self.assertIn("; the file says ", told)
         page = self.page("digits", self.data, "--model", self.folder / "model")
-        self.assertEqual(page["title"], told.strip())
+        self.assertEqual(page["title"], told.splitlines()[0])
         self.assertIn("image classifier (Vision Transformer), ", page["model"])
         image = page["texts"][0]["image"]
         self.assertEqual([image[name] for name in ("height", "width", "rows", "columns")], [4, 4, 2, 2])
@@ -91,7 +102,6 @@ class Train(ProgramTest):
         for total in read:
             self.assertAlmostEqual(total, 1, delta=0.02)
         self.fails(2, "try", "summarise", " ", "--model", model, mentions=["the text is empty"])
-        self.fails(2, "try", "summarise", text, mentions=["give --model FOLDER"])
         self.fails(1, "try", "summarise", "--score", self.folder / "text", "--model", model, mentions=["the line is not JSON"])
 
     def test_the_same_seed_gives_the_same_files_with_any_number_of_threads(self):
@@ -167,6 +177,75 @@ class Train(ProgramTest):
         self.assertIn(b"food (unknown: invented)", invented.stdout)
         self.assertEqual(ask("translate", "The big dog eats the food.")["unknown"], ["food"])
         self.assertEqual(ask("translate", "The small red car is parked outside.")["unknown"], [])
+
+    def test_the_digits_of_the_program_are_read(self):
+        note = "the image is one of those that are part of polyhead"
+        score = json.loads(self.succeeds("try", "digits", "--score", "examples", "--json").stdout)
+        self.assertEqual(score["images"], 186)
+        self.assertGreaterEqual(score["accuracy"], 0.97)
+        told = {}
+        for number in ("0", "3", "185"):
+            result = self.succeeds("try", "digits", "--number", number, "--json")
+            self.assertIn(note, result.stderr.decode())
+            self.assertIn("the model is 'digits', which is part of polyhead", result.stderr.decode())
+            told[number] = json.loads(result.stdout)
+            self.assertEqual(told[number]["class"], told[number]["label"])
+            self.assertEqual(len(told[number]["attentions"]), 4)
+        self.assertEqual(json.loads(self.succeeds("try", "digits", "--json").stdout), told["0"])
+        text = self.succeeds("try", "digits", "--number", "3").stdout.decode()
+        self.assertRegex(text, rf"^class {told['3']['class']} \(probability 0\.\d+\); the data set says {told['3']['label']}\n\n( *[░▒▓█ ]*\n){{8}}\nlayer 3, mean of its 4 heads; what the class token reads in each patch, in\npercent\n")
+        page = self.page("digits", "--number", "3")
+        self.assertEqual(page["title"], text.splitlines()[0])
+        self.fails(2, "try", "digits", "--number", "186", mentions=["there is no image 186; polyhead has the images 0 to 185"])
+        self.fails(2, "try", "digits", "--model", self.folder, mentions=["there is no input; give a PNG or JPEG image of a digit, or a file of images, or --score FILE"])
+
+    def test_an_image_of_a_digit_is_cut_out_scaled_and_read(self):
+        # A one and a seven, drawn as thick lines on a large sheet, in dark ink on paper and in chalk.
+        strokes = {1: lambda y, x: abs(x - 150) < 12 and 40 < y < 180, 7: lambda y, x: 100 < x < 200 and (40 < y < 62 or (abs((180 - y) * 0.5 + 120 - x) < 12 and 40 < y < 180))}
+        write_png(self.folder / "digit.png", [[0, 255]])
+        if b"POLYHEAD_IMAGES=OFF" in run("try", "digits", self.folder / "digit.png").stderr:
+            self.skipTest("the program is built without image files")
+        for digit, is_ink in strokes.items():
+            answers = []
+            for ground, ink in ((240, 30), (20, 250)):
+                picture = self.folder / "digit.png"
+                write_png(picture, [[ink if is_ink(y, x) else ground for x in range(300)] for y in range(220)])
+                result = self.succeeds("try", "digits", picture, "--json")
+                answers.append(json.loads(result.stdout))
+                self.assertNotIn("label", answers[-1])
+                self.assertEqual(answers[-1]["class"], digit)
+                self.assertNotIn("those that are part of polyhead", result.stderr.decode())
+            for one, other in zip(*(answer["probabilities"] for answer in answers)):
+                self.assertAlmostEqual(one, other, places=3)
+        self.assertRegex(self.succeeds("try", "digits", picture).stdout.decode(), r"^class 7 \(probability 0\.\d+\)\n")
+        self.assertEqual(self.page("digits", picture)["texts"][0]["image"]["height"], 8)
+        self.fails(2, "try", "digits", picture, "--number", "0", mentions=["--number chooses one of several images; ", "is one image"])
+        (self.folder / "digit.gif").write_bytes(b"GIF89a\1\0\1\0")
+        self.fails(1, "try", "digits", self.folder / "digit.gif", mentions=["digit.gif", "; an image of a digit is a PNG or JPEG file"])
+        write_png(picture, [[200] * 9] * 9)
+        self.fails_after_note(1, "try", "digits", picture, mentions="shows no digit: its pixels differ from its border by at most 0 %")
+
+    def fails_after_note(self, status, *arguments, mentions):
+        result = run(*arguments)
+        self.assertEqual((result.returncode, result.stdout), (status, b""))
+        self.assertIn(mentions, result.stderr.decode())
+
+    def test_the_summary_model_of_the_program_answers(self):
+        text = ("Batteries of small sensors must be replaced by hand. Harvesting energy from heat is cheap, but the power it yields changes by the minute. Here we introduce a "
+                "scheduler that learns when a sensor should sleep from the temperature alone. It outperforms fixed plans on all benchmarks and doubles the time between visits.")
+        result = self.succeeds("try", "summarise", text, "--json")
+        self.assertIn("the model is 'summary', which is part of polyhead (MODELS.md)", result.stderr.decode())
+        answer = json.loads(result.stdout)
+        self.assertEqual((answer["chosen"], answer["sections"]), (2, ["background", "method", "result"]))
+        told = self.succeeds("try", "summarise", text).stdout.decode()
+        for head, (section, read) in enumerate((("background", 0), ("method", 2), ("result", 3))):
+            row = re.search(rf"layer 0, head {head} \(trained on {section}\) +([\d. ]+)", told)[1].split()
+            self.assertEqual(max(range(4), key=lambda s: float(row[s])), read, told)
+        self.assertRegex(told, r"layer 0, head 3  +0\.")
+        page = self.page("summarise", text)
+        self.assertIn("; trained so that head 0 reads background, head 1 method, head 2 result", page["model"])
+        self.fails(2, "try", "summarise", mentions=["there is no input; give a text or a file of one"])
+        self.fails(2, "try", "summarise", "abstract.txt", mentions=["'abstract.txt' is no file, and a text of one word has no summary"])
 
     def test_long_texts_are_refused_at_once_and_replaced_bytes_are_noted(self):
         self.fails(2, "try", "sentiment", "-", stdin=b"good screen " * 1_700_000, mentions=["the text has 20.4 MB; a text of at most 64.0 KB is read"])

@@ -37,6 +37,7 @@ with tempfile.TemporaryDirectory() as name:
         shutil.copy(tests / "golden/vectors/torch_mha_cross.safetensors", folder / file)
     shutil.copy(tests / "golden/vectors/sdpa_plain.safetensors", folder / "qk.safetensors")
     (folder / "ENGINE").write_bytes(gzip.compress(b""))  # enough to write a live page, although the engine would not run
+    (folder / "abstract.txt").write_text("Long texts take time to read. We propose a reader that keeps one sentence. Experiments show that editors agree with it.\n")
     before = {path.name for path in folder.iterdir()}
     environment = os.environ | {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"}
     for line in lines:

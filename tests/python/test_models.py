@@ -101,6 +101,19 @@ def test_the_translator_of_the_library() -> None:
     assert model("The small red car is parked outside", beams=3).text == answer.text
 
 
+def test_the_models_of_digits_and_summaries_of_the_library() -> None:
+    assert polyhead.models.names() == ["digits", "grammar", "sentiment", "summary"]
+    digits, summary = polyhead.models.load("digits"), polyhead.models.load("summary")
+    assert isinstance(digits, polyhead.models.ImageClassifier) and isinstance(summary, polyhead.models.SentenceChooser)
+    image = np.zeros((8, 8), np.float32)
+    image[1:7, 3:5] = digits.config["white"]  # an upright line
+    answer = digits(image)
+    assert answer.best == 1 and answer.attentions.shape == (4, 4, 17, 17)
+    chosen = summary(["Long texts take time to read.", "We propose a reader that keeps one sentence.", "Experiments show that editors agree with it."])
+    assert chosen.best == 1 and chosen.attentions.shape == (1, 4, 3, 3)
+    assert [int(np.argmax(head.mean(0))) for head in chosen.attentions[0, : summary.config["taught_heads"]]] == [0, 1, 2]
+
+
 def test_a_sentence_chooser_answers_as_the_program_does(tmp_path: Path) -> None:
     abstracts = [{"source": [f"Some clocks move at {i}.", "We propose maps.", "Others wait."], "target": ["Maps."]} for i in range(40)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in abstracts))

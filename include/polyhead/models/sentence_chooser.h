@@ -15,11 +15,13 @@ namespace polyhead::models {
 
 struct SentenceChooserConfig {
   static constexpr std::string_view kModelType = "polyhead-sentence-chooser";  // in config.json
+  static constexpr std::string_view kNewField = "taught_heads";                 // folders of version 0.2 lack it
   std::int64_t slots = 8192;       // rows of the table of terms
   std::int64_t model_width = 32;   // E
   std::int64_t hidden_width = 64;  // hidden width of the feed-forward parts
   std::int64_t layers = 1;
   std::int64_t heads = 4;
+  std::int64_t taught_heads = 0;  // number of heads of layer 0 (the first ones) whose attention was guided in training
   double dropout = 0;
   DType dtype = DType::f32;             // float32 or float64; not stored in files; the seed is not stored either
   nn::Seed seed;  // draws the initial parameters
@@ -27,7 +29,7 @@ struct SentenceChooserConfig {
   template <class F, class Self>
   static void visit_fields(const F& f, Self& self) {
     f("slots", self.slots), f("model_width", self.model_width), f("hidden_width", self.hidden_width);
-    f("layers", self.layers), f("heads", self.heads), f("dropout", self.dropout);
+    f("layers", self.layers), f("heads", self.heads), f("taught_heads", self.taught_heads), f("dropout", self.dropout);
   }
 };
 
@@ -67,8 +69,9 @@ struct SentenceChooser : nn::Module<SentenceChooser> {
   // scores [B,S], where S is the number of sentences of the longest text; scores beyond a text's last sentence are unspecified. Of `options` are used: mode,
   // dropout_seed, executor, workspace.
   void forward(std::span<const Text> texts, TensorView scores, Saved& saved, const nn::AttentionOptions& options = {}) const;
-  // Writes the gradients of all parameters, given the gradients of the scores, which must be 0 beyond a text's last sentence.
-  void backward(const Saved& saved, ConstTensorView d_scores, SentenceChooser& gradients, const nn::RunOptions& options = {}) const;
+  // Writes the gradients of all parameters, given the gradients of the scores, which must be 0 beyond a text's last sentence. attention_weights: gradients of a
+  // loss on the attention weights of heads, d_p [B,S,S], which are added.
+  void backward(const Saved& saved, ConstTensorView d_scores, SentenceChooser& gradients, const nn::RunOptions& options = {}, std::span<const nn::AttentionWeightsGradient> attention_weights = {}) const;
 
   template <class F, class... Self>
   static void visit_members(const F& f, Self&... self) {

@@ -1,0 +1,76 @@
+#include "digit_image.h"
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+
+#include "models/test_error_matcher.h"
+
+namespace polyhead::app {
+namespace {
+
+using testing::HasSubstr;
+
+// An image [height,width,3] of grey pixels; value(y, x) is the grey.
+template <class F>
+Tensor grey(std::int64_t height, std::int64_t width, const F& value) {
+  Tensor result(DType::u8, {height, width, 3});
+  for (std::int64_t i = 0; i < height * width; ++i)
+    for (std::int64_t c = 0; c < 3; ++c) result.data<std::uint8_t>()[i * 3 + c] = static_cast<std::uint8_t>(value(i / width, i % width));
+  return result;
+}
+
+std::vector<float> read(const Tensor& from, std::int64_t height, std::int64_t width) {
+  const Tensor image = digit_of_image(from, height, width, 16, "it");
+  EXPECT_EQ(image.shape(), (Shape{height, width}));
+  return {image.data<float>(), image.data<float>() + image.numel()};
+}
+
+// Whether a pixel belongs to a hook of 20 x 20 pixels at (top, left): its upper half, and the right half of its lower half.
+bool in_hook(std::int64_t y, std::int64_t x, std::int64_t top, std::int64_t left) {
+  y -= top, x -= left;
+  return y >= 0 && y < 20 && x >= 0 && x < 20 && (y < 10 || x >= 10);
+}
+
+const std::vector<float> kHook{16, 16, 0, 16};
+
+TEST(DigitImage, InkIsCutOutAndScaledOnAnyGround) {
+  for (const auto& [ground, ink] : {std::pair(255, 0), {230, 60}, {0, 255}, {40, 200}})
+    EXPECT_EQ(read(grey(50, 70, [&](auto y, auto x) { return in_hook(y, x, 7, 33) ? ink : ground; }), 2, 2), kHook) << ground;
+}
+
+TEST(DigitImage, NarrowInkStaysNarrowInTheMiddle) {
+  const Tensor line = grey(60, 60, [](auto y, auto x) { return y >= 10 && y < 50 && x >= 25 && x < 35 ? 0 : 255; });  // 40 x 10: a quarter of the square's width
+  EXPECT_EQ(read(line, 4, 4), (std::vector<float>{0, 16, 16, 0, 0, 16, 16, 0, 0, 16, 16, 0, 0, 16, 16, 0}));
+}
+
+TEST(DigitImage, PixelsAreMeansOfAreas) {
+  // 3 x 3 pixels become 2 x 2, each of 1.5 x 1.5: the centre belongs to all four.
+  const Tensor dots = grey(5, 5, [](auto y, auto x) { return (y == 1 && x == 1) || (y == 3 && x == 3) || (y == 2 && x == 2) ? 255 : 0; });
+  const std::vector<float> image = read(dots, 2, 2);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(image[i], i == 1 || i == 2 ? 0.25 / 1.25 * 16 : 16, 1e-5) << i;
+}
+
+TEST(DigitImage, AnImageOfTheModelsSizeIsNotCutOut) {
+  EXPECT_EQ(read(grey(2, 3, [](auto y, auto x) { return y == 1 && x > 0 ? 100 * x : 0; }), 2, 3), (std::vector<float>{0, 0, 0, 0, 8, 16}));
+}
+
+TEST(DigitImage, WithoutInkItIsRefused) {
+  const Tensor white = grey(9, 9, [](auto, auto) { return 255; }), pale = grey(9, 9, [](auto y, auto) { return y == 4 ? 240 : 255; }), one = grey(1, 1, [](auto, auto) { return 7; });
+  EXPECT_ERROR(digit_of_image(white, 8, 8, 16, "'a.png'"), unsupported, HasSubstr("'a.png' shows no digit: its pixels differ from its border by at most 0 %"));
+  EXPECT_ERROR(digit_of_image(pale, 8, 8, 16, "it"), unsupported, HasSubstr("by at most 6 %"));
+  EXPECT_ERROR(digit_of_image(one, 8, 8, 16, "it"), unsupported, HasSubstr("shows no digit"));
+}
+
+TEST(DigitImage, FilesAreToldByTheirFirstBytes) {
+  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "an_image";
+  for (const auto& [start, expected] : {std::pair("\x89PNG\r\n", true), {"\xff\xd8\xff\xe0", true}, {"PK\3\4", false}, {"", false}}) {
+    std::ofstream(path) << start;
+    EXPECT_EQ(is_image_file(path), expected) << start;
+  }
+  EXPECT_FALSE(is_image_file(testing::TempDir()));
+  EXPECT_FALSE(is_image_file(path / "none"));
+}
+
+}  // namespace
+}  // namespace polyhead::app

@@ -1,0 +1,28 @@
+// The parts of an abstract that three heads of the summary model are trained to read.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "polyhead/tensor.h"
+
+namespace polyhead::training {
+
+// The number of a section is the number of the head that reads it.
+enum class Section : std::int64_t { background, method, result };
+inline constexpr std::array kSectionNames{"background", "method", "result"};
+
+// A section for each sentence of an abstract, by its words. Authors first tell what is known, and then speak of themselves ("we", "our", "this paper"): sentences
+// before the first such sentence are background. Of the others, a sentence with a word such as "results" or "outperforms" is a result, any other is
+// method. Empty if no sentence speaks of the authors.
+std::vector<Section> sections_of(std::span<const std::string> sentences);
+
+// weight times the mean over texts of: the sum over sections h, of the mean over rows t, of -log(sum of p[b,h,t,s] over the sentences s of section h). A text
+// that lacks section h, or has no other, has no such term. p [B,sections,S,S] float32, the attention weights of the heads that are guided; sections: for each text
+// those of its sentences, empty where they are not known. Adds the gradient by p to d_p, which has the shape of p.
+double section_loss(const Tensor& p, std::span<const std::vector<Section>> sections, double weight, Tensor& d_p);
+
+}  // namespace polyhead::training
