@@ -109,7 +109,7 @@ def _primitive(name: str, shapes: Callable[..., Any], lower: Callable[..., Any])
 
     def evaluate(*arrays: Any, **params: Any) -> Any:
         call = compiled(tuple(params.items()))
-        if not jax.config.jax_disable_jit:
+        if not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return call(*arrays)
         with jax.disable_jit(False):  # with jit disabled, the jitted function would call this one again, without end
             return call(*arrays)

@@ -157,7 +157,7 @@ class GatedAttention(nn.Module):
             ValueError: shapes that do not fit; attend_keys whose shape fits both orders of dimensions, if mask_like_input is None.
         """
         if isinstance(x, Proxy):
-            return symbolic.node_of_module(self, x, bias, attend_keys, return_attention_weights, mask_like_input=mask_like_input)  # type: ignore[no-any-return]
+            return symbolic.node_of_module(self, x, bias, attend_keys, return_attention_weights, mask_like_input=mask_like_input)
         is_plain = passes.is_eager() and passes.is_plain(getattr(x, "dtype", None), (x,))
         if not is_plain or bias is not None or attend_keys is not None:
             if symbolic.is_traced((bias, attend_keys)):

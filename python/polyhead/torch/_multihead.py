@@ -140,7 +140,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             ValueError: shapes that do not fit; is_causal without attn_mask.
         """
         if isinstance(query, Proxy):
-            return symbolic.node_of_module(self, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)  # type: ignore[no-any-return]
+            return symbolic.node_of_module(self, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
         if getattr(query, "is_nested", False) and query is key is value and self.batch_first and not need_weights and attn_mask is key_padding_mask is None:
             return self._nested(query), None
         is_plain = passes.is_eager() and passes.is_plain(getattr(query, "dtype", None), (query,) if query is key is value else (query, key, value))
