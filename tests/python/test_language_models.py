@@ -312,6 +312,8 @@ def test_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
     model = polyhead.models.load(tmp_path)
     with pytest.raises(ValueError, match=r"id.* 61"):
         model.run([3, 61])
+    with pytest.raises(ValueError, match="attend_keys is int64; it must be bool$"):
+        model.run([3, 4], attend_keys=np.ones(2, np.int64))
     with pytest.raises(ValueError, match="outputs has 'weights'; logits, hidden"):
         model.run([3], outputs=["weights"])
     with pytest.raises(ValueError, match="the text has 65 tokens; the model has positions for 64"):
