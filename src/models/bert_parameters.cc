@@ -116,7 +116,8 @@ std::string layer_prefix(const EncoderFamily& family, std::int64_t index, std::i
 void read_frequencies(const BertCheckpoint& file, BertConfig& config) {
   const Tensor* stored = nullptr;
   std::string name;
-  for (const char* known : {"rotary_embeddings.inv_freq", "encoder.layer.0.attention.self.rotary_embeddings.inv_freq"})
+  // transformers 5.24 writes the name with an asterisk.
+  for (const char* known : {"rotary_embeddings.inv_freq", "encoder.layer.*.attention.self.rotary_embeddings.inv_freq", "encoder.layer.0.attention.self.rotary_embeddings.inv_freq"})
     if (stored == nullptr) stored = file.find(name = known);
   if (stored == nullptr) return;
   nn::RotaryEmbeddingConfig& rotary = *config.rotary;

@@ -41,6 +41,10 @@ class ConfigFile {
   std::optional<T> get(std::string_view key) {
     return find(key) == nullptr ? std::nullopt : file_->get<T>(*object_, key, where_);
   }
+  // Error if the key is null. For keys for which transformers computes something else with null than without the key.
+  void require_not_null(std::string_view key) const {
+    if (const io::Json* given = object_->find(key); given != nullptr && given->as<std::nullptr_t>() != nullptr) unsupported(key, "is null; a value is needed, or no key");
+  }
   // Returns an integer in [1, most]. If the key is missing: `otherwise`, or an Error if `otherwise` is 0.
   std::int64_t size(std::string_view key, std::int64_t otherwise = 0, std::int64_t most = kLargestExtent) {
     if (find(key) == nullptr && otherwise != 0) return otherwise;

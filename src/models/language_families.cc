@@ -89,6 +89,7 @@ constexpr std::array kLanguageFamilies{
            .windows = Windows::all_but_every_nth,
            .gemma = true,
            .gemma_scores = true,
+           .scores_uncapped = true,
            .local_rotary = true},
     Family{.model_type = "phi3",
            .tensors = {.q = "self_attn.qkv_proj", .k = "", .v = "", .gate = "mlp.gate_up_proj", .hidden = ""},

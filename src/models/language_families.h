@@ -101,6 +101,7 @@ struct Family {
   bool gemma = false;           // norms store weight - 1, embedded tokens are multiplied by sqrt(E)
   bool gelu_is_tanh = false;    // "gelu" means its tanh form
   bool gemma_scores = false;    // reads query_pre_attn_scalar and the softcaps
+  bool scores_uncapped = false;  // attn_logit_softcapping must be null
   bool local_rotary = false;    // layers with a window use their own rotary angles
   bool gpt2_scores = false;     // reads scale_attn_weights and scale_attn_by_inverse_layer_idx
   bool partial_rotary = false;  // the model may rotate only a part of a head's features

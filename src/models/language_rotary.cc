@@ -182,10 +182,17 @@ void read_rotary(ConfigFile& file, const Family& family, LanguageModelConfig& co
   if (parameters != nullptr && scaling != nullptr) file.fail_at("rope_scaling", "is given beside rope_parameters; one of them is needed");
   if (family.defaults.rope_required && parameters == nullptr && scaling == nullptr)
     file.fail_at("rope_parameters", cat("is missing, and so is rope_scaling; models of the type ", family.model_type, " need one of them"));
-  Around around{.base = file.positive("rope_theta", family.defaults.rotary_base), .part = family.defaults.rotary_part};
-  if (!family.keys.rotary_base.empty()) around.base = file.positive(family.keys.rotary_base, around.base);
-  if (!family.keys.rotary_part.empty()) around.part = file.positive(family.keys.rotary_part, around.part);
-  around.part = file.positive("partial_rotary_factor", around.part);
+  Around around;
+  // transformers reads rope_theta and partial_rotary_factor only inside rope_parameters if the family has older names for them.
+  const auto older = [&](std::string_view old_name, std::string_view key, double otherwise) {
+    if (old_name.empty()) return file.positive(key, otherwise);
+    const double value = file.positive(old_name, otherwise);
+    if (file.positive(key, value) != value)
+      file.fail_at(key, cat("is ", file.positive(key), " and ", old_name, file.find(old_name) == nullptr ? " (by default) " : " ", value, "; models of the type ", family.model_type, " need the same value in both"));
+    return value;
+  };
+  around.base = older(family.keys.rotary_base, "rope_theta", family.defaults.rotary_base);
+  around.part = older(family.keys.rotary_part, "partial_rotary_factor", family.defaults.rotary_part);
   if (family.longrope_original && file.find("original_max_position_embeddings") != nullptr)
     around.original = static_cast<double>(file.size("original_max_position_embeddings"));
   constexpr double kLocalBase = 10000;

@@ -27,7 +27,9 @@ FeedForwardKind feed_forward_of(ConfigFile& file, const SequenceFamily& family) 
   // transformers also writes the keys dense_act_fn and is_gated_act, which follow from this name, and reads them again; so they must agree with the name.
   if (const auto written = file.get<std::string>("dense_act_fn"); written && *written != function) file.unsupported("dense_act_fn", cat("is '", *written, "'; ", key, " = '", name, "' makes it '", function, "'"));
   if (const auto written = file.get<bool>("is_gated_act"); written && *written != gated) file.unsupported("is_gated_act", cat("is ", *written, "; ", key, " = '", name, "' makes it ", gated));
-  return {file.named_activation(key, function), gated};
+  const FeedForwardKind kind{file.named_activation(key, function), gated};
+  file.require_not_null("is_gated_act");  // transformers takes null for false
+  return kind;
 }
 
 // Reads settings of the layers that encoder and decoder have in common.
@@ -109,6 +111,7 @@ void read_output(ConfigFile& file, const SequenceFamily& family, SequenceConfigR
     read.output_by_file = true;
     return;
   }
+  file.require_not_null("scale_decoder_outputs");  // as is_gated_act
   const std::optional<bool> scaled = file.get<bool>("scale_decoder_outputs");
   read.output_by_file = scaled.has_value();
   if (scaled.value_or(tied)) read.config.output_scale = 1 / std::sqrt(static_cast<double>(read.config.encoder.width));
@@ -126,6 +129,7 @@ SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const
   file.file().require(file.file().root(), "model_type");
   const SequenceFamily& family = find_sequence_family(file.name(), *file.get<std::string>("model_type"));
   const SequenceKeys& keys = family.keys;
+  if (!file.get<bool>("is_encoder_decoder").value_or(true)) file.unsupported("is_encoder_decoder", cat("is false; models of the type ", family.model_type, " have an encoder and a decoder"));
   SequenceConfigRead read;
   SequenceToSequenceConfig& config = read.config;
   config.family = family.model_type;

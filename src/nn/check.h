@@ -16,7 +16,7 @@ namespace polyhead::nn {
 inline void require_tensor(std::string_view operation, const Operand& tensor, DType dtype) {
   require(static_cast<bool>(tensor.view), operation, ": ", tensor.name, " is missing");
   require(tensor.view.dtype() == dtype, operation, ": ", tensor.name, " is ", tensor.view.dtype(), "; it must be ", dtype,
-          ", as the other tensors");
+          is_floating(dtype) ? ", as the other tensors" : "");
 }
 
 // Error unless the last extent is the layer's width; the other extents may be any.

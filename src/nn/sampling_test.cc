@@ -113,7 +113,7 @@ TEST(Sampling, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { greedy_tokens(empty, tokens); }),
             "greedy_tokens: logits are float32 [2,0]; they must be floating [B,C] with at least one token");
   EXPECT_EQ(error_message([&] { greedy_tokens(logits, one); }), "greedy_tokens: tokens is [1]; it must be [2]");
-  EXPECT_EQ(error_message([&] { greedy_tokens(logits, ints); }), "greedy_tokens: tokens is int32; it must be int64, as the other tensors");
+  EXPECT_EQ(error_message([&] { greedy_tokens(logits, ints); }), "greedy_tokens: tokens is int32; it must be int64");
   EXPECT_EQ(error_message([&] { greedy_tokens(nan, tokens); }), "greedy_tokens: row 1 of logits holds NaN or infinity");
   EXPECT_EQ(error_message([&] { greedy_tokens(none, one); }), "greedy_tokens: row 0 of logits is -infinity throughout; no token is possible");
   EXPECT_THAT(values(tokens), ElementsAre(0, 0));  // a refused call writes nothing

@@ -150,19 +150,36 @@ def test_mask_tokens_of_esm_are_zero_and_scale_the_others(tmp_path: Path) -> Non
 
 
 def test_esm_reads_the_frequencies_of_the_file(tmp_path: Path) -> None:
-    """Published files hold the rotary frequencies, rounded to float16. Files of transformers 4 hold the frequencies for each layer."""
+    """Published files hold the rotary frequencies, rounded to float16. Files of transformers 4 hold the frequencies for each layer; transformers 5.24 writes "*" for the layer."""
     theirs = saved_model("esm", tmp_path)
     theirs.rotary_embeddings.inv_freq.copy_(theirs.rotary_embeddings.inv_freq * 1.05)
     path = tmp_path / "model.safetensors"
     tensors = safetensors_torch.load_file(path)
-    tensors.pop("rotary_embeddings.inv_freq", None)
-    for name in ("rotary_embeddings.inv_freq", "encoder.layer.0.attention.self.rotary_embeddings.inv_freq"):
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("inv_freq")}
+    for name in ("rotary_embeddings.inv_freq", "encoder.layer.0.attention.self.rotary_embeddings.inv_freq", "encoder.layer.*.attention.self.rotary_embeddings.inv_freq"):
         safetensors_torch.save_file(tensors | {name: theirs.rotary_embeddings.inv_freq}, path)
         compare(theirs, polyhead.models.load(tmp_path), texts())
     for wrong, message in ((torch.ones(3), r"float32 \[3\]; it must be floating \[4\]"), (torch.tensor([1.0, 0.1, -1.0, 0.01]), "has the value -1"), (torch.ones(4, dtype=torch.int64), "is int64")):
         safetensors_torch.save_file(tensors | {"rotary_embeddings.inv_freq": wrong}, path)
         with pytest.raises(ValueError, match=message):
             polyhead.models.load(tmp_path)
+
+
+def test_a_model_of_esm_that_transformers_loads_and_saves_keeps_its_frequencies(tmp_path: Path) -> None:
+    saved_model("esm", tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_theta": 500.0}))  # transformers reads the frequencies of the file, if it has them
+    theirs = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    compare(theirs, polyhead.models.load(tmp_path), texts())
+
+
+def test_esm_refuses_null_as_the_kind_of_positions(tmp_path: Path) -> None:
+    """transformers would add no positions at all."""
+    saved_model("esm", tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"position_embedding_type": None}))
+    with pytest.raises(ValueError, match="position_embedding_type is null; a value is needed, or no key"):
+        polyhead.models.load(tmp_path)
 
 
 @pytest.mark.parametrize("case", FAMILIES)

@@ -559,6 +559,23 @@ def test_errors(rng: np.random.Generator) -> None:
         attention(q, k, k, key_lengths=np.array([2**40, 3]))
 
 
+def test_functions_compute_while_jit_is_disabled(rng: np.random.Generator) -> None:
+    q = jnp.asarray(rng.standard_normal((2, 3, 4)))
+
+    def loss(q: jax.Array) -> jax.Array:
+        return (attention(q, q, q, causal="top_left") ** 2).sum()
+
+    def results() -> list[jax.Array]:
+        return [attention(q, q, q), jax.grad(loss)(q), jax.vmap(jax.grad(loss))(q[None]), jax.jvp(loss, (q,), (q,))[1], attention(q, q, q, score_fn=lambda s, *_: 2 * s)]
+
+    expected = results()
+    with jax.disable_jit():
+        found = results()
+        assert jax.config.jax_disable_jit
+    for a, b in zip(expected, found):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
 def test_another_device_is_refused_by_name(rng: np.random.Generator) -> None:
     q = numbers(rng, 1, 2, 3, 4)
     with pytest.raises(NotImplementedError, match="polyhead.jax computes on the CPU, and the function is compiled for cuda"):

@@ -207,6 +207,28 @@ def test_what_would_change_results_is_refused_by_name(tmp_path: Path) -> None:
             polyhead.models.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("case", "changes", "message"),
+    [
+        ("gpt_neox", {"rope_theta": 500.0}, r"rope_theta is 500 and rotary_emb_base \(by default\) 10000; models of the type gpt_neox need the same value in both"),
+        ("gpt_neox", {"rope_theta": 500.0, "rotary_emb_base": 600}, "rope_theta is 500 and rotary_emb_base 600"),
+        ("gpt_neox", {"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0.5 and rotary_pct \(by default\) 0.25"),
+        ("gemma3", {"attn_logit_softcapping": 5.0}, "attn_logit_softcapping is 5; transformers caps no scores of models of the type gemma3_text, so only null is supported"),
+    ],
+)
+def test_keys_that_transformers_does_not_read_are_refused_if_they_ask_for_another_result(case: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    saved_model(case, tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    if case == "gpt_neox":
+        del config["rope_parameters"]
+        path.write_text(json.dumps(config | {"rope_theta": 10000, "partial_rotary_factor": 0.25}))  # as transformers 4.57 writes them
+        polyhead.models.load(tmp_path)
+    path.write_text(json.dumps(config | changes))
+    with pytest.raises(ValueError, match=message):
+        polyhead.models.load(tmp_path)
+
+
 def test_mixtures_of_experts_that_differ_are_refused_by_name(tmp_path: Path) -> None:
     def refused(case: str, message: str, remove: tuple[str, ...] = (), **changes: Any) -> None:
         folder = tmp_path / case
@@ -290,6 +312,8 @@ def test_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
     model = polyhead.models.load(tmp_path)
     with pytest.raises(ValueError, match=r"id.* 61"):
         model.run([3, 61])
+    with pytest.raises(ValueError, match="attend_keys is int64; it must be bool$"):
+        model.run([3, 4], attend_keys=np.ones(2, np.int64))
     with pytest.raises(ValueError, match="outputs has 'weights'; logits, hidden"):
         model.run([3], outputs=["weights"])
     with pytest.raises(ValueError, match="the text has 65 tokens; the model has positions for 64"):

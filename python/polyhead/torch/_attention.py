@@ -16,6 +16,7 @@ from .._cache import KeyValueCache
 from .._options import BlockSize, Causal, EmptyRows, Precision, RelativeBias, Unpack, Window, annotations_of, refuse, takes
 from . import _eager
 from . import _functional as core
+from . import _symbolic as symbolic
 from ._inputs import require, require_memory, require_one_device
 from ._rules import TAKEN, Options, split_rules
 
@@ -169,6 +170,9 @@ def attention(
             if return_attention_weights:
                 return found if return_lse else (found[0], found[2])
             return found[:2] if return_lse else found  # type: ignore[no-any-return]
+    if symbolic.is_traced((q, k, v, *options.values())):
+        called = dict(cache=cache, new_tokens=new_tokens, return_lse=return_lse, return_attention_weights=return_attention_weights, out=out, **options)
+        return symbolic.node_of_function(attention, q, k, v, **called)  # type: ignore[no-any-return]
     given: dict[str, Any] = DEFAULTS | options
     score_mod, block_mask = given.pop("score_mod", None), given.pop("block_mask", None)
     for name in options:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn import functional as F
 
 from .._options import EMPTY_ROWS, EmptyRows, Precision, require_precision
 from . import _functional as core
 from . import _inputs as inputs
 from . import _layer_pass as passes
+from . import _symbolic as symbolic
 from ._rules import Options
 from ._shapes import broadcasts, fits, guard_or_true
 
@@ -154,8 +156,12 @@ class GatedAttention(nn.Module):
             TypeError: a dtype, device or type that polyhead does not compute with, or tensors on several devices.
             ValueError: shapes that do not fit; attend_keys whose shape fits both orders of dimensions, if mask_like_input is None.
         """
+        if isinstance(x, Proxy):
+            return symbolic.node_of_module(self, x, bias, attend_keys, return_attention_weights, mask_like_input=mask_like_input)
         is_plain = passes.is_eager() and passes.is_plain(getattr(x, "dtype", None), (x,))
         if not is_plain or bias is not None or attend_keys is not None:
+            if symbolic.is_traced((bias, attend_keys)):
+                return symbolic.node_of_module(self, x, bias, attend_keys, return_attention_weights, mask_like_input=mask_like_input)  # type: ignore[no-any-return]
             inputs.require("GatedAttention", x=x)
             inputs.require_memory("GatedAttention", bias=bias, attend_keys=attend_keys)
             inputs.require_one_device("GatedAttention", x=x, bias=bias, attend_keys=attend_keys)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn import functional as F
 from torch.nn.attention.bias import CausalBias
 
@@ -15,6 +16,7 @@ from .._options import Precision, require_precision
 from . import _functional as core
 from . import _inputs as inputs
 from . import _layer_pass as passes
+from . import _symbolic as symbolic
 from ._rules import Options
 from ._shapes import is_one_of
 
@@ -137,10 +139,14 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             TypeError: a dtype, device or type that polyhead does not compute with, or tensors on several devices.
             ValueError: shapes that do not fit; is_causal without attn_mask.
         """
+        if isinstance(query, Proxy):
+            return symbolic.node_of_module(self, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
         if getattr(query, "is_nested", False) and query is key is value and self.batch_first and not need_weights and attn_mask is key_padding_mask is None:
             return self._nested(query), None
         is_plain = passes.is_eager() and passes.is_plain(getattr(query, "dtype", None), (query,) if query is key is value else (query, key, value))
         if not is_plain or attn_mask is not None or key_padding_mask is not None:
+            if symbolic.is_traced((key, value, key_padding_mask, attn_mask)):
+                return symbolic.node_of_module(self, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)  # type: ignore[no-any-return]
             inputs.require("MultiheadAttention", query=query, key=key, value=value)
             inputs.require_memory("MultiheadAttention", key_padding_mask=key_padding_mask, attn_mask=None if isinstance(attn_mask, CausalBias) else attn_mask)
             if isinstance(attn_mask, CausalBias):

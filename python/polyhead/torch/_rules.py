@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,12 +64,15 @@ class Rule(NamedTuple):
     join: Callable[..., Any]  # converts parts to a value; None: the argument was not given
 
 
+_NUMPY_NUMBERS = (np.floating, np.integer)
+
+
 def _is_integer(value: object) -> bool:
     return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
 
 
 def _check_number(where: str, name: str, value: Any) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat))):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat, *_NUMPY_NUMBERS))):
         raise TypeError(f"{where}: {name} is of type {type(value).__name__}; it must be a number")
 
 
@@ -121,6 +125,10 @@ def _alone(value: Any) -> tuple[Any, ...]:
     return (value,)
 
 
+def _number(value: Any) -> tuple[Any, ...]:
+    return (float(value),) if isinstance(value, _NUMPY_NUMBERS) else (value,)
+
+
 def _itself(value: Any) -> Any:
     return value
 
@@ -134,8 +142,8 @@ def _of_relative_bias(_: Argument) -> list[tuple[str, str, Any]]:
 
 
 RULES = {
-    "float | None": Rule(_whole(), _check_number, _alone, _itself),
-    "float": Rule(_whole(), _check_present_number, _alone, _itself),
+    "float | None": Rule(_whole(), _check_number, _number, _itself),
+    "float": Rule(_whole(), _check_present_number, _number, _itself),
     "EmptyRows": Rule(_whole("str"), _check_empty_rows, _alone, _itself),
     "Precision": Rule(_whole("str"), lambda where, name, value: require_precision(where, value), _alone, _itself),
     # Two parts: a corner, or the offset of the diagonal. The offset may be a symbol, because the length of a cache changes with every token.

@@ -11,6 +11,7 @@ from torch.nn.attention.bias import CausalBias
 from .. import _core
 from .._options import Causal, Precision, RelativeBias
 from . import _eager
+from . import _symbolic as symbolic
 from ._attention import attention_of
 from ._functional import autocast
 from ._inputs import causal_diagonal, require, require_memory, require_one_device
@@ -83,6 +84,10 @@ def scaled_dot_product_attention(
         found: Any = _core.eager_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, precision)
         if found is not None:
             return found  # type: ignore[no-any-return]
+    if symbolic.is_traced((query, key, value, attn_mask, sink)):
+        return symbolic.node_of_function(  # type: ignore[no-any-return]
+            scaled_dot_product_attention, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, sink=sink, relative_bias=relative_bias, precision=precision
+        )  # fmt: skip
     where = "scaled_dot_product_attention"
     problem = read_arguments(where, query, key, value, attn_mask, is_causal, enable_gqa)
     out = attention_of(
