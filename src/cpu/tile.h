@@ -226,35 +226,36 @@ POLYHEAD_INLINE void store_tile(const Product<T, B>& product, std::int64_t row, 
   }
 }
 
-template <int Rows, int Columns, bool kTransposed, From kFrom = From::first_cache, class T, class B = T>
+// kRuns: the sum has several runs. A tile of one run has code of its own, because the loop over runs would keep sums in memory.
+template <int Rows, int Columns, bool kTransposed, From kFrom, bool kRuns, class T, class B>
 POLYHEAD_INLINE void multiply_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column) {
   Vector<T> sums[Rows][Columns];
-  if constexpr (kTransposed || std::is_same_v<B, Bf16Pair>) {  // sums over rows are short, so they have one run
-    sum_tile<Rows, Columns, kTransposed, kFrom>(product, row, column, sums);
-  } else {
+  if constexpr (kRuns) {
     sum_runs<Rows, Columns, kTransposed, kFrom>(product, row, column, sums);
+  } else {
+    sum_tile<Rows, Columns, kTransposed, kFrom>(product, row, column, sums);
   }
   store_tile(product, row, column, sums);
 }
 
-template <int Columns, bool kTransposed, From kFrom, class T, class B>
+template <int Columns, bool kTransposed, From kFrom, bool kRuns, class T, class B>
 void multiply_rows(const Product<T, B>& product, int rows, std::int64_t column) {
   int row = 0;
   if constexpr (kTileVectors * kTileRows >= 12 * Columns) {
-    for (; row + 12 <= rows; row += 12) multiply_tile<12, Columns, kTransposed, kFrom>(product, row, column);
+    for (; row + 12 <= rows; row += 12) multiply_tile<12, Columns, kTransposed, kFrom, kRuns>(product, row, column);
   }
-  for (; row + kTileRows <= rows; row += kTileRows) multiply_tile<kTileRows, Columns, kTransposed, kFrom>(product, row, column);
+  for (; row + kTileRows <= rows; row += kTileRows) multiply_tile<kTileRows, Columns, kTransposed, kFrom, kRuns>(product, row, column);
   switch (rows - row) {
     case 1:
-      return multiply_tile<1, Columns, kTransposed, kFrom>(product, row, column);
+      return multiply_tile<1, Columns, kTransposed, kFrom, kRuns>(product, row, column);
     case 2:
-      return multiply_tile<2, Columns, kTransposed, kFrom>(product, row, column);
+      return multiply_tile<2, Columns, kTransposed, kFrom, kRuns>(product, row, column);
     case 3:
-      return multiply_tile<3, Columns, kTransposed, kFrom>(product, row, column);
+      return multiply_tile<3, Columns, kTransposed, kFrom, kRuns>(product, row, column);
     case 4:
-      return multiply_tile<4, Columns, kTransposed, kFrom>(product, row, column);
+      return multiply_tile<4, Columns, kTransposed, kFrom, kRuns>(product, row, column);
     case 5:
-      return multiply_tile<5, Columns, kTransposed, kFrom>(product, row, column);
+      return multiply_tile<5, Columns, kTransposed, kFrom, kRuns>(product, row, column);
     default:
       return;
   }
@@ -262,27 +263,35 @@ void multiply_rows(const Product<T, B>& product, int rows, std::int64_t column) 
 
 // Computes all of c [rows, vectors]. Five vectors are computed as tiles of 3 + 2 vectors, not 4 + 1, because loads limit the speed of a tile with one vector in
 // a row.
-template <bool kTransposed = false, From kFrom = From::first_cache, class T, class B = T>
-void multiply(const Product<T, B>& product, int rows, int vectors) {
+template <bool kTransposed, From kFrom, bool kRuns, class T, class B>
+void multiply_columns(const Product<T, B>& product, int rows, int vectors) {
   for (int done = 0; done < vectors;) {
     const int left = vectors - done;
     const int take = left == kTileVectors + 1 && kTileVectors > 2 ? kTileVectors - 1 : left < kTileVectors ? left : kTileVectors;
     const std::int64_t column = std::int64_t{done} * kLanes<T>;
     switch (take) {
       case 1:
-        multiply_rows<1, kTransposed, kFrom>(product, rows, column);
+        multiply_rows<1, kTransposed, kFrom, kRuns>(product, rows, column);
         break;
       case 2:
-        multiply_rows<2, kTransposed, kFrom>(product, rows, column);
+        multiply_rows<2, kTransposed, kFrom, kRuns>(product, rows, column);
         break;
       default:
         if constexpr (kTileVectors > 2) {
-          take == 3 ? multiply_rows<3, kTransposed, kFrom>(product, rows, column)
-                    : multiply_rows<4, kTransposed, kFrom>(product, rows, column);
+          take == 3 ? multiply_rows<3, kTransposed, kFrom, kRuns>(product, rows, column)
+                    : multiply_rows<4, kTransposed, kFrom, kRuns>(product, rows, column);
         }
     }
     done += take;
   }
+}
+
+template <bool kTransposed = false, From kFrom = From::first_cache, class T, class B = T>
+void multiply(const Product<T, B>& product, int rows, int vectors) {
+  if constexpr (!kTransposed && !std::is_same_v<B, Bf16Pair>) {
+    if (first_run_end(product) < product.depth) return multiply_columns<kTransposed, kFrom, true>(product, rows, vectors);
+  }
+  multiply_columns<kTransposed, kFrom, false>(product, rows, vectors);
 }
 
 // Number of columns of b that multiply_stored() reads at a time.
@@ -338,7 +347,7 @@ void multiply_stored(const Product<T, B>& product, int rows, std::int64_t width,
   constexpr std::int64_t kTile = kTileVectors * kLanes<T>;
   if (only_finite) {
     for (std::int64_t column = 0; column < width; column += kTile) {
-      for (int row = 0; row < rows; ++row) multiply_tile<1, kTileVectors, false, From::memory_finite>(product, row, column);
+      for (int row = 0; row < rows; ++row) multiply_tile<1, kTileVectors, false, From::memory_finite, true>(product, row, column);
     }
     return;
   }
