@@ -108,17 +108,21 @@ inline constexpr bool kHasPowerOfDifference = kFused && std::is_same_v<T, float>
 // A reference of power_of_difference(), whole + rest. The whole number changes only the exponent of the result, so it adds no rounding error. What is rounded is
 // factor x - rest.
 struct PowerReference {
-  float whole, rest;
+  float whole, rest, power;  // power = 2^-whole
 };
 
 // Returns lse log2(e) as two halves. Scores that matter lie between 0, if all weights are similar, and lse, if one key has most of the weight. So
-// |factor x - rest| is at most half of |lse log2(e)| for them, and its rounding error is half as large as with one number.
-POLYHEAD_INLINE PowerReference power_reference(float lse) {
-  using P = PowerOfTwo<float>;
-  const float product = lse * P::log2_e;
-  if (!(product >= -64 && product <= 64)) return {0, product};
-  const float whole = (product * 0.5F + P::magic) - P::magic;
-  return {whole, (lse * P::log2_e - whole) + lse * P::log2_e_low};  // compiled to fused multiply-adds
+// |factor x - rest| is at most half of |lse log2(e)| for them, and its rounding error is half as large as with one number. If lse log2(e) is beyond 64, the halves
+// would reach numbers that are not small any more, and `rest` is all of it.
+// Scores are multiplied by scaled.high, which is factor log2(e) rounded. The number for log2(e) lies midway between the exact one, which is right for scores near 0,
+// and that of scaled.high, which is right for scores near lse.
+POLYHEAD_INLINE PowerReference power_reference(float lse, const ExpFactor<float>& scaled) {
+  constexpr double kLog2E = 1.4426950408889634;
+  const double of_scores = double{scaled.high} / double{scaled.factor}, log2_e = of_scores > 1.4 && of_scores < 1.5 ? (kLog2E + of_scores) / 2 : kLog2E;
+  const double product = lse * log2_e;
+  if (!(product >= -64 && product <= 64)) return {0, static_cast<float>(product), 1};
+  const float whole = (static_cast<float>(product / 2) + PowerOfTwo<float>::magic) - PowerOfTwo<float>::magic;
+  return {whole, static_cast<float>(product - double{whole}), __builtin_ldexpf(1, static_cast<int>(-whole))};
 }
 
 template <int kCount>
@@ -137,10 +141,9 @@ POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], PowerRefere
 #pragma GCC unroll 4
       for (int j = 0; j < kCount; ++j) power[j] = multiply_add<float>(power[j], f[j], broadcast(c[i]));
     }
-    // The polynomial and this factor are powers of two between 2^-32 and 2^33, so their product is as exact as the polynomial.
-    const Vector<float> of_whole = times_power_of_two(broadcast(1.0F), broadcast(-reference.whole));
+    // 2^-whole is exact, so the product with it rounds nothing. The exponent of the result is x - whole.
 #pragma GCC unroll 4
-    for (int j = 0; j < kCount; ++j) x[j] = times_power_of_two(power[j] * of_whole, x[j]);
+    for (int j = 0; j < kCount; ++j) x[j] = times_power_of_two(power[j] * reference.power, x[j], reference.whole - 126);
   } else {
     // With n = whole + m, adding 1.5 * 2^23 + 127 - whole to n leaves m + 127, the exponent field of 2^m, in the lowest bits. m = -127 gives the number 0.
     const float magic = PowerOfTwo<float>::magic + PowerOfTwo<float>::bias - reference.whole;
@@ -165,7 +168,7 @@ POLYHEAD_INLINE void exp_of_difference(V (&x)[kCount], T reference, const ExpFac
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) x[j] -= reference;
   if constexpr (kHasElementary && std::is_same_v<T, float>) {
-    power_of_difference<kCount>(x, {0, 0}, factor.high);
+    power_of_difference<kCount>(x, {0, 0, 1}, factor.high);
   } else {
     exp_of_negative<T, kCount>(x, factor);
   }

@@ -27,7 +27,7 @@ POLYHEAD_INLINE void with_count(int n, const F& f) {
 }
 
 // Sums over keys are made of runs of this many terms, because the rounding error of a sum grows with the number of its terms. Runs of 128 terms make the errors of
-// attention in float32 no larger than PyTorch's (docs/experiments.md, "Errors of float32").
+// attention in float32 about those of PyTorch's or smaller (docs/experiments.md, "Errors of float32").
 inline constexpr std::int64_t kRunTerms = 128;
 
 // Returns the length of the first run of a sum that begins with term `term` of a key block. Runs end at multiples of kRunTerms, so a row's sum does not depend on
@@ -54,7 +54,8 @@ struct Product {
   std::int64_t quotient_stride = 0;
   const T *divisor = nullptr, *reciprocal = nullptr;  // for each row: the divisor, and 1 / divisor
   const T* correction = nullptr;                      // one factor for each row, only with bfloat16 pairs; if given, a b is first multiplied by it
-  // If not 0, the sum is made of runs: the first has this many terms, the others kRunTerms, and the sums of runs are added in their order. Not with bfloat16 pairs.
+  // If not 0, the sum is made of runs: the first has this many terms, the others kRunTerms, and the sums of runs are added in their order. Not
+  // with bfloat16 pairs, and not if kTransposed, where a product has at most 96 terms.
   std::int64_t first_run = 0;
   const float* b_scale = nullptr;                     // the scales of an int8 b: one for each term
   std::int64_t b_scale_stride = 0;

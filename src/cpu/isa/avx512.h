@@ -67,8 +67,8 @@ POLYHEAD_INLINE Vector<std::int64_t> multiply_words(Vector<std::int64_t> a, Vect
   return (Vector<std::int64_t>)_mm512_maskz_mul_epu32(0xff, (__m512i)a, (__m512i)b);
 }
 
-POLYHEAD_INLINE Vector<float> times_power_of_two(Vector<float> x, Vector<float> n) {
-  const __mmask16 normal = _mm512_cmp_ps_mask((__m512)n, _mm512_set1_ps(-126), _CMP_NLT_UQ);
+POLYHEAD_INLINE Vector<float> times_power_of_two(Vector<float> x, Vector<float> n, float least = -126) {
+  const __mmask16 normal = _mm512_cmp_ps_mask((__m512)n, _mm512_set1_ps(least), _CMP_NLT_UQ);
   return (Vector<float>)_mm512_maskz_scalef_ps(normal, (__m512)x, (__m512)n);
 }
 POLYHEAD_INLINE Vector<float> fraction(Vector<float> x) {

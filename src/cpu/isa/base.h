@@ -159,10 +159,10 @@ POLYHEAD_INLINE Vector<std::int64_t> multiply_words(Vector<std::int64_t> a, Vect
 
 // The next four operations are used only by instruction sets with kHasElementary, in which each of them is one instruction.
 
-// Returns 2^floor(n) x, or 0 for n < -126, so that no result is subnormal: arithmetic with subnormal numbers takes a hundred cycles.
-POLYHEAD_INLINE Vector<float> times_power_of_two(Vector<float> x, Vector<float> n) {
+// Returns 2^floor(n) x, or 0 for n < least, so that no result is subnormal: arithmetic with subnormal numbers takes a hundred cycles.
+POLYHEAD_INLINE Vector<float> times_power_of_two(Vector<float> x, Vector<float> n, float least = -126) {
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes<float>; ++i) x[i] = n[i] < -126 ? 0 : __builtin_ldexpf(x[i], static_cast<int>(__builtin_floorf(n[i])));
+  for (int i = 0; i < kLanes<float>; ++i) x[i] = n[i] < least ? 0 : __builtin_ldexpf(x[i], static_cast<int>(__builtin_floorf(n[i])));
   return x;
 }
 // Returns x - floor(x).

@@ -29,7 +29,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// With a float32 lse, exp(score - lse) has a relative error of |lse| 2^-24, or twice as much if the kernel computes it as a power of two. For rows with |lse| above
+// With a float32 lse, exp(score - lse) has a relative error of up to |lse| 2^-24. For rows with |lse| above
 // this bound the kernel therefore computes the maximum and the sum of the softmax again.
 constexpr int kLargestExactLse = 32;
 
@@ -91,7 +91,7 @@ class Backward {
       s_.delta[i] = sum_of_lanes<T>(sums) + sum;
     }
     if (inexact) find_sums();
-    for (std::int64_t i = 0; i < s_.row_count; ++i) s_.lse_reference[i] = lse_reference(s_.lse[i]);
+    for (std::int64_t i = 0; i < s_.row_count; ++i) s_.lse_reference[i] = lse_reference(s_.lse[i], scale_);
     if (task_.sink.data != nullptr) find_sink_weights();
   }
 

@@ -59,8 +59,9 @@ void store_lse(const ForwardTask& task, const ExpFactor<T>& score_exp, const Row
   if (task.lse.data == nullptr) return;
   for (std::int64_t i = 0; i < count; i += kWidth) {
     Vector<double> sum, reference;
-    for (int j = 0; j < kWidth; ++j) sum[j] = l[i + j], reference[j] = m[i + j] * double{score_exp.factor};
-    const Vector<double> log_sum = log<double>(sum), lse = sum == 0.0 ? broadcast(-kInfinity<double>) : reference + log_sum;
+    for (int j = 0; j < kWidth; ++j) sum[j] = l[i + j], reference[j] = m[i + j];
+    const Vector<double> log_sum = log<double>(sum),
+                         lse = sum == 0.0 ? broadcast(-kInfinity<double>) : multiply_add<double>(reference, broadcast(double{score_exp.factor}), log_sum);
     for (int j = 0; j < kWidth; ++j) l[i + j] = static_cast<T>(lse[j]);
     for (std::int64_t j = i; j < smaller(i + kWidth, count) && task.sink.data != nullptr; ++j) {
       if (share[j] != 1) l[j] = static_cast<T>(sink_of<T>(task, rows[j]) + log_sum[j - i]);

@@ -148,7 +148,7 @@ class Forward {
       for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     }
     operands_.fetch_queries(strip_.first_row + strip_rows_, strip_rows_);
-    // The product with v is summed from zero for each key block and then added to o, so the rounding error does not grow with the number of keys.
+    // The product with v is summed from zero for each key block and then added to o, so the rounding error grows with the number of runs and blocks, not with the number of keys.
     T divisor[kMostStripRows + kWidth], reciprocal[kMostStripRows + kWidth];
     bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_.first_row + rows - 1].head == s_.rows[strip_.first_row].head;
     if (finish) find_divisors<T>(task_, rows, s_.l + strip_.first_row, divisor, reciprocal);  // start the divisions early: they run in parallel with the product

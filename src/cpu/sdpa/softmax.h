@@ -61,9 +61,9 @@ template <class T>
 using LseReference = std::conditional_t<kHasPowerOfDifference<T>, PowerReference, T>;
 
 template <class T>
-POLYHEAD_INLINE LseReference<T> lse_reference(T lse) {
+POLYHEAD_INLINE LseReference<T> lse_reference(T lse, [[maybe_unused]] const ScoreScale<T>& scale) {
   if constexpr (kHasPowerOfDifference<T>) {
-    return power_reference(lse);
+    return power_reference(lse, scale.scaled);
   } else {
     return lse;
   }
