@@ -115,7 +115,7 @@ struct PowerReference {
 // |factor x - rest| is at most half of |lse log2(e)| for them, and its rounding error is half as large as with one number. If lse log2(e) is beyond 64, the halves
 // would reach numbers that are not small any more, and `rest` is all of it.
 // Scores are multiplied by scaled.high, which is factor log2(e) rounded. The number for log2(e) lies midway between the exact one, which is right for scores near 0,
-// and that of scaled.high, which is right for scores near lse.
+// and that of scaled.high, which is right for scores near lse. A factor of 0 gives no such number, and then the exact one is used.
 POLYHEAD_INLINE PowerReference power_reference(float lse, const ExpFactor<float>& scaled) {
   constexpr double kLog2E = 1.4426950408889634;
   const double of_scores = double{scaled.high} / double{scaled.factor}, log2_e = of_scores > 1.4 && of_scores < 1.5 ? (kLog2E + of_scores) / 2 : kLog2E;

@@ -127,14 +127,19 @@ POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, s
   }
 }
 
-// Computes the sums of a tile in registers, as one run.
-template <int Rows, int Columns, bool kTransposed, From kFrom, class T, class B = T>
-POLYHEAD_INLINE void sum_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
+template <int Rows, int Columns, class T>
+POLYHEAD_INLINE void clear_vectors(Vector<T> (&sums)[Rows][Columns]) {
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 4
     for (int j = 0; j < Columns; ++j) sums[i][j] = Vector<T>{};
   }
+}
+
+// Computes the sums of a tile in registers, as one run.
+template <int Rows, int Columns, bool kTransposed, From kFrom, class T, class B = T>
+POLYHEAD_INLINE void sum_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
+  clear_vectors<Rows, Columns, T>(sums);
   add_terms<Rows, Columns, kTransposed, kFrom>(product, row, column, 0, product.depth, sums);
 }
 
@@ -157,34 +162,26 @@ POLYHEAD_INLINE void add_vectors(const Vector<T> (&from)[Rows][Columns], Vector<
   }
 }
 
-// Moves the sums of a run to `earlier_runs`, added to the sums of the runs before it if there are any.
+// Adds the sums of a run to `earlier_runs` and clears them.
 template <int Rows, int Columns, class T>
-POLYHEAD_INLINE void end_run(bool add, Vector<T> (&sums)[Rows][Columns], Vector<T> (&earlier_runs)[Rows][Columns]) {
-  if (add) add_vectors<Rows, Columns, T>(earlier_runs, sums);
-#pragma GCC unroll 16
-  for (int i = 0; i < Rows; ++i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < Columns; ++j) earlier_runs[i][j] = sums[i][j], sums[i][j] = Vector<T>{};
-  }
+POLYHEAD_INLINE void end_run(Vector<T> (&sums)[Rows][Columns], Vector<T> (&earlier_runs)[Rows][Columns]) {
+  add_vectors<Rows, Columns, T>(sums, earlier_runs);
+  clear_vectors<Rows, Columns, T>(sums);
 }
 
 // Does the work of sum_tile() in the runs that product.first_run asks for.
 template <int Rows, int Columns, bool kTransposed, From kFrom, class T, class B>
 POLYHEAD_INLINE void sum_runs(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
-#pragma GCC unroll 16
-  for (int i = 0; i < Rows; ++i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < Columns; ++j) sums[i][j] = Vector<T>{};
-  }
-  Vector<T> earlier_runs[Rows][Columns];  // has values if term > 0
+  clear_vectors<Rows, Columns, T>(sums);
+  Vector<T> earlier_runs[Rows][Columns] = {};
   std::int64_t term = 0, end = first_run_end(product);
   for (;;) {
     add_terms<Rows, Columns, kTransposed, kFrom>(product, row, column, term, end, sums);
     if (end == product.depth) break;
-    end_run<Rows, Columns, T>(term > 0, sums, earlier_runs);
+    end_run<Rows, Columns, T>(sums, earlier_runs);
     term = end, end = next_run_end(product, end);
   }
-  if (term > 0) add_vectors<Rows, Columns, T>(earlier_runs, sums);
+  add_vectors<Rows, Columns, T>(earlier_runs, sums);
 }
 
 // Calls f(row, column, sum) for each vector of the tile.
@@ -320,9 +317,8 @@ void multiply_wide_rows(const Product<T, B>& product, int row, std::int64_t colu
   constexpr std::int64_t kTile = kTileVectors * kLanes<T>, kTerms = 16384 / (kWideColumns<T> * static_cast<std::int64_t>(sizeof(B)));
   struct Tile {
     Vector<T> sums[Rows][kTileVectors];
-  } tiles[kWideColumns<T> / kTile] = {}, earlier_runs[kWideColumns<T> / kTile];  // earlier_runs has values after the first run
-  const std::int64_t first_end = first_run_end(product);
-  std::int64_t run_end = first_end;
+  } tiles[kWideColumns<T> / kTile] = {}, earlier_runs[kWideColumns<T> / kTile] = {};
+  std::int64_t run_end = first_run_end(product);
   for (std::int64_t term = 0, last = 0; term < product.depth; term = last) {
     last = term + kTerms < run_end ? term + kTerms : run_end;
     const bool ends = last == run_end && last < product.depth;  // true: a run ends, but not the sum
@@ -330,14 +326,14 @@ void multiply_wide_rows(const Product<T, B>& product, int row, std::int64_t colu
     for (std::int64_t j = column; j < end; j += kTile, ++tile, ++earlier) {
       Tile in_registers = *tile;
       add_terms<Rows, kTileVectors, false, From::memory>(product, row, j, term, last, in_registers.sums);
-      if (ends) end_run<Rows, kTileVectors, T>(last > first_end, in_registers.sums, earlier->sums);
+      if (ends) end_run<Rows, kTileVectors, T>(in_registers.sums, earlier->sums);
       *tile = in_registers;
     }
     if (ends) run_end = next_run_end(product, last);
   }
   Tile *tile = tiles, *earlier = earlier_runs;
   for (; column < end; column += kTile, ++tile, ++earlier) {
-    if (first_end < product.depth) add_vectors<Rows, kTileVectors, T>(earlier->sums, tile->sums);
+    add_vectors<Rows, kTileVectors, T>(earlier->sums, tile->sums);
     store_tile(product, row, column, tile->sums);
   }
 }
