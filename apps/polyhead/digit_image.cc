@@ -1,11 +1,7 @@
 #include "digit_image.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <fstream>
-#include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "core/text.h"
@@ -18,16 +14,17 @@ namespace {
 constexpr double kLeastContrast = 0.1;  // of the range from black to white
 constexpr double kInkOfBox = 0.3;       // a pixel with this share of the most ink belongs to the digit; paper and noise have less
 
-// The ink of each pixel, 0 to 1; 0 at the ground.
+// How much ink each pixel has: 0 on the ground, at most 1.
 struct Ink {
   std::int64_t height, width;
   std::vector<double> of;
+  double most = 0;  // the largest element of `of`
   double at(std::int64_t y, std::int64_t x) const { return y < 0 || y >= height || x < 0 || x >= width ? 0 : of[static_cast<std::size_t>(y * width + x)]; }
 };
 
 Ink ink_of(ConstTensorView image, const std::string& name) {
   const Tensor whole = Tensor::copy_of(image);
-  Ink ink{.height = whole.extent(0), .width = whole.extent(1)};
+  Ink ink{.height = whole.extent(0), .width = whole.extent(1), .of = {}};
   const auto* rgb = whole.data<std::uint8_t>();
   for (std::int64_t i = 0; i < ink.height * ink.width; ++i, rgb += 3) ink.of.push_back((0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2]) / 255);  // ITU-R BT.601
   std::vector<double> border;
@@ -37,9 +34,9 @@ Ink ink_of(ConstTensorView image, const std::string& name) {
   std::ranges::nth_element(border, middle);
   const double ground = *middle;
   for (double& x : ink.of) x = std::max(0.0, ground >= 0.5 ? ground - x : x - ground);
-  const double most = *std::ranges::max_element(ink.of);
-  if (most < kLeastContrast)
-    fail(ErrorCode::unsupported, name, " shows no digit: its pixels differ from its border by at most ", training::fixed(100 * most, 0), " % of the range from black to white; an image of a digit has dark ink on a light ground, or light ink on a dark one");
+  ink.most = *std::ranges::max_element(ink.of);
+  if (ink.most < kLeastContrast)
+    fail(ErrorCode::unsupported, name, " shows no digit: its pixels differ from its border by at most ", training::fixed(100 * ink.most, 0), " % of the range from black to white; an image of a digit has dark ink on a light ground, or light ink on a dark one");
   return ink;
 }
 
@@ -56,24 +53,14 @@ double mean_ink(const Ink& ink, double top, double left, double side) {
 
 }  // namespace
 
-bool is_image_file(const std::filesystem::path& path) {
-  std::error_code ignored;  // a path that cannot be read is refused later, with the reason
-  if (!std::filesystem::is_regular_file(path, ignored)) return false;
-  std::array<char, 4> start{};
-  std::ifstream(path, std::ios::binary).read(start.data(), start.size());
-  const std::string_view text(start.data(), start.size());
-  return text.starts_with("\x89PNG") || text.starts_with("\xff\xd8\xff");
-}
-
 Tensor digit_of_image(ConstTensorView given, std::int64_t height, std::int64_t width, double white, const std::string& name) {
   const Ink ink = ink_of(given, name);
-  const double most = *std::ranges::max_element(ink.of);
   double side = 1, top = 0, left = 0;  // of the area that becomes a pixel; of the first area
   if (ink.height != height || ink.width != width) {
     std::int64_t first_y = ink.height, last_y = -1, first_x = ink.width, last_x = -1;
     for (std::int64_t y = 0; y < ink.height; ++y)
       for (std::int64_t x = 0; x < ink.width; ++x)
-        if (ink.at(y, x) >= kInkOfBox * most) first_y = std::min(first_y, y), last_y = y, first_x = std::min(first_x, x), last_x = std::max(last_x, x);
+        if (ink.at(y, x) >= kInkOfBox * ink.most) first_y = std::min(first_y, y), last_y = y, first_x = std::min(first_x, x), last_x = std::max(last_x, x);
     const auto rows = static_cast<double>(height), columns = static_cast<double>(width);
     side = std::max(static_cast<double>(last_y + 1 - first_y) / rows, static_cast<double>(last_x + 1 - first_x) / columns);
     top = (static_cast<double>(first_y + last_y + 1) - side * rows) / 2, left = (static_cast<double>(first_x + last_x + 1) - side * columns) / 2;

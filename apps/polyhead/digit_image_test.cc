@@ -62,15 +62,5 @@ TEST(DigitImage, WithoutInkItIsRefused) {
   EXPECT_ERROR(digit_of_image(one, 8, 8, 16, "it"), unsupported, HasSubstr("shows no digit"));
 }
 
-TEST(DigitImage, FilesAreToldByTheirFirstBytes) {
-  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "an_image";
-  for (const auto& [start, expected] : {std::pair("\x89PNG\r\n", true), {"\xff\xd8\xff\xe0", true}, {"PK\3\4", false}, {"", false}}) {
-    std::ofstream(path) << start;
-    EXPECT_EQ(is_image_file(path), expected) << start;
-  }
-  EXPECT_FALSE(is_image_file(testing::TempDir()));
-  EXPECT_FALSE(is_image_file(path / "none"));
-}
-
 }  // namespace
 }  // namespace polyhead::app

@@ -71,7 +71,7 @@ std::string patches_read(const models::ImageClassifierConfig& c, const models::C
 }  // namespace
 
 GivenDigit read_digit(const std::string& input, std::optional<std::int64_t> number) {
-  if (is_image_file(input)) {
+  if (io::is_image(input)) {
     if (number) throw UsageError(cat("--number chooses one of several images; '", input, "' is one image"));
     return {.pixels = io::read_image(input), .name = cat("'", input, "'")};
   }

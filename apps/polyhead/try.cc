@@ -71,19 +71,13 @@ std::vector<std::string> sentences_of(const std::string& input) {
   std::error_code ignored;  // a long text is no file name, and the check for a file then fails
   std::vector<InputText> texts{{input, std::nullopt}};
   if (input != "-" && training::split_at_white_space(input).size() == 1 && !std::filesystem::is_regular_file(input, ignored))
-    throw UsageError(cat("'", input, "' is no file, and a text of one word has no summary"));
+    throw UsageError(cat("'", input, "' is no file; as a text it has one word, which cannot be summed up"));
   if (input == "-" || std::filesystem::is_regular_file(input, ignored)) texts = read_texts(input);
   std::vector<std::string> sentences;
   for (const InputText& text : texts)
     for (std::string& sentence : models::split_sentences(text.text)) sentences.push_back(std::move(sentence));
   if (sentences.empty()) throw UsageError("the text is empty");
   return sentences;
-}
-
-// The sections that the first heads of layer 0 are trained to read.
-std::vector<std::string> taught_sections(const models::SentenceChooserConfig& c) {
-  const std::int64_t count = std::min(c.taught_heads, std::ssize(training::kSectionNames));
-  return {training::kSectionNames.begin(), training::kSectionNames.begin() + count};
 }
 
 void try_summary(const TryOptions& o) {
@@ -101,7 +95,7 @@ void try_summary(const TryOptions& o) {
   const models::ChosenSentence answer = models::choose(model, sentences);
   const auto best = static_cast<std::size_t>(answer.best);
   if (!o.page.empty()) write_page({o.page, folder.string(), sentences[best]}, model, sentences, answer);
-  if (o.json) return print_json({{"chosen", answer.best}, {"sentence", sentences[best]}, {"sentences", sentences}, {"scores", answer.scores}, {"sections", taught_sections(model.config)}, {"attentions", number_json(answer.attentions)}});
+  if (o.json) return print_json({{"chosen", answer.best}, {"sentence", sentences[best]}, {"sentences", sentences}, {"scores", answer.scores}, {"sections", training::sections_of_heads(model.config.taught_heads)}, {"attentions", number_json(answer.attentions)}});
   std::vector<std::vector<std::string>> rows;
   for (std::size_t s = 0; s < sentences.size(); ++s) rows.push_back({cat(s == best ? "> " : "  ", s + 1), fixed(answer.scores[s], 2), clip_words(printable(sentences[s]), 100)});
   std::string text = cat(printable(sentences[best]), "\n\nscores of the sentences:\n");
@@ -110,7 +104,7 @@ void try_summary(const TryOptions& o) {
   rows = {{"each head's attention to sentence"}};
   const auto count = std::ssize(sentences);
   for (std::int64_t s = 1; s <= count; ++s) rows[0].push_back(cat(s));
-  const std::vector<std::string> taught = taught_sections(model.config);
+  const std::vector<std::string> taught = training::sections_of_heads(model.config.taught_heads);
   const float* p = answer.attentions.data<float>();
   for (std::int64_t map = 0; map < model.config.layers * model.config.heads; ++map, p += count * count) {
     rows.push_back({cat("layer ", map / model.config.heads, ", head ", map % model.config.heads, map < std::ssize(taught) ? cat(" (trained on ", taught[static_cast<std::size_t>(map)], ")") : "")});

@@ -42,8 +42,8 @@ void write_page(const PageFile& file, const models::SentenceChooser& model, std:
   viewer::Text text{.text = {}, .queries = {.pieces = {sentences.begin(), sentences.end()}}, .attentions = answer.attentions};
   for (const std::string& sentence : sentences) text.text += (text.text.empty() ? "" : " ") + sentence;
   std::string kind = kind_of("chooses the sentence that sums a text up", model.config);
-  for (std::int64_t head = 0; head < std::min(model.config.taught_heads, std::ssize(training::kSectionNames)); ++head)
-    append(kind, cat(head == 0 ? "; trained so that head " : ", head ", head, head == 0 ? " reads " : " ", training::kSectionNames[static_cast<std::size_t>(head)]));
+  const std::vector<std::string> taught = training::sections_of_heads(model.config.taught_heads);
+  for (std::size_t head = 0; head < taught.size(); ++head) append(kind, cat(head == 0 ? "; trained so that head " : ", head ", head, head == 0 ? " reads " : " ", taught[head]));
   write(file, kind, std::move(text), cat("#layer=", model.config.layers - 1, "&head=mean&row=", answer.best));
 }
 

@@ -26,6 +26,10 @@ bool tells_a_result(const Words& words) {
 
 }  // namespace
 
+std::vector<std::string> sections_of_heads(std::int64_t heads) {
+  return {kSectionNames.begin(), kSectionNames.begin() + std::min(heads, std::ssize(kSectionNames))};
+}
+
 std::vector<Section> sections_of(std::span<const std::string> sentences) {
   std::vector<Section> sections;
   bool own = false;

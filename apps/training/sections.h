@@ -15,6 +15,9 @@ namespace polyhead::training {
 enum class Section : std::int64_t { background, method, result };
 inline constexpr std::array kSectionNames{"background", "method", "result"};
 
+// The names of the sections that the first `heads` heads of layer 0 are trained to read: one for each of these heads, as far as there are sections.
+std::vector<std::string> sections_of_heads(std::int64_t heads);
+
 // A section for each sentence of an abstract, by its words. Authors first tell what is known, and then speak of themselves ("we", "our", "this paper"): sentences
 // before the first such sentence are background. Of the others, a sentence with a word such as "results" or "outperforms" is a result, any other is
 // method. Empty if no sentence speaks of the authors.

@@ -223,7 +223,7 @@ def _function(name: str, text: str) -> str:
     head, *rows, outputs = text.split(";")
     kind, inputs = head.split()
     before, body = _Writer(kind == "float64"), _Writer(kind == "float64")
-    body.lines = before.lines  # both writers number their values in one list
+    body.lines = before.lines  # one list for both writers, because a value is numbered by its line
 
     def pointer(table: str, i: int) -> str:
         return before.add(f"load ptr, ptr {before.add(f'getelementptr ptr, ptr %{table}, i64 {i}')}")

@@ -116,7 +116,7 @@ def _replace_multi_head(node: Any, make: Any) -> str | None:
             return f"it has the input {name}"
     if not (inputs.get("key") and inputs.get("value")):
         return "its keys and values are packed into the query or the key"
-    unknown = sorted(attributes.keys() - {"num_heads", "scale", "unidirectional", "mask_filter_value"})  # mask_filter_value is the score of keys that the padding mask or unidirectional masks
+    unknown = sorted(attributes.keys() - {"num_heads", "scale", "unidirectional", "mask_filter_value"})  # mask_filter_value: the score of masked keys
     if unknown:
         return f"it has the attribute {unknown[0]}"
     for name, attribute in attributes.items():

@@ -1,7 +1,10 @@
 #include "polyhead/io/image_file.h"
 
+#include <array>
+#include <fstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "core/text.h"
@@ -44,6 +47,16 @@ ConstTensorView upright(ConstTensorView pixels, int orientation) {
 #endif
 
 }  // namespace
+
+bool is_image(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  std::array<char, kPng.size()> start{};
+  std::ifstream file(path, std::ios::binary);
+  file.read(start.data(), start.size());
+  const std::string_view text(start.data(), static_cast<std::size_t>(file.gcount()));
+  return text.starts_with(kPng) || text.starts_with(kJpeg);
+}
 
 void require_image_size(const FileBytes& file, std::int64_t height, std::int64_t width, std::int64_t most_per_byte) {
   constexpr std::int64_t kMostSide = 1 << 16, kMostPixels = 1 << 26;

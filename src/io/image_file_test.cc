@@ -202,5 +202,15 @@ TEST(ImageFile, CutOffAndChangedFilesAreReadOrRefused) {
   EXPECT_GT(read, 10);
 }
 
+TEST(ImageFile, IsToldByItsFirstBytes) {
+  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "an_image";
+  for (const auto& [start, expected] : {std::pair("\x89PNG\r\n\x1a\n", true), {"\x89PNG\r\n", false}, {"\xff\xd8\xff\xe0", true}, {"PK\3\4", false}, {"", false}}) {
+    std::ofstream(path) << start;
+    EXPECT_EQ(is_image(path), expected) << start;
+  }
+  EXPECT_FALSE(is_image(testing::TempDir()));
+  EXPECT_FALSE(is_image(path / "none"));
+}
+
 }  // namespace
 }  // namespace polyhead::io

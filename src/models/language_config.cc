@@ -106,7 +106,7 @@ void read_scores(ConfigFile& file, const Family& family, LanguageModelConfig& co
   };
   config.attention_softcap = cap("attn_logit_softcapping");
   if (family.scores_uncapped && config.attention_softcap != 0)
-    file.unsupported("attn_logit_softcapping", cat("is ", config.attention_softcap, "; transformers caps no scores of models of the type ", family.model_type, ", so only null is supported"));
+    file.unsupported("attn_logit_softcapping", cat("is ", config.attention_softcap, ", but transformers ignores it in models of the type ", family.model_type, "; only null is supported"));
   config.logit_softcap = cap("final_logit_softcapping");
 }
 

@@ -112,7 +112,7 @@ def check_shared(checks, session, choose):
 
 
 def check_first(checks, session, choose):
-    """If the address names a pair of words, the page lists the heads before it decodes a whole map. For the list it decodes single weights only."""
+    """If the address names two words, the page first lists the weight that each head gives to this pair. For the list it decodes these weights alone, and no whole map."""
     expected, page = session.expected, session.page
     row, column = choose.cells(1)[0]
     # Each reading of this clock advances it by 1 s. The page therefore exceeds its time budget at once and draws no thumbnail before the next frame.

@@ -213,7 +213,7 @@ def test_what_would_change_results_is_refused_by_name(tmp_path: Path) -> None:
         ("gpt_neox", {"rope_theta": 500.0}, r"rope_theta is 500 and rotary_emb_base \(by default\) 10000; models of the type gpt_neox need the same value in both"),
         ("gpt_neox", {"rope_theta": 500.0, "rotary_emb_base": 600}, "rope_theta is 500 and rotary_emb_base 600"),
         ("gpt_neox", {"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0.5 and rotary_pct \(by default\) 0.25"),
-        ("gemma3", {"attn_logit_softcapping": 5.0}, "attn_logit_softcapping is 5; transformers caps no scores of models of the type gemma3_text, so only null is supported"),
+        ("gemma3", {"attn_logit_softcapping": 5.0}, "attn_logit_softcapping is 5, but transformers ignores it in models of the type gemma3_text; only null is supported"),
     ],
 )
 def test_keys_that_transformers_does_not_read_are_refused_if_they_ask_for_another_result(case: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:

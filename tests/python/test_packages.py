@@ -35,7 +35,7 @@ def test_the_source_package_has_what_a_build_reads_and_is_small(tmp_path: Path, 
     assert len(expected) > 200 and expected - packed == set()
     assert {name.partition("/")[0] for name in packed} <= {*READ_BY_THE_BUILD, "MODELS.md", "PKG-INFO", ".gitignore"}
     size = archive.stat().st_size
-    assert size < 2_650_000  # the models of the library are more than half of this: int8 numbers hardly get smaller when packed, and digits and summary add 0.44 MB
+    assert size < 2_650_000  # more than half of it are the built-in models, whose int8 numbers can hardly be compressed; digits and summary are 0.44 MB of them
     summary.append(f"source package: {len(packed)} files, {size / 1e6:.2f} MB")
 
 

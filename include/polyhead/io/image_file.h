@@ -15,5 +15,8 @@ namespace polyhead::io {
 // more pixels than its bytes can hold; ErrorCode::unsupported for CMYK, and for another kind of file, which is named if it is known.
 Tensor read_image(const std::filesystem::path& path);
 
+// Whether the file begins like a PNG or JPEG image. False for a file that cannot be read.
+bool is_image(const std::filesystem::path& path);
+
 }  // namespace polyhead::io
 #pragma GCC visibility pop
