@@ -321,7 +321,7 @@ void add_constructor_arguments(Parser& parser, const std::shared_ptr<TraceOption
 Subcommand declare_trace(Parser& parser) {
   const auto o = std::make_shared<TraceOptions>();
   parser.add_option("MODEL_DIR", o->cell.model, "with --text: folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder or a decoder)");
-  Option* text = parser.add_option("--text", o->cell.text, "a text for the model in MODEL_DIR; traces how the layer that --layer names reads it, or with --cell one attention weight")->type_name("TEXT");
+  Option* text = parser.add_option("--text", o->cell.text, "a text for the model in MODEL_DIR: traces the layer --layer of the model as it reads the text; with --cell, shows one attention weight")->type_name("TEXT");
   Option* cell = parser.add_option("--cell", o->cell.cell, "with --text: show how one attention weight is computed from q and k, and the head's output. QUERY and KEY are places in the text, from 0, or words of it")
                           ->type_name("LAYER,HEAD,QUERY,KEY")
                           ->needs(text);

@@ -442,7 +442,7 @@ Subcommand declare_view(Parser& parser) {
   return {
       .examples = {{"polyhead view --text \"Nice screen, but far too heavy.\" -o heavy.html", "a model that is part of polyhead: which words each head reads"},
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "one HTML page with every head of every layer"},
-                   {"polyhead view MODEL_DIR --text \"The quick brown fox\"", "one map in the terminal, of the head whose words look most at one other word"},
+                   {"polyhead view MODEL_DIR --text \"The quick brown fox\"", "one map in the terminal, of the head whose words look most strongly at one other word"},
                    {"polyhead view MODEL_DIR --text \"Who ran?\" --text-pair \"The fox ran.\" --layer 2 --head 7",
                     "one head, for a text of two parts"},
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\" --link quick,fox", "which heads link two words"},

@@ -26,7 +26,7 @@ struct HeadChoice {
 HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int64_t> head, bool mean, std::int64_t layers,
                        std::int64_t heads);
 
-// The head whose words look most at one other word of the text. The score of a head is the largest attention weight of each query, averaged over the queries.
+// The head whose words look most strongly at one other word of the text. The score of a head is the largest attention weight of each query, averaged over the queries.
 // Special tokens do not count. If queries and keys are the same text, three more kinds of keys do not count: the query itself and its neighbours, because heads that
 // look at a fixed distance would win, and the first token, because heads that have nothing to look at put their weight there. Returns `otherwise` if no pair is left.
 // attentions: [L,N,T,S], floating. queries, keys: for each row and column whether it is a special token.

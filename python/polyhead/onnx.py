@@ -23,7 +23,7 @@ _INPUTS = {"query": 0, "key": 1, "value": 2, "bias": None, "key_padding_mask": N
 
 
 class Replacement(NamedTuple):
-    """What `replace_attention` made."""
+    """The result of `replace_attention`."""
 
     model: Any
     """The changed copy of the model, an onnx.ModelProto."""
@@ -37,15 +37,15 @@ def replace_attention(model: Any) -> Replacement:
     """Replaces attention nodes of an ONNX model by polyhead's operator, domain ``polyhead``, which computes the same values.
 
     Replaces nodes `Attention` of ONNX (opsets 23 to 25) and nodes `MultiHeadAttention` of the domain ``com.microsoft``, also inside of subgraphs and functions.
-    Rows without keys give 0, as in ONNX Runtime 1.32; there, MultiHeadAttention gives NaN for a row of the bias that is -inf throughout.
+    Rows without keys give 0, as in ONNX Runtime 1.32. There is one difference: ONNX Runtime's MultiHeadAttention gives NaN for a row whose bias is -inf for all keys.
 
     Args:
         model: an onnx.ModelProto; it is not changed.
 
     Returns:
         A changed copy, with lists of the replaced nodes and of those that stay. A node stays if it has an output of scores, softmax in float64, a negative softcap, a
-        bias of projections, a key padding mask, packed keys or an attribute that polyhead's operator does not have, and so do the other attention operators of
-        ``com.microsoft``.
+        bias of projections, a key padding mask, packed keys or an attribute that polyhead's operator does not have. The other attention operators of
+        ``com.microsoft`` always stay.
 
     Raises:
         TypeError: if model is not an onnx.ModelProto.
@@ -96,7 +96,7 @@ def _replace(node: Any) -> str | None:
         if attribute.name not in _SERVED:
             return f"it has the attribute {attribute.name}"
         if attribute.name == "softmax_precision" and attribute.ref_attr_name:
-            return "its softmax_precision is an attribute of the function"
+            return "its softmax_precision refers to an attribute of the function"
         if attribute.name == "softmax_precision" and attribute.i == _DOUBLE:
             return "its softmax_precision is DOUBLE"
         if attribute.name == "softcap" and attribute.f < 0:
@@ -121,7 +121,7 @@ def _replace_multi_head(node: Any, make: Any) -> str | None:
         return f"it has the attribute {unknown[0]}"
     for name, attribute in attributes.items():
         if attribute.ref_attr_name:
-            return f"its {name} is an attribute of the function"  # the value is known only where the function is called
+            return f"its {name} refers to an attribute of the function"  # so the value is known only where the function is called
     if "num_heads" not in attributes:
         return "it has no num_heads"
     if "unidirectional" in attributes and attributes["unidirectional"].i:

@@ -62,14 +62,14 @@ constexpr std::array kFamilies{
 };
 
 constexpr ModelFamily kRefused[] = {
-    {"encoder", "deberta", "its scores also multiply contents and relative positions"},
-    {"encoder", "deberta-v2", "its scores also multiply contents and relative positions"},
-    {"encoder", "longformer", "its windows have global tokens with projections of their own"},
+    {"encoder", "deberta", "its scores also contain products of contents and relative positions"},
+    {"encoder", "deberta-v2", "its scores also contain products of contents and relative positions"},
+    {"encoder", "longformer", "its windows have global tokens with separate projections"},
     {"encoder", "big_bird", "its layers attend to random blocks of keys"},
     {"encoder", "funnel", "its layers shorten the text"},
     {"encoder", "convbert", "its layers have convolutions"},
-    {"encoder", "xlm-roberta-xl", "its layers norm their inputs, unlike those of xlm-roberta"},
-    {"encoder", "roberta-prelayernorm", "its layers norm their inputs, unlike those of roberta"},
+    {"encoder", "xlm-roberta-xl", "its layers normalise their inputs (pre-norm), unlike those of xlm-roberta"},
+    {"encoder", "roberta-prelayernorm", "its layers normalise their inputs (pre-norm), unlike those of roberta"},
 };
 
 }  // namespace

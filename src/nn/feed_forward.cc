@@ -12,7 +12,7 @@ void require_meeting(const char* operation, const FeedForward& module) {
   require(module.hidden.weight && module.output.weight, operation, ": a weight is missing");
   require(module.hidden.out_width() == module.output.in_width() && module.hidden.weight.dtype() == module.output.weight.dtype(), operation,
           ": hidden is ", module.hidden.weight.dtype(), " ", module.hidden.weight.shape(), " and output ", module.output.weight.dtype(),
-          " ", module.output.weight.shape(), "; hidden's out_width must be output's in_width, in one dtype");
+          " ", module.output.weight.shape(), "; hidden's out_width must be output's in_width, and both must have one dtype");
   if (module.gated()) require_exactly(operation, {"gate.weight", module.gate.weight}, module.hidden.weight.shape(), module.hidden.weight.dtype());
 }
 

@@ -133,7 +133,7 @@ TEST(FeedForward, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { module.backward({}, y, {.x = x}); }), "FeedForward.backward: saved is empty; give it to forward first");
   EXPECT_EQ(error_message(
                 [&] { FeedForward(Linear({.in_width = 2, .out_width = 3, .seed = 1}), Linear({.in_width = 4, .out_width = 1, .seed = 1}), Activation::relu); }),
-            "FeedForward: hidden is float32 [3,2] and output float32 [1,4]; hidden's out_width must be output's in_width, in one dtype");
+            "FeedForward: hidden is float32 [3,2] and output float32 [1,4]; hidden's out_width must be output's in_width, and both must have one dtype");
 }
 
 TEST(FeedForward, APassSavedByAnotherLayerIsRefusedBeforeAnythingIsWritten) {

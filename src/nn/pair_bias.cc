@@ -30,7 +30,7 @@ void require_pair(const char* operation, const PairBias& pair) {
   require(norm && projection, operation, ": a weight is missing");
   require_weight(operation, projection, 2, "[heads,pair_width]");
   require(norm.shape() == Shape{projection.extent(1)} && norm.dtype() == projection.dtype(), operation, ": norm is ", norm.dtype(), " ", norm.shape(),
-          " and projection ", projection.dtype(), " ", projection.shape(), "; the norm's width must be the projection's in_width, in one dtype");
+          " and projection ", projection.dtype(), " ", projection.shape(), "; the norm's width must be the projection's in_width, and both must have one dtype");
   if (pair.projection.bias) require_exactly(operation, {"projection.bias", pair.projection.bias}, {pair.heads()}, projection.dtype());
 }
 

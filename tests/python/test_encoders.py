@@ -244,9 +244,9 @@ def test_tensors_of_tensorflow_and_without_a_model_type_open(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("model_type", "message"), [
-    ("deberta", "model_type is 'deberta', which is not supported: its scores also multiply contents and relative positions; known encoders are bert, roberta"),
+    ("deberta", "model_type is 'deberta', which is not supported: its scores also contain products of contents and relative positions; known encoders are bert, roberta"),
     ("deberta-v2", "'deberta-v2', which is not supported"),
-    ("longformer", "tokens with projections of their own"),
+    ("longformer", "tokens with separate projections"),
     ("big_bird", "random blocks"),
     ("robertta", "model_type is 'robertta'; known encoders are bert, roberta, .*; known decoders are gpt2, .*; the nearest is 'roberta'"),
     ("llama4", "the nearest is 'llama'"),

@@ -229,7 +229,7 @@ def test_functions_and_subgraphs() -> None:
         model = onnx.helper.make_model(onnx.helper.make_graph([call], "graph", info, out), opset_imports=opsets, functions=[function])
         model.ir_version = 11
         result = polyhead.onnx.replace_attention(model)
-        assert result[1:] == (([], {"block/attention": f"its {referenced} is an attribute of the function"}) if referenced else (["block/attention"], {}))
+        assert result[1:] == (([], {"block/attention": f"its {referenced} refers to an attribute of the function"}) if referenced else (["block/attention"], {}))
         np.testing.assert_allclose(session(result.model).run(None, arrays)[0], session(model).run(None, arrays)[0], rtol=0, atol=2e-6)
     branch = [onnx.helper.make_graph([onnx.helper.make_node("Attention", ["Q", "K", "V"], ["Z"], name=f"in_{which}", q_num_heads=4, kv_num_heads=4, scale=scale)], which, [], [onnx.helper.make_tensor_value_info("Z", 1, None)]) for which, scale in (("then", 2.0), ("else", 0.5))]
     choice = onnx.helper.make_node("If", ["which"], ["Y"], then_branch=branch[0], else_branch=branch[1])
