@@ -18,15 +18,15 @@ namespace polyhead::training {
 // for held_out, such as "the small red car" and "car … parked", occur in no other part.
 enum class GrammarPart : std::uint8_t { training, validation, held_out };
 
-// One sentence: English words, French words and links; a pure function of its arguments. Each French word has one sure link and perhaps
-// possible ones. "l'" and "n'" are words.
+// Returns a sentence: its English words, its French words and the links between them. Equal arguments give the same sentence. Each French word
+// has one sure link and may have possible links too. "l'" and "n'" are words.
 AlignedPair grammar_sentence(GrammarPart part, std::uint64_t seed, std::uint64_t number);
 
-// Returns the pair whose English sentence is this text; it gives the word links of a typed sentence. The search draws random sentences from the words of the
-// text. Absent if the text is not in the grammar, or if it is long and the search does not find it.
+// Returns the pair whose English sentence is this text, for example to get the word links of a sentence that somebody types. The search draws random
+// sentences from the words of the text. Absent if the text is not in the grammar, or if it is long and the search does not find it.
 std::optional<AlignedPair> grammar_translation(std::string_view english);
 
-// Joins words to a text: no space after an apostrophe or before "." and ","; before "?" in French only.
+// Joins words to a text: no space after an apostrophe or before "." and ","; a space before "?" in French only.
 enum class Language : std::uint8_t { english, french };
 std::string sentence_text(const std::vector<std::string>& words, Language language);
 

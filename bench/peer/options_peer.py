@@ -1,4 +1,4 @@
-"""polyhead's options, beside polyhead's score rules: softcap, RelativeBias, a bias, documents. Only for the cases of score rules."""
+"""The options of polyhead that compute the same as a score rule: softcap, RelativeBias, a bias, documents. Their times are compared with those of the rules."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ inline constexpr int kScoreOps = static_cast<int>(ScoreOp::round) + 1;
 struct ScoreOpInfo {
   const char* name;
   int operands;          // how many of the registers a, b, c, d the operation reads; -1 for load, which reads one per dimension of its table
-  bool in_runs = false;  // true: runs may contain the operation. It rounds at most once, so every implementation gives the same bits
+  bool in_runs = false;  // true: the operation may be in a run of instructions. It rounds at most once, so every implementation gives the same bits
 };
 inline constexpr ScoreOpInfo kScoreOpInfo[] = {
     {"constant", 0}, {"score", 0}, {"batch", 0}, {"head", 0}, {"query", 0}, {"key", 0},

@@ -15,7 +15,7 @@ namespace polyhead::distributed {
 
 class Ring {
  public:
-  // queries, keys: the positions of each member.
+  // queries, keys: for each member, the positions of the queries and of the keys that its rank holds.
   Ring(Call& call, Members members, const Shard& shard, std::vector<std::vector<Positions>> queries, std::vector<std::vector<Positions>> keys)
       : call_(call), members_(std::move(members)), shard_(shard), queries_(std::move(queries)), keys_(std::move(keys)) {}
 

@@ -20,7 +20,7 @@ constexpr std::array kHalf{std::array{0.5, 0.5, 0.5}, std::array{0.5, 0.5, 0.5}}
 struct ProcessorKind {
   std::string_view name;  // name of the class without "ImageProcessor" or "FeatureExtractor"
   std::int64_t size = 224, crop = 0;  // crop = 0: the class does not crop
-  bool shortest = false;              // true: a size of one number is that of the shorter side
+  bool shortest = false;              // true: a size given as one number is the length of the shorter side
   Resampling resampling = Resampling::bicubic;
   std::array<std::array<double, 3>, 2> colours{};  // mean and deviation
 };
@@ -29,7 +29,7 @@ constexpr ProcessorKind kKinds[] = {{.name = "ViT", .resampling = Resampling::bi
                                     {.name = "CLIP", .crop = 224, .shortest = true, .colours = kClip},
                                     {.name = "Siglip", .colours = kHalf}};
 
-// The numbers of Pillow's resampling methods, as the key `resample` has them.
+// The numbers by which the key `resample` names Pillow's resampling methods.
 constexpr std::pair<std::int64_t, Resampling> kResamplings[] = {{1, Resampling::lanczos}, {2, Resampling::bilinear}, {3, Resampling::bicubic}, {4, Resampling::box}, {5, Resampling::hamming}};
 
 constexpr std::int64_t kMostSide = 1 << 14;

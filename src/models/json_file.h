@@ -25,11 +25,11 @@ class JsonFile {
   static const io::Json* find(const io::Json& object, std::string_view key);
   // Returns a member of an object; Error if it is missing or null. `where` names the object in messages, "" for the root.
   const io::Json& require(const io::Json& object, std::string_view key, std::string_view where = "") const;
-  // Returns a member's value; nullopt if it is missing or null. Error if the value is no T. T is std::int64_t, double, bool or std::string.
+  // Returns a member's value; nullopt if it is missing or null. Error if the value is not a T. T is std::int64_t, double, bool or std::string.
   template <class T>
   std::optional<T> get(const io::Json& object, std::string_view key, std::string_view where = "") const;
 
-  // Error if the object has another member than these, because an unread member could have an effect.
+  // Error if the object has a member whose key is not in `keys`: polyhead does not read such a member, but it could change what the model computes.
   void allow_only(const io::Json& object, std::span<const std::string_view> keys, std::string_view where) const;
 
   [[noreturn]] void fail_at(std::string_view where, std::string_view key, std::string_view message) const;

@@ -59,7 +59,7 @@ constexpr SequenceFamily of_bart() {
   return family;
 }
 
-// mBART is BART with layers that norm their inputs.
+// mBART is BART with layers that normalise their inputs (pre-norm).
 constexpr SequenceFamily of_mbart() {
   SequenceFamily family = bart_with_offset("mbart");
   family.tensors.final_norm = "layer_norm";

@@ -57,7 +57,7 @@ TokenizedText Tokenizer::encode_texts(const std::vector<std::string_view>& texts
 
   const auto unknown = parts_->pipeline.unknown();
   for (TextToken& token : parts_->pipeline.post_process(std::move(parts), texts)) {
-    if (token.id == unknown && token.text >= 0 && token.found.empty()) {  // added tokens are part of the text itself
+    if (token.id == unknown && token.text >= 0 && token.found.empty()) {  // if `found` is set, the text itself contains the unknown token
       const std::string_view source = texts[static_cast<std::size_t>(token.text)].substr(token.span.first, token.span.last - token.span.first);
       if (source != token.piece) result.unknown.emplace_back(std::ssize(result.ids), source);
     }

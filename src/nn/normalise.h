@@ -29,7 +29,7 @@ void add_and_normalise(const Normalisation& norm, ConstTensorView x, TensorView 
 void norm_backward(const Normalisation& norm, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write x_write, TensorView d_weight, TensorView d_bias,
                    Write parameters_write, const RunOptions& options);
 
-// Checks everything, then computes the gradients of `layer`, whose parameters and settings `norm` has.
+// Checks all arguments, then computes the gradients of `layer`. `norm` holds the layer's parameters and settings.
 template <class M>
 void norm_backward(const Normalisation& norm, const M& layer, ConstTensorView x, ConstTensorView d_y, const Gradients<M>& gradients, const RunOptions& options) {
   require_norm(norm);

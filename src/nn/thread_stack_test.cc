@@ -128,7 +128,7 @@ TEST(ThreadStack, CallsOfAThreadWithASmallStack) {
       for (const int count : {1, 3}) {
         LimitedThreads threads(count);
         for (const std::int64_t length : {1, 70, 600}) {
-          // The calling thread uses no more stack if others take a share of the tasks: long sequences on several threads are tested for one dtype.
+          // More threads do not increase the stack that the calling thread uses. So long sequences on several threads are tested for one dtype only.
           if (length == 70 || count == 1 || dtype == DType::f32) attend(dtype, length, &threads, of_attention);
         }
         train(dtype, &threads, of_layers);

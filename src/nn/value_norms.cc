@@ -74,7 +74,7 @@ void value_norms(ConstTensorView v, const Linear& output, TensorView out, const 
       const TensorView norms = at(out, place).select(0, n);
       for (std::int64_t first = 0; first < keys; first += kBlock) {
         const std::int64_t last = std::min(keys, first + kBlock);
-        const Tensor rows = Tensor::copy_of(of_head.slice(0, first, last), dtype);  // a copy, because gemm takes one dtype and norm_of_row adjacent elements
+        const Tensor rows = Tensor::copy_of(of_head.slice(0, first, last), dtype);  // a copy: gemm needs operands of one dtype, and norm_of_row needs adjacent elements
         Tensor transformed = projects ? Tensor(dtype, {last - first, out_width}) : Tensor(), block(DType::f64, {last - first});
         if (projects) cpu::gemm({.a = rows, .b = weight.transpose(0, 1), .c = transformed}, options.executor, options.workspace);
         for (std::int64_t s = 0; s < last - first; ++s) block.data<double>()[s] = norm_of_row(projects ? transformed : rows, s, out_width);

@@ -154,10 +154,10 @@ def check_same(checks, session, choose):
     zero = session.expected.weights
     wanted = {tuple(middle[:4]), tuple(middle[4:])} | ({(0, 0, 0, 0)} if any(w == 0 for w in zero) else set())
     found = {tuple(pixels[i:i + 4]) for i in range(0, len(pixels), 4)}
-    checks.that(found <= wanted, "a head and itself: every cell has the middle colour", found)
+    checks.that(found <= wanted, "a head compared with itself: every cell has the middle colour", found)
     hover(session, "difference", *choose.cells(1)[0])
-    checks.that(session.text("#readout").endswith("A − B 0.0000"), "a head and itself: no sign, no difference", session.text("#readout"))
-    checks.that("0.000 bits" in session.text(".pane.difference .told"), "a head and itself: distance 0")
+    checks.that(session.text("#readout").endswith("A − B 0.0000"), "a head compared with itself: the difference is 0 and is shown without a sign", session.text("#readout"))
+    checks.that("0.000 bits" in session.text(".pane.difference .told"), "a head compared with itself: the distance is 0")
 
 
 def check_empty(checks, session, choose):
@@ -183,7 +183,7 @@ def check_texts(checks, session, choose):
     checks.that("differ in 3 words" in session.text(".compare > .note"), "the page says that words differ", session.text(".compare > .note"))
     check_cells(checks, session, choose, mine, theirs, Maps(expected, 5), "two texts")
     hover(session, "a", 2, 3)
-    checks.that("(B: grey → cat)" in session.text("#readout"), "B's own words are told", session.text("#readout"))
+    checks.that("(B: grey → cat)" in session.text("#readout"), "the readout also shows the words of B", session.text("#readout"))
     page.locator("#other-text").select_option("2")
     checks.that(not page.locator(".pane.difference").is_visible() and "no difference" in session.text(".compare > .note"), "for maps of different extents no difference is shown, and the page says so")
     row, column = expected.rows - 3, 1

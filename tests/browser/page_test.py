@@ -194,7 +194,7 @@ def check_theme(checks, session, dark):
 
 
 def check_preview(checks, session, choose):
-    """Beside all heads is one head with its words."""
+    """The page of all heads has a preview: one larger map with its words."""
     expected, page = session.expected, session.page
     special = set(expected.queries["special"])
 
@@ -206,10 +206,10 @@ def check_preview(checks, session, choose):
     most = max(((layer, head) for layer in range(expected.layers) for head in range(expected.heads)), key=lambda place: striking(*place))
     map_of = lambda layer, head: page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"] img').get_attribute("src")
     shown = lambda: (session.text("#preview h3"), page.locator("#preview image").get_attribute("href"))
-    checks.that(shown() == (title(*most), map_of(*most)), "the head whose words look most at one other word is shown large", shown()[0])
+    checks.that(shown() == (title(*most), map_of(*most)), "the preview shows the head whose words look most strongly at one other word", shown()[0])
     words = page.locator("#preview text").all_text_contents()
     wanted = [expected.word(side, index) for side in (expected.queries, expected.keys) for index in range(len(side["pieces"]))]
-    checks.that(sorted(words) == sorted(wanted), "its rows and columns have their words", words)
+    checks.that(sorted(words) == sorted(wanted), "the rows and columns of the preview have their words", words)
     layer, head = choose.heads(1)[0]
     page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"]').hover()
     checks.that(shown() == (title(layer, head), map_of(layer, head)), "the head under the pointer is shown", shown()[0])

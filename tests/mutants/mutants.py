@@ -197,7 +197,7 @@ MUTANTS = [
     Mutant("restore without the averaged positions", LAYER_CC, "  saved.mean_positions = mean_positions(config, shapes, options.mask);\n", "", "a restored pass has the same gradients as the original", ("nn_attention",)),
     Mutant("learned sink not applied", LAYER_CC, "if (c.sink) s.sdpa.sink = layer.sink;", "", "a layer applies the sink that it learns", ("nn_attention",)),
     Mutant("learned sink without a gradient", LAYER_CC, "learns_sink ? grads->sink.view() : gradients.sink", "gradients.sink", "a learned sink has a gradient", ("nn_attention",)),
-    Mutant("added key masked", SHAPES, "  fill(padded, 1);\n", "", "every query may attend to add_bias_kv and the zero key", LAYER),
+    Mutant("added key masked", SHAPES, "  fill(padded, 1);\n", "", "every query may attend to the key of add_bias_kv and to the zero key", LAYER),
     Mutant("gate derivative wrong", ELEMENTWISE, "* y_e * (1 - y_e)", "* y_e", "sigmoid' = y (1 - y)", LAYER),
     Mutant("gate gradient of d_attended dropped", ELEMENTWISE, "d_e = store<T>(load(d_e) * load(value));", "", "d_attended is multiplied by the gate", LAYER),
     Mutant("gate's gradient missing in d_query", LAYER_CC, "into(&MultiHeadAttention::gate, d_query,", "into(&MultiHeadAttention::gate, {},",

@@ -1,4 +1,4 @@
-"""How many cases the tests of many cases run: few with POLYHEAD_TEST_EFFORT=quick, which scripts/test sets, otherwise all."""
+"""Tells tests with many cases how many to run: a few with POLYHEAD_TEST_EFFORT=quick, which scripts/test sets, otherwise all."""
 
 from __future__ import annotations
 

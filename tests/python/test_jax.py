@@ -67,7 +67,7 @@ def test_every_option_is_the_formula(wide: None, summary: list[str]) -> None:
         arrays, options, tensors, given = as_arrays(seed)
         chosen = [[0, 1, 2], [0], [1], [2]][seed % 4]
         if {"slopes", "table"} & arrays.keys() and {"query_offsets", "diagonal_offsets"} & arrays.keys():
-            chosen = [i for i in chosen if i != 2]  # attention weights of such calls have no gradient and are refused
+            chosen = [i for i in chosen if i != 2]  # polyhead refuses gradients of the attention weights of such calls
         exact = formula(*tensors.values(), given)
         empty = exact["empty"].numpy()
         layout = ("NTH", "TNH")[seed // 4 % 2]
@@ -266,7 +266,7 @@ def test_gradients_under_vmap_are_those_of_each_example(of: str, rng: np.random.
     position = ("out", "lse", "p").index(of)
     for kind, mapped in draws(rng, 6 if QUICK else 12):
         if of == "p" and kind % 6 == 4:
-            continue  # attention weights with a relative bias and documents have no gradient and are refused
+            continue  # polyhead refuses gradients of attention weights if there are both a relative bias and documents
         arrays, given, axes = stacked(rng, kind, 3, mapped)
 
         def f(x: Arrays, rest: Arrays) -> Any:

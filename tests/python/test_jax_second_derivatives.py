@@ -141,9 +141,9 @@ def test_every_option_is_the_formula(wide: None, rng: np.random.Generator, summa
         still = {name: x for name, x in inputs.items() if name not in moving}
         chosen = [[0, 1, 2], [0], [0, 1], [1], [2]][seed // 6 % 5]
         if {"slopes", "table"} & arrays.keys() and {"query_offsets", "diagonal_offsets"} & arrays.keys():
-            chosen = [i for i in chosen if i != 2] or [0]  # attention weights of such calls have no gradient and are refused
+            chosen = [i for i in chosen if i != 2] or [0]  # polyhead refuses gradients of the attention weights of such calls
         if options.get("empty_rows") == "uniform":
-            chosen = [0]  # other results with empty_rows="uniform" have no second derivatives and are refused
+            chosen = [0]  # with empty_rows="uniform" polyhead refuses second derivatives of the other results
         layout = ("NTH", "TNH")[seed // 3 % 2]
         has_keys = np.asarray(formula(inputs, fixed, options)[2]).any(-1) | ("sink" in arrays)
 
@@ -213,7 +213,7 @@ def test_hessians(jit: bool, wide: None, rng: np.random.Generator) -> None:  # n
         ours = (jax.jit if jit else lambda g: g)(transform(loss(lambda q, k, v, b: attention(q, k, v, bias=b))))(*x)
         all_close(ours, exact["jacfwd" if name == "jacfwd" else "hessian"], 1e-11, name)
     if QUICK and not jit:
-        return  # the rest runs under jit whether or not this test uses jit
+        return  # the rest always runs under jit, so a quick run needs it only once
     # vmap of the Hessian over two examples that share the bias.
     pile = [jnp.stack([a, 2 * a]) for a in x[:3]]
     ours, wanted = (
@@ -224,7 +224,7 @@ def test_hessians(jit: bool, wide: None, rng: np.random.Generator) -> None:  # n
 
 
 def forces_of(f: Any, parameters: Arrays, positions: Any) -> Any:
-    """Returns forces: minus the gradient of an energy by positions. q, k, v and the bias of an attention are computed from the positions."""
+    """Returns forces: minus the gradient of an energy with respect to the positions. q, k, v and the bias of an attention are computed from the positions."""
 
     def energy(positions: Any) -> Any:
         h = jnp.tanh(positions @ parameters["embed"])
@@ -263,7 +263,7 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {
         lambda t: t + jax.jvp(jax.grad(lambda v: (f(*x[:2], v, x[3]) ** 2).sum()), (x[2],), (t,))[1], x[2], maxiter=3
     )[0],
     "transposed twice": lambda f, *x: transposed(transposed(jax.linearize(jax.grad(lambda q: (f(q, *x[1:]) ** 2).sum()), x[0])[1], x[0]), x[0])(x[0]),
-    "jacrev of a Hessian-vector product by the vector": lambda f, *x: jax.jacrev(lambda t: jax.jvp(jax.grad(lambda q: (f(q, *x[1:]) ** 2).sum()), x[:1], (t,))[1])(x[0]),
+    "jacrev of a Hessian-vector product with respect to the vector": lambda f, *x: jax.jacrev(lambda t: jax.jvp(jax.grad(lambda q: (f(q, *x[1:]) ** 2).sum()), x[:1], (t,))[1])(x[0]),
 }
 
 

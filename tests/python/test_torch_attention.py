@@ -124,7 +124,7 @@ def test_every_option_is_the_formula(summary: list[str]) -> None:
         arguments, others = split(given)
         outputs = [{"out", "lse", "p"}, {"out"}, {"lse"}, {"p"}][seed % 4]
         if "p" in outputs and {"slopes", "table"} & others.keys() and {"query_offsets", "diagonal_offsets"} & given.keys():
-            outputs = outputs - {"p"}  # attention weights have no gradient if a relative bias is given with one of these offsets, and are refused
+            outputs = outputs - {"p"}  # polyhead refuses gradients of attention weights if a relative bias is given with one of these offsets
         exact = formula(*tensors.values(), given)
         out, lse, p = attention(*tensors.values(), return_lse=True, return_attention_weights=True, **arguments)
         assert torch.equal(lse == -math.inf, exact["empty"]), seed

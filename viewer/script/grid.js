@@ -88,7 +88,7 @@ class Grid {
     return make('button', {type: 'button', className, title, tabIndex: -1, data: {layer, head}, aria: {label: title}}, image);
   }
 
-  // How much the words of a map look at one other word: the sum over its rows of the largest weight. The first and special tokens, the word itself and its
+  // How strongly the words of a map look at one other word: the sum over its rows of the largest weight. The first and special tokens, the word itself and its
   // neighbours do not count.
   static #striking(text, map, { rows, columns }) {
     const self = isSelf(text), keys = columns.filter((s) => s > 0 && !text.keys.special.has(s));

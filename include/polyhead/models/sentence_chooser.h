@@ -50,7 +50,7 @@ struct SentenceChooser : nn::Module<SentenceChooser> {
 
   using Text = std::vector<SentenceTerms>;
 
-  // What backward and maps need from a forward pass. Saved only views the texts.
+  // What backward and maps need from a forward pass. Saved holds only a view of the texts.
   struct Saved {
     std::span<const Text> texts;
     Tensor lengths;  // [B], number of sentences of each text
@@ -66,8 +66,8 @@ struct SentenceChooser : nn::Module<SentenceChooser> {
   // Returns the features of a text's sentences. Error if there is no sentence. A sentence without a word has one term, the empty one.
   Text read(std::span<const std::string> sentences) const;
 
-  // scores [B,S], where S is the number of sentences of the longest text; scores beyond a text's last sentence are unspecified. Of `options` are used: mode,
-  // dropout_seed, executor, workspace.
+  // scores [B,S], where S is the number of sentences of the longest text; scores beyond a text's last sentence are unspecified. Of `options`, only mode,
+  // dropout_seed, executor and workspace are used.
   void forward(std::span<const Text> texts, TensorView scores, Saved& saved, const nn::AttentionOptions& options = {}) const;
   // Writes the gradients of all parameters, given the gradients of the scores, which must be 0 beyond a text's last sentence. attention_weights: gradients of a
   // loss on the attention weights of heads, d_p [B,S,S], which are added.

@@ -33,7 +33,7 @@ def _of_module(
     self: Any, precision: Precision, query: Tensor, key: Tensor, value: Tensor, blocked: Tensor | None, mask: Tensor | None, need_weights: bool,
     need_head_weights: bool,
 ) -> tuple[Tensor, Tensor | None] | None:
-    """Computes a call; None if esm must compute it. blocked: key_padding_mask."""
+    """Computes a call; returns None if esm must compute it. `blocked` is the call's key_padding_mask."""
     dropout = float(self.dropout) if self.training else 0.0
     weights = need_weights or need_head_weights
     if (dropout > 0 and weights) or not is_ours(query, key, value):

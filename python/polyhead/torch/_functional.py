@@ -1,4 +1,4 @@
-"""Helpers of the functions and modules of polyhead.torch: attention of tensors with the operators' options, its maps, and torch.autocast."""
+"""What the functions and modules of polyhead.torch share: attention and attention maps of tensors, and the casts of torch.autocast."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ bool run_one_key(const ForwardTask& task) {
   return true;
 }
 
-// The sum over many rows would lose more digits than the kernel's sums of splits.
+// With more rows, this plain sum over rows would lose more digits than the kernel's sums of splits.
 inline constexpr std::int64_t kMostRowsOfOneKey = 16;
 
 template <class T>
