@@ -37,8 +37,8 @@ static_assert(sizeof(kScoreOpInfo) / sizeof(ScoreOpInfo) == kScoreOps);
 
 inline constexpr int kMostScoreInstructions = 256;  // most instructions of a score program
 
-// Computes a run of instructions (score_program.h) for the numbers of `vectors` x kScoreRunBytes bytes. An input that is one number for all keys points to this
-// number. An output may be the same array as an input: read each vector before writing it.
+// Computes a run of instructions (score_program.h) on arrays of `vectors` x kScoreRunBytes bytes. An input that is the same for all keys points to one number.
+// An output may be the same array as an input: read each vector before writing it.
 using ScoreRunFunction = void (*)(const void* const* inputs, void* const* outputs, std::int64_t vectors);
 inline constexpr std::int64_t kScoreRunBytes = 64;
 

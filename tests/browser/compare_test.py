@@ -39,7 +39,7 @@ def weights_of(maps):
 
 
 def add_texts(expected):
-    """Returns an edit that adds two texts: text 1 has as many words, other words, and in each head the map of the head five places later; text 2 has two words less."""
+    """Returns an edit that adds two texts: text 1 has as many words as text 0 but other ones, and each of its heads has the map of the head five places later; text 2 has two words fewer."""
     def edit(data):
         first = data["texts"][0]
         other = json.loads(json.dumps(first))
@@ -209,7 +209,7 @@ def check_still(checks, session):
 
 
 def check_file(checks, session, choose, other, folder):
-    """A second page can be opened with the file chooser or dropped; a file that is no page of polyhead is refused with its name."""
+    """A second page can be opened with the file chooser or dropped; a file that is not a page of polyhead is refused, and the message has its name."""
     page = session.page
     alerts = []
     page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))

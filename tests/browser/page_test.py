@@ -42,7 +42,7 @@ def check_hover(checks, session, choose):
             if session.text("#where") != f"Attention from row {row} to column {column}.":
                 wrong.append(session.text("#where"))
         wrong = [message for message in wrong if message]
-        checks.that(not wrong, f"layer {layer}, head {head}: 6 cells show their words, their weight and light up their words", wrong)
+        checks.that(not wrong, f"layer {layer}, head {head}: 6 cells show their words and weight, and light up their words", wrong)
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
     row = choose.cells(1)[0][0]

@@ -48,7 +48,7 @@ def with_parameters(arrays: Arrays, given: Arrays, **more: Any) -> Any:
 
 
 def as_arrays(seed: int) -> tuple[Arrays, Arrays, dict[str, torch.Tensor], dict[str, Any]]:
-    """Draws a problem as test_torch_attention does. Returns (arrays for JAX, options that are no arrays, tensors and options for the formula)."""
+    """Draws a problem as test_torch_attention does. Returns (arrays for JAX, options that are not arrays, tensors and options for the formula)."""
     tensors, given = drawn(seed)
     arrays = {name: x.detach().numpy() for name, x in (tensors | {name: x for name, x in given.items() if isinstance(x, torch.Tensor)}).items()}
     return arrays, {name: x for name, x in given.items() if not isinstance(x, torch.Tensor)}, tensors, given

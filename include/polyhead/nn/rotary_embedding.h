@@ -34,7 +34,7 @@ struct RotaryEmbeddingConfig {
   double original_max_position_embeddings = 0;  // length of the texts in training; required with llama3 and yarn, and with longrope if attention_factor is absent
   double low_freq_factor = 1,
          high_freq_factor = 4;               // llama3: f / factor if the wavelength is above original length / low; f if it is below original length / high
-  double beta_fast = 32, beta_slow = 1;      // yarn: frequencies that make at least beta_fast turns in the original length stay f; those below beta_slow turns become f / factor
+  double beta_fast = 32, beta_slow = 1;      // yarn: frequencies that make at least beta_fast turns in the original length stay f; those that make fewer than beta_slow become f / factor
   std::optional<double> attention_factor{};  // yarn, longrope: multiplies cos and sin. Absent: computed from factor and mscale, mscale_all_dim or the original length
   double mscale = 0, mscale_all_dim = 0;     // yarn, in DeepSeek's models: if both differ from 0, the attention factor is computed from them
   bool truncate = true;                      // yarn: round the range of blended frequencies to whole indices
