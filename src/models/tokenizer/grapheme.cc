@@ -34,10 +34,10 @@ bool hangul_joins(Hangul before, Hangul after) {
 
 // State of the cluster so far, for the rules that look back more than one character.
 struct Memory {
-  bool pictograph = false;  // the cluster ends in a pictograph, which extending characters may follow
-  bool pictograph_zwj = false;  // a zero-width joiner follows these characters
-  bool consonant = false;   // the cluster ends in a consonant, which linkers and extending characters may follow
-  bool linker = false;      // at least one linker follows that consonant
+  bool pictograph = false;      // the cluster ends in a pictograph, which extending characters may follow
+  bool pictograph_zwj = false;  // the cluster ends in a pictograph, perhaps extending characters, and a zero-width joiner
+  bool consonant = false;       // the cluster ends in a consonant, which linkers and extending characters may follow
+  bool linker = false;          // at least one linker follows that consonant
 
   void add(char32_t code) {
     constexpr char32_t kZeroWidthJoiner = 0x200D;
