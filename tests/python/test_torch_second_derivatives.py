@@ -26,7 +26,7 @@ import polyhead
 from conftest import SEED
 from effort import QUICK
 from polyhead._arguments import GRADIENTS
-from polyhead.torch import GatedAttention, MultiheadAttention, _ops, attention, scaled_dot_product_attention, triangle_attention
+from polyhead.torch import GatedAttention, MultiheadAttention, _dispatch, _ops, attention, scaled_dot_product_attention, triangle_attention
 from test_torch_gated import formula as gated_formula
 from test_torch_ops import CASES, CASES_OF_GRADCHECK, OF_BFLOAT16, case
 from torch_support import error, math_path
@@ -197,7 +197,7 @@ def test_gradcheck_of_second_order_and_forward_mode(name: str) -> None:
     tensors = {key: value for key, value in arguments.items() if isinstance(value, Tensor) and value.requires_grad}
 
     def every(*given: Tensor) -> tuple[Tensor, ...]:
-        results = _ops.operators().attention(*(arguments | dict(zip(tensors, given))).values())
+        results = _dispatch.operators().attention(*(arguments | dict(zip(tensors, given))).values())
         wanted = (True, name != "offset", arguments["attention_weights"])
         return tuple(result.masked_fill(result == -math.inf, 0) for result, want in zip(results, wanted) if want)
 

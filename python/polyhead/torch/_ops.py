@@ -7,10 +7,9 @@ Only this module and `_pair_bias` define operators for torch's dispatcher. Argum
 from __future__ import annotations
 
 import functools
-import math
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, _C
@@ -18,8 +17,10 @@ from torch.library import custom_op
 
 import polyhead
 from .. import _core
-from .._arguments import GRADIENTS, TENSORS, wanted_fields
+from .._arguments import GRADIENTS, wanted_fields
 from .._options import MapValue, annotations_of
+from . import _dispatch, _formulas
+from ._dispatch import operators
 from ._inputs import require_one_device
 from ._offset import add_score_gradients
 from ._rules import Options, keywords
@@ -84,10 +85,6 @@ def _like_q(q: Tensor, last: Any) -> Tensor:
     return q.new_empty_strided(shape, strides)  # a permuted view of a new tensor would not do: dual tensors refuse a result that is a view
 
 
-def _lse_dtype(q: Tensor) -> torch.dtype:
-    return torch.float64 if q.dtype == torch.float64 else torch.float32
-
-
 @custom_op("polyhead::attention", mutates_args=(), schema=f"(Tensor q, Tensor k, Tensor v, {_SCHEMA}) -> (Tensor, Tensor, Tensor)")
 def attention(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
     """``(out [*,N,T,V], lse [*,N,T], attention weights [*,N,T,S])`` of `polyhead.sdpa`; attention weights that are not wanted have the shape ``[0]``."""
@@ -110,20 +107,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Ten
 def _(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
     _require_one_device("attention", "q k v", q, k, v, *given)
     pairs = (*q.shape[:-1], k.size(-2)) if Options(*given).attention_weights else (0,)
-    return _like_q(q, v.size(-1)), q.new_empty(q.shape[:-1], dtype=_lse_dtype(q)), q.new_empty(pairs)
+    return _like_q(q, v.size(-1)), q.new_empty(q.shape[:-1], dtype=_formulas.lse_dtype(q)), q.new_empty(pairs)
 
 
 INPUTS = ("q", "k", "v", *Options._fields)
 _SAVED = INPUTS.index("seed") + 1  # number of inputs that are tensors; they come first, and seed is the last of them
-
-transforms: Any = None
-"""The module `_transforms`, which assigns itself here. It has the same operators for calls under a transform of torch.func or with dual tensors."""
-
-
-def operators() -> Any:
-    """The module whose operators (`attention`, `attention_backward`, ...) the current call must use."""
-    return transforms if transforms.active() else sys.modules[__name__]
-
 
 def _in_one_dtype(q: Tensor, k: Tensor, v: Tensor, options: Options, *others: Tensor) -> tuple[Any, ...]:
     """Converts the tensors to one dtype for `polyhead.sdpa_backward`: if their dtypes differ, all become float32, which represents the numbers of each exactly."""
@@ -273,9 +261,9 @@ def gradients(
         found = operators().attention_backward(d_out, q, k, v, out, lse, *options, wanted)
         parts.append(tuple(grad if want else None for grad, want in zip(found, wanted)))
     if d_lse is not None:
-        parts.append(lse_gradients(d_lse, q, k, v, lse, options, wanted))
+        parts.append(_formulas.lse_gradients(d_lse, q, k, v, lse, options, wanted))
     if d_p is not None and p is not None:
-        parts.append(_p_gradients(p, d_p, q, k, lse, options, wanted))
+        parts.append(_formulas.p_gradients(p, d_p, q, k, lse, options, wanted))
     sums: list[Tensor | None] = [None] * len(GRADIENTS)
     for part in parts:
         sums = [grad if total is None else total if grad is None else total + grad for total, grad in zip(sums, part)]
@@ -375,67 +363,6 @@ def refuse_third_derivative(*_: Any) -> None:
 attention_jvp.register_autograd(refuse_third_derivative)  # the gradients of forward mode are in `_transforms`
 
 
-class HalvedProblem(NamedTuple):
-    """A problem from whose derivatives those of lse follow. It differs from the given problem: v is 1 for every key, and another sink makes its softmax's sum
-    twice as large, so that its attention weights are p / 2. Its out has the shape ``[*,N,T,1]``."""
-
-    share: Tensor  # exp(sink) divided by the sum of the softmax, in the given problem
-    arguments: tuple[Any, ...]  # the tensor arguments q, k, v, out and lse of `attention_backward`
-    options: Options
-
-
-def _sink_share(sink: Tensor, lse: Tensor, p: Tensor | None = None) -> Tensor:
-    """The attention weight of the sink, ``[*,N,T]``. p: the attention weights of the keys, before dropout, if the caller has them."""
-    rows = sink.unsqueeze(-1) if sink.dim() == 1 else sink
-    empty = lse == -torch.inf
-    share = torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # avoids infinity minus infinity, whose gradient is NaN
-    if p is None:
-        return share
-    # The relative error of exp(sink - lse) is |lse| eps, because lse is rounded. That of 1 - sum p is eps / share. The smaller one decides.
-    rest = 1 - p.sum(-1, dtype=share.dtype)
-    return torch.where(rest * lse.abs() * torch.finfo(share.dtype).eps > torch.finfo(p.dtype).eps, rest, share)
-
-
-def _lse_of_map(q: Tensor, k: Tensor, options: Options) -> Tensor:
-    """lse of a call that has no v."""
-    ones = k.new_ones((*k.shape[:-1], 1))  # v has the dtype of k, which may be narrower than q
-    v_scale = None if options.k_scale is None else torch.ones_like(options.k_scale)
-    return operators().attention(q, k, ones, *options._replace(v_scale=v_scale, dropout=0.0, seed=None, attention_weights=False))[1]  # type: ignore[no-any-return]
-
-
-def halved(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options) -> HalvedProblem:
-    share = torch.zeros_like(lse) if options.sink is None else _sink_share(options.sink, lse)
-    ones = v.new_ones((*v.shape[:-1], 1), dtype=lse.dtype)
-    other = options._replace(sink=lse + torch.log1p(share), v_scale=None, dropout=0.0, seed=None, attention_weights=False)
-    return HalvedProblem(share, (q, k, ones, ((1 - share) / 2).unsqueeze(-1), lse + math.log(2)), other)
-
-
-def lse_gradients(d_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    """The part of `gradients` that comes from d_lse."""
-    # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward computes this as the gradient of another problem, in which a sink halves p and v is 1 for every
-    # key. With d, the gradient of that problem's output, its d_score is (p / 2) (d - d sum(p) / 2). d is chosen so that this equals p d_lse.
-    if options.empty_rows == "unmasked":  # a sink cannot be used, because empty_rows "unmasked" refuses sinks
-        p = operators().attention_map(q, k, *options._replace(dropout=0.0, seed=None))
-        return _score_gradients(torch.where(p == 0, 0, p * d_lse.unsqueeze(-1)).to(q.dtype), None, q, k, options, wanted)
-    share, arguments, other = halved(q, k, v, lse, options)
-    of_sink = GRADIENTS.index("sink")
-    found = operators().attention_backward(
-        (4 * d_lse / (1 + share)).unsqueeze(-1), *arguments, *other, [want and i not in (2, of_sink) for i, want in enumerate(wanted)]
-    )
-    grads = [grad if want else None for grad, want in zip(found, wanted)]
-    grads[2] = grads[of_sink] = None
-    if options.sink is not None and wanted[of_sink]:
-        grads[of_sink] = to_sink(share * d_lse, options.sink)
-    return tuple(grads)
-
-
-def _p_gradients(p: Tensor, d_p: Tensor, q: Tensor, k: Tensor, lse: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    # Equation (7) of docs/maths.md.
-    if options.empty_rows == "uniform":
-        raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
-    return _softmax_gradients(p, torch.where(p == 0, 0, p * d_p), q, k, lse, options, wanted)
-
-
 @custom_op("polyhead::attention_map", mutates_args=(), schema=f"(Tensor q, Tensor k, {_SCHEMA}) -> Tensor")
 def attention_map(q: Tensor, k: Tensor, *given: Any) -> Tensor:
     """``[*,N,T,S]``: the attention weights after dropout, which multiply v."""
@@ -470,114 +397,10 @@ def map_gradients(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
     if options.empty_rows == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention maps with empty_rows='uniform'")
     p = dropped if options.dropout == 0 else operators().attention_map(q, k, *options._replace(dropout=0.0, seed=None))
-    found = dict(zip(GRADIENTS, _softmax_gradients(p, torch.where(dropped == 0, 0, dropped * d_map), q, k, None, options, wanted)))
+    found = dict(zip(GRADIENTS, _formulas.softmax_gradients(p, torch.where(dropped == 0, 0, dropped * d_map), q, k, None, options, wanted)))
     return tuple(found.get(name) for name in _MAP_INPUTS)
 
 
-def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, tangents: Sequence[Tensor | None], options: Options) -> Tensor:
-    """The derivative of attention weights, after dropout if options have it, along tangents of `GRADIENTS`. lse: None if the caller does not have lse."""
-    # p' = p (score' - lse'): equations (8a) to (8c) of docs/maths.md. The attention weights are a T x S tensor too, so this may use torch's operators.
-    if options.empty_rows == "uniform":
-        raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
-    of_q, of_k, _, of_bias, of_sink, of_slopes, of_table = tangents
-    p = dropped if options.dropout == 0 else operators().attention_map(q, k, *options._replace(dropout=0.0, seed=None))
-    d_score = torch.zeros_like(p)
-    if of_q is not None or of_k is not None:
-        rows, keys, factor = _stacked(q, k, options)
-        d_x = rows.new_zeros(())
-        if of_q is not None:
-            d_x = d_x + of_q.reshape(rows.shape) @ keys.mT
-        if of_k is not None:
-            d_x = d_x + rows @ of_k.to(q.dtype).mT
-        d_score = d_score + (d_x * _cap_derivative(rows, keys, factor, options) * factor).reshape(p.shape)
-    if of_bias is not None:
-        d_score = d_score + of_bias
-    if of_slopes is not None or of_table is not None:
-        distance, buckets = _distances(options, p.size(-2), p.size(-1))
-        if of_slopes is not None:
-            d_score = d_score - of_slopes[:, None, None] * distance.abs()
-        if of_table is not None:
-            d_score = d_score + of_table[:, buckets].unflatten(1, distance.shape)
-    d_lse = torch.where(p == 0, 0, p * d_score).sum(-1, keepdim=True)
-    if of_sink is not None and options.sink is not None:
-        share = _sink_share(options.sink, _lse_of_map(q, k, options) if lse is None else lse, p)
-        d_lse = d_lse + share.unsqueeze(-1) * (of_sink[:, None, None] if of_sink.dim() == 1 else of_sink.unsqueeze(-1))
-    return torch.where(dropped == 0, 0, dropped * (d_score - d_lse)).to(dropped.dtype)
-
-
-def to_sink(rows: Tensor, sink: Tensor) -> Tensor:
-    return rows.sum_to_size((*sink.shape, 1) if sink.dim() == 1 else sink.shape).reshape(sink.shape).to(sink.dtype)
-
-
-def _distances(o: Options, queries: int, keys: int) -> tuple[Tensor, Tensor | None]:
-    """For a relative bias: the distance of each query and key, ``[T,S]``, and the bucket of each distance in the table, ``[T*S]``, or None without a table."""
-    if o.diagonal_offsets is not None or o.query_offsets is not None:
-        raise NotImplementedError("polyhead has no gradient of attention weights for a relative_bias together with diagonal_offsets or documents")
-    given = 0 if o.causal == "top_left" else o.offset if o.offset is not None else None if o.causal else o.diagonal
-    offset = keys - queries if given is None else given
-    distance = torch.arange(keys) - (torch.arange(queries)[:, None] + offset)
-    if o.table is None:
-        return distance, None
-    distances = range(1 - queries - offset, keys - offset)
-    of_distances = [polyhead.relative_bucket(x, o.table.size(1), bidirectional=o.bidirectional, max_distance=o.max_distance) for x in distances]
-    return distance, torch.tensor(of_distances, dtype=torch.int64)[(distance + (queries - 1 + offset)).flatten()]
-
-
-def _relative_gradients(d_score: Tensor, o: Options, slopes: Tensor | None, table: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    # Equation (9a) of docs/maths.md.
-    if slopes is None and table is None:
-        return None, None
-    distance, buckets = _distances(o, *d_score.shape[-2:])
-    d = d_score.to(_lse_dtype(d_score)).sum_to_size(d_score.shape[-3:])
-    d_slopes = None if slopes is None else -(d * distance.abs()).sum((1, 2)).to(slopes.dtype)
-    d_table = None if table is None or buckets is None else d.new_zeros(table.shape).index_add(1, buckets, d.flatten(1)).to(table.dtype)
-    return d_slopes, d_table
-
-
-_MASKS = [argument.name for argument in TENSORS if argument.group == "pass" and not argument.has_gradient and argument.name in Options._fields]
-_MASKS += ["causal", "offset", "window_left", "window_right"]
-
-
-def _softmax_gradients(
-    p: Tensor, p_d_p: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, options: Options, wanted: list[bool]
-) -> tuple[Tensor | None, ...]:  # fmt: skip
-    # Equation (7) of docs/maths.md, from p and p times its gradient, and (7a). lse: None if the caller does not have lse.
-    delta, d_sink = p_d_p.sum(-1, keepdim=True), None
-    if options.sink is not None and wanted[4]:
-        share = _sink_share(options.sink, _lse_of_map(q, k, options) if lse is None else lse, p)
-        d_sink = to_sink(torch.where(share == 0, 0, -share * delta.squeeze(-1)), options.sink)
-    return _score_gradients(torch.where(p == 0, 0, p_d_p - p * delta), d_sink, q, k, options, wanted)
-
-
-def _score_gradients(d_score: Tensor, d_sink: Tensor | None, q: Tensor, k: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    # torch's operators make T x S tensors here; that is no extra cost, as d_score is such a tensor.
-    d_bias = None if options.bias is None or not wanted[3] else d_score.sum_to_size(options.bias.shape)
-    relative = _relative_gradients(d_score, options, options.slopes if wanted[5] else None, options.table if wanted[6] else None)
-    if not (wanted[0] or wanted[1]):
-        return None, None, None, d_bias, d_sink, *relative
-    rows, keys, factor = _stacked(q, k, options)
-    d_x = d_score.reshape(*rows.shape[:-1], k.size(-2))
-    d_x = d_x * _cap_derivative(rows, keys, factor, options) * factor
-    d_q = (d_x @ keys).reshape(q.shape) if wanted[0] else None
-    d_k = (d_x.mT @ rows).to(k.dtype) if wanted[1] else None
-    return d_q, d_k, None, d_bias, d_sink, *relative
-
-
-def _stacked(q: Tensor, k: Tensor, options: Options) -> tuple[Tensor, Tensor, float]:
-    """Returns q and k in one dtype, and the scale. q is ``[*,K,g*T,H]``: the g query heads that share a key head are stacked along the queries."""
-    if k.dtype != q.dtype:
-        k = k.to(q.dtype) if options.k_scale is None else (k * options.k_scale.unsqueeze(-1)).to(q.dtype)
-    factor = options.scale if options.scale is not None else q.size(-1) ** -0.5 if q.size(-1) > 0 else 0.0
-    group = q.size(-3) // max(k.size(-3), 1)
-    rows = q.reshape(*q.shape[:-3], k.size(-3), group * q.size(-2), q.size(-1))
-    if any(getattr(options, name) is not None for name in _MASKS):
-        # Replace NaN and infinity by 0, because p = 0 of a masked key times NaN would be NaN. NaN in an attended key or its query has already made p NaN.
-        k, rows = k.nan_to_num(0, 0, 0), rows.nan_to_num(0, 0, 0)
-    return rows, k, factor
-
-
-def _cap_derivative(rows: Tensor, keys: Tensor, factor: float, options: Options) -> Tensor | float:
-    return 1 - torch.tanh(rows @ keys.mT * (factor / options.softcap)) ** 2 if options.softcap > 0 else 1.0
-
-
 attention_map.register_autograd(map_gradients, setup_context=save_map)
+
+_dispatch.plain = sys.modules[__name__]

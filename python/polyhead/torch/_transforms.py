@@ -16,7 +16,7 @@ from torch import Tensor, _C
 from torch.autograd import forward_ad
 
 from .._arguments import GRADIENTS, names_of
-from . import _ops
+from . import _dispatch, _formulas, _ops
 from ._rules import Options
 
 _PAIRS = {*names_of("pairs", "query_blocks")}  # arguments that broadcast to [*,N,..]
@@ -157,7 +157,7 @@ def _tangents_of_attention(ctx: Any, *tangents: Tensor | None) -> Any:
     q, k, v, *tensors, out, lse, p = ctx.saved_tensors
     options, moving = Options(*tensors, *ctx.options), _moving(_FORWARD, tangents)
     of_out, of_lse = attention_jvp(q, k, v, out, lse, *moving, *options)
-    of_p = _ops.map_tangent(p, q, k, lse, moving, options._replace(dropout=0.0, seed=None)) if options.attention_weights else None
+    of_p = _formulas.map_tangent(p, q, k, lse, moving, options._replace(dropout=0.0, seed=None)) if options.attention_weights else None
     return of_out, None if options.empty_rows in ("uniform", "offset") else of_lse, of_p
 
 
@@ -167,7 +167,7 @@ def _attention_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tu
 
 def _tangents_of_map(ctx: Any, *tangents: Tensor | None) -> Any:
     q, k, *tensors, weights = ctx.saved_tensors
-    return _ops.map_tangent(weights, q, k, None, _moving(_MAP, tangents), Options(*tensors, *ctx.options))
+    return _formulas.map_tangent(weights, q, k, None, _moving(_MAP, tangents), Options(*tensors, *ctx.options))
 
 
 def _map_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
@@ -221,7 +221,7 @@ def _gradients_of_jvp(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> A
             add(_TANGENTS, attention_backward(d_out, q, k, v, out, lse, *options, of_tangents), of_tangents)
     if d_lse is not None:
         if any(of_tangents):
-            add(_TANGENTS, _ops.lse_gradients(d_lse, q, k, v, lse, options, of_tangents), of_tangents)
+            add(_TANGENTS, _formulas.lse_gradients(d_lse, q, k, v, lse, options, of_tangents), of_tangents)
         if any(wanted):
             add(GRADIENTS, _gradients_of_lse_tangent(d_lse, of_lse, q, k, v, lse, moving, options, wanted), wanted)
     return tuple(sums.get(name) for name in _JVP)
@@ -241,12 +241,12 @@ def _jvp_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[An
 def _gradients_of_lse_tangent(
     d: Tensor, of_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, tangents: list[Tensor | None], options: Options, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    # Let s be the sink's share of the softmax, z the sink, and out1 the output of the problem of `_ops.halved`. Then lse' = 4 out1' / (1 + s) + s z'.
+    # Let s be the sink's share of the softmax, z the sink, and out1 the output of the problem of `_formulas.halved`. Then lse' = 4 out1' / (1 + s) + s z'.
     # The gradient of lse' by the inputs other than z is 4 / (1 + s) times the gradient of out1', computed with a constant sink of the halved problem, plus
     # -4 s z' / (1 + s) times the gradient of out1, which accounts for the changes of the factors. The gradient by z is -s (lse' - z').
     if options.empty_rows == "unmasked":  # the halved problem needs a sink, which empty_rows "unmasked" refuses
         raise NotImplementedError("polyhead has no gradient of the forward mode of lse with empty_rows='unmasked'")
-    share, arguments, other = _ops.halved(q, k, v, lse, options)
+    share, arguments, other = _formulas.halved(q, k, v, lse, options)
     of_sink = GRADIENTS.index("sink")
     sink, sink_tangent = options.sink, tangents[of_sink]
     moving = [None if i in (2, of_sink) else x for i, x in enumerate(tangents)]
@@ -260,7 +260,7 @@ def _gradients_of_lse_tangent(
     if sink_tangent is not None:
         more = attention_backward(-d_1 * (share * rows).unsqueeze(-1), *arguments, *other, want)
         grads = [a if a is None else a + b for a, b in zip(grads, more)]
-    grads[of_sink] = _ops.to_sink(-d * share * (of_lse - rows), sink) if wanted[of_sink] else None
+    grads[of_sink] = _formulas.to_sink(-d * share * (of_lse - rows), sink) if wanted[of_sink] else None
     return tuple(grads)
 
 
@@ -303,4 +303,4 @@ def attention_map(*inputs: Any) -> Any:
     return _Operator.apply(*inputs, _MAP_RULE)  # type: ignore[no-untyped-call]
 
 
-_ops.transforms = sys.modules[__name__]
+_dispatch.transforms = sys.modules[__name__]
