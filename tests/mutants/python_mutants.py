@@ -1,8 +1,8 @@
 """The mutants of the Python package, as in mutants.py. `tests` names files of tests/python."""
 from mutants import Mutant
 
-EAGER, OPS, OFFSET, LAYER, SDPA, TRIANGLE = (
-    f"python/polyhead/torch/{name}.py" for name in ("_eager", "_ops", "_offset", "_layer_pass", "_sdpa", "_triangle"))
+EAGER, FORMULAS, OPS, OFFSET, LAYER, SDPA, TRIANGLE = (
+    f"python/polyhead/torch/{name}.py" for name in ("_eager", "_formulas", "_ops", "_offset", "_layer_pass", "_sdpa", "_triangle"))
 RECORDER = "python/polyhead/torch/_recorder.py"
 TRANSFORMERS = "python/polyhead/transformers.py"
 
@@ -33,12 +33,12 @@ PYTHON_MUTANTS = [
            "reverse over forward mode of lse includes the sink", ("test_torch_second_derivatives.py",)),
     Mutant("torch: gradients of sink and slopes exchanged", "python/bindings/torch_attention.cc", "if (name.c_str() == one.argument) gradient", "if (name.c_str() == one.argument || one.argument == \"sink\") gradient",
            "each tensor gets its own gradient", ("test_torch_attention.py",)),
-    Mutant("torch: half of the gradient of lse", OPS, "(4 * d_lse / (1 + share))", "(2 * d_lse / (1 + share))", "d_score = p d_lse", ("test_torch_attention.py",)),
-    Mutant("torch: the sink's share of d_lse is 1", OPS, "to_sink(share * d_lse, options.sink)", "to_sink(d_lse, options.sink)", "d_sink has the sink's share of d_lse",
+    Mutant("torch: half of the gradient of lse", FORMULAS, "(4 * d_lse / (1 + share))", "(2 * d_lse / (1 + share))", "d_score = p d_lse", ("test_torch_attention.py",)),
+    Mutant("torch: the sink's share of d_lse is 1", FORMULAS, "to_sink(share * d_lse, options.sink)", "to_sink(d_lse, options.sink)", "d_sink has the sink's share of d_lse",
            ("test_torch_attention.py",)),
-    Mutant("torch: no cap in the gradient of maps", OPS, "if options.softcap > 0 else 1.0", "if options.softcap > 1e9 else 1.0", "attention weights have a gradient through softcap",
+    Mutant("torch: no cap in the gradient of maps", FORMULAS, "if options.softcap > 0 else 1.0", "if options.softcap > 1e9 else 1.0", "attention weights have a gradient through softcap",
            ("test_torch_attention.py", "test_torch_ops.py")),
-    Mutant("torch: NaN of masked keys in the gradient of maps", OPS, "k, rows = k.nan_to_num(0, 0, 0), rows.nan_to_num(0, 0, 0)", "pass", "a masked key does not exist",
+    Mutant("torch: NaN of masked keys in the gradient of maps", FORMULAS, "k, rows = k.nan_to_num(0, 0, 0), rows.nan_to_num(0, 0, 0)", "pass", "a masked key does not exist",
            ("test_torch_attention.py", "test_torch_ops.py")),
     Mutant("torch: int8 keys without scales backward", OPS, "x.float() if scale is None else x * scale.unsqueeze(-1)", "x.float()", "an int8 key is multiplied by its scale",
            ("test_torch_attention.py", "test_torch_ops.py")),
