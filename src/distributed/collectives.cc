@@ -85,7 +85,7 @@ void all_gather(Communicator& communicator, ConstTensorView own, int axis, Tenso
     statement.agree(call);
     const std::vector<std::int64_t> bounds = bounds_of(statement.of_ranks("rows"));
     if (bounds.back() != all.extent(at))
-      throw Refusal(ErrorCode::invalid_argument, cat("all_gather: the ranks have ", bounds.back(), " rows in total, but all has ", all.extent(at)));
+      throw Refusal(ErrorCode::invalid_argument, cat("all_gather: the ranks have ", bounds.back(), " rows in total, but the tensor all has ", all.extent(at)));
     const Tensor mine = Tensor::copy_of(own);
     std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));
     for (int i = 1; i < call.size(); ++i) {
@@ -118,7 +118,7 @@ void reduce_scatter(Communicator& communicator, ConstTensorView all, int axis, T
     statement.agree(call);
     const std::vector<std::int64_t> bounds = bounds_of(statement.of_ranks("rows"));
     if (bounds.back() != all.extent(at))
-      throw Refusal(ErrorCode::invalid_argument, cat("reduce_scatter: the ranks have ", bounds.back(), " rows in total, but all has ", all.extent(at)));
+      throw Refusal(ErrorCode::invalid_argument, cat("reduce_scatter: the ranks have ", bounds.back(), " rows in total, but the tensor all has ", all.extent(at)));
     std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));
     for (int i = 1; i < call.size(); ++i) {
       const int other = (call.rank() + i) % call.size();

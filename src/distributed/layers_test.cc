@@ -87,7 +87,7 @@ TEST(Collectives, RanksThatDoNotFitAreRefused) {
     Tensor all(DType::f32, {5, 3});
     all_gather(communicator, own, 0, all);
   });
-  for (const std::string& error : short_of) EXPECT_THAT(error, HasSubstr("all_gather: the ranks have 4 rows in total, but all has 5"));
+  for (const std::string& error : short_of) EXPECT_THAT(error, HasSubstr("all_gather: the ranks have 4 rows in total, but the tensor all has 5"));
 }
 
 nn::MultiHeadAttention attention_layer(nn::Gate gate, bool extras) {

@@ -65,7 +65,7 @@ PlanChoice choose_plan(const PlanInput& input) {
   if (ranks == 1) return {{1, 1}, "one rank: nothing is sent"};
   if (input.needs_all_keys) return {{ranks, 1}, "heads on all ranks: if empty_rows is not zero, a rank must hold all keys of a row"};
   if (input.shared_head_bias)
-    return {{1, ranks}, "a ring of all ranks: all heads share a bias or boolean of all pairs, so a rank that computes some heads would need its rows of all queries"};
+    return {{1, ranks}, "a ring of all ranks: all heads share a bias or boolean mask of all pairs, and ranks that divide the heads would need the rows of this tensor for all queries"};
   Plan best{1, ranks};
   for (int head_ranks = 2; head_ranks <= ranks; ++head_ranks) {
     const Plan plan{head_ranks, ranks / head_ranks};

@@ -19,8 +19,8 @@ namespace {
 
 constexpr int kMaxLinks = 40;  // Linux follows at most this many symbolic links in a path
 
-// Returns the open descriptor that a path such as /dev/stdout names; nullopt for an ordinary path. Opening such a path again would lose the append
-// mode of `>> log`.
+// Returns the open descriptor that a path such as /dev/stdout names; nullopt for an ordinary path. Opening /dev/stdout again would lose the
+// append mode of `>> log`.
 std::optional<int> own_descriptor(const std::string& path) {
   if (path == "/dev/stdout") return 1;
   if (path == "/dev/stderr") return 2;

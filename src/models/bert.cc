@@ -150,7 +150,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
     embedded = std::move(x);
     x = like_hidden();
     embedding_projection.forward(embedded, x, run);
-    if (saved == nullptr) embedding_sum = {};  // embedding_sum may have another width, so layers cannot reuse its memory
+    if (saved == nullptr) embedding_sum = {};  // free it now: it may have another width, and layers could then not reuse its memory
   }
   if (output.all_hidden && count > 0) copy(x, output.all_hidden.select(0, 0));
 

@@ -70,7 +70,7 @@ class Checkpoint {
     return part(tensor, [](TensorView view) { return view; });
   }
 
-  // Takes a tensor as take() does, but extents of 1 at the start may differ: [1,T,E] is [T,E].
+  // Takes a tensor as take() does, but leading extents of 1 may be missing or added: a stored [1,T,E] serves as [T,E].
   Tensor take_reshaped(const std::string& name, const Shape& shape) {
     const Tensor* stored = find(name);
     if (stored == nullptr || without_ones(stored->shape()) != without_ones(shape)) return take(name, shape);

@@ -54,7 +54,7 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
   require(!c.scale || std::isfinite(*c.scale), kOperation, ": scale is ", c.scale.value_or(0), "; it must be finite");
   require(c.softcap >= 0 && !std::isinf(c.softcap), kOperation, ": softcap is ", c.softcap, "; it must be finite and at least 0");
   require(is_floating(c.dtype), kOperation, ": the dtype is ", c.dtype, "; it must be floating");
-  // numel() is an Error if heads times width does not fit in 64 bits. Later code multiplies no other sizes of the configuration.
+  // numel() throws an Error if heads times width does not fit in 64 bits. Later code multiplies no other sizes of the configuration.
   const std::int64_t merged = numel({c.heads, c.value_head_width});
   numel({c.heads, c.head_width});
   if (c.output == OutputProjection::none) c.output_width = merged;

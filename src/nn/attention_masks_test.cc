@@ -8,7 +8,7 @@ namespace {
 using test::error_message;
 using test::same_bits;
 
-// Changes the contents of positions that no query may attend to, and of queries without a key: the gradients of all parameters keep the same bits.
+// Changes the contents of positions that no query may attend to, and of queries without a key. The gradients of all parameters must keep their bits.
 TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoParameter) {
   const Tensor lengths = Tensor::of<std::int64_t>({2}, {3, 5}), attend_keys = Tensor::of<bool>({2, 5}, {true, true, true, false, false, true, true, true, true, true});
   Tensor block(DType::boolean, {2, 1, 4, 5});

@@ -46,7 +46,7 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
   EXPECT_EQ(error_message([&] { layer.backward({}, out, {}); }), "MultiHeadAttention.backward: saved is empty; give it to forward first");
 }
 
-// Members of a layer are public, and a member that the configuration does not have would be ignored without a word.
+// Members of a layer are public, and a member that the configuration does not have would be ignored without a message.
 TEST(MultiHeadAttentionMessages, MembersThatTheConfigurationDoesNotSayAreRefused) {
   const Tensor x(DType::f32, {2, 3, 8});
   const auto error_of = [&](const auto& change) {

@@ -11,7 +11,7 @@ void require_attention_weights_gradients(const char* operation, std::span<const 
                                          const MultiHeadAttention::Saved& saved, const MultiHeadAttention::Gradients& gradients) {
   if (given.empty()) return;
   const MultiHeadAttentionConfig& c = layer.config;
-  const auto allow = [&](bool allowed, const char* with) { require(allowed, operation, ": gradients of attention weights with ", with); };
+  const auto allow = [&](bool allowed, const char* with) { require(allowed, operation, ": gradients of attention weights cannot be computed with ", with); };
   allow(c.empty_rows != EmptyRows::uniform, "empty_rows uniform");
   allow(!(c.sink && gradients.parameters) && !gradients.sink, "a gradient of sink logits");
   allow(!gradients.bias && !gradients.relative_bias, "a gradient of a bias");

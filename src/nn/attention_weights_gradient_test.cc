@@ -155,7 +155,7 @@ TEST(AttentionWeightsGradient, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
       layer.backward(saved, out, {.query = d_x, .bias = of_bias ? d_bias.view() : TensorView(), .parameters = &gradients, .attention_weights = {&given, 1}});
     });
   };
-  const std::string start = "MultiHeadAttention.backward: ", of = start + "gradients of attention weights with ";
+  const std::string start = "MultiHeadAttention.backward: ", of = start + "gradients of attention weights cannot be computed with ";
   EXPECT_EQ(message({}, {.head = 1, .d_p = d_p}), "");
   EXPECT_EQ(message({}, {.head = 2, .d_p = d_p}), start + "gradients of the attention weights of head 2; there are 2 heads");
   EXPECT_EQ(message({}, {.layer = 1, .d_p = d_p}), start + "gradients of the attention weights of layer 1; this is one layer");

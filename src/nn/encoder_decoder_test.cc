@@ -110,7 +110,6 @@ TEST(EncoderDecoder, NewParametersDifferAndEmbeddingsAreSmall) {
   });
 }
 
-// Decodes with a cache: two tokens first, then one token at a time, then with greedy_tokens().
 TEST(EncoderDecoder, NormsTheInputOfItsPartsUnlessToldOtherwise) {
   const EncoderDecoder pre({.source_count = 5, .layer = {.width = 4, .seed = 1}}), post({.source_count = 5, .layer = {.width = 4, .norm_position = NormPosition::post, .seed = 1}});
   EXPECT_EQ(pre.encoder.layers[0].norm_position, NormPosition::pre);
@@ -121,6 +120,7 @@ TEST(EncoderDecoder, NormsTheInputOfItsPartsUnlessToldOtherwise) {
   EXPECT_EQ(DecoderLayer({.width = 4, .seed = 1}).norm_position, NormPosition::post);
 }
 
+// Decodes with a cache: two tokens of a target and then its third token; after cache.clear(), token by token with greedy_tokens().
 TEST(EncoderDecoder, DecodingWithACacheIsTheWhole) {
   const Texts texts;
   for (const bool tied : {false, true}) {

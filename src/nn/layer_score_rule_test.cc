@@ -138,7 +138,7 @@ TEST(LayerScoreRules, ARefusedBackwardPassLeavesTheGradientsAsTheyAre) {
   forward_only.backward = nullptr;
   const AttentionWeightsGradient of_weights[] = {{.head = 1, .d_p = d_p}};
   EXPECT_THAT(message(forward_only, {}), HasSubstr("MultiHeadAttention.backward: score_rule has no backward function"));
-  EXPECT_THAT(message(distance_rule(kFactors), of_weights), HasSubstr("gradients of attention weights with a score rule"));
+  EXPECT_THAT(message(distance_rule(kFactors), of_weights), HasSubstr("gradients of attention weights cannot be computed with a score rule"));
   EXPECT_EQ(test::largest_magnitude(gradients.output.weight), 0);
 }
 

@@ -521,7 +521,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
     gate_backward(s.gate, s.attended, d_projection_input, d_gate, executor);
     if (s.attended.shape() == d_projection_input.shape()) {
       d_attended = std::move(d_projection_input);
-    } else {  // the result of one global query was gated at every position: sum over them
+    } else {  // the result of the one global query was gated at every position, so sum over the positions
       d_attended = allocate(s.attended.shape());
       reduce_positions(positions_last(ConstTensorView(d_projection_input), shapes.axis), {}, Reduce::sum,
                        positions_last(d_attended.view(), shapes.axis), executor);

@@ -33,7 +33,7 @@ BasicTensorView<Void> head_of(const BasicTensorView<Void>& view, std::int64_t b,
   return {static_cast<Byte*>(view.data()) + offset, view.dtype(), view.shape().last(2), view.strides().last(2)};
 }
 
-// Returns a contiguous copy in `dtype` in which NaN and infinity are 0. A non-finite q or k of a pair that counts makes the pair's attention weight and gradient
+// Returns a contiguous copy in `dtype` in which NaN and infinity are 0. A non-finite q or k of an attended pair makes the pair's attention weight and gradient
 // NaN anyway; a masked pair has gradient 0, and 0 x NaN would be NaN.
 Tensor finite_copy(ConstTensorView matrix, ConstTensorView scale, DType dtype) {
   Tensor copy = Tensor::copy_of(matrix, dtype);

@@ -217,7 +217,7 @@ TEST_P(MapGradientsOf, ATinySinkKeepsItsDigits) {
     attention_map_backward(c.maps(), gradients.of(d_map), c.options);
     return std::vector<double>(gradients.sink.data<double>(), gradients.sink.data<double>() + 2);
   };
-  // For small sinks d_sink is about exp(sink) times a constant. At -12 the relative difference is 1e-5, at -40 it is far smaller.
+  // For small sinks d_sink is about exp(sink) times a constant. The relative error of this formula is 1e-5 for a sink of -12, and far smaller for -40.
   const std::vector<double> small = d_sink(-40), larger = d_sink(-12);
   for (std::size_t n = 0; n < 2; ++n) {
     EXPECT_GT(std::abs(small[n]), 1e-21);

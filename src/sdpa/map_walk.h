@@ -86,9 +86,9 @@ class MapWalk {
     }
     const std::int64_t chunks = chunks_of(problem.queries);
     Mutex mutex;
-    std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; seldom more than there are threads
+    std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; rarely more chunks than threads
     std::int64_t next = 0;
-    std::vector<Sums> total;  // sums of the item whose chunk `next` is
+    std::vector<Sums> total;  // sums of the item to which chunk number `next` belongs
     run(count, problem.queries, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
       Sums sums = fresh();
       add(sums, item / chunks, first, last);

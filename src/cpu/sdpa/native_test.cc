@@ -136,7 +136,7 @@ double error_in_norm(ConstTensorView actual, ConstTensorView expected) {
   return std::sqrt(mean_square_error(actual, expected) * static_cast<double>(e.size()) / sum);
 }
 
-// Tests the error of gradients for sizes that are whole tiles and sizes that are not, with several key blocks and several units of 32 rows.
+// Tests the error of gradients for sizes that are whole tiles and sizes that are not, with several key blocks and several double strips of 32 rows.
 TEST(Native, GradientsHaveTheErrorOfTheirRoundings) {
   for (const std::int64_t rows : {224, 203}) {
     for (const std::int64_t width : {64, 96, 40}) {
