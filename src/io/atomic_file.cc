@@ -34,7 +34,7 @@ std::optional<int> own_descriptor(const std::string& path) {
   return std::nullopt;
 }
 
-// Paths of the temporary files that remove_temporary_files() deletes. It knows at most 16, which is enough: the command line program writes one file at a
+// Paths of the temporary files that remove_temporary_files() deletes. There is room for 16, which is enough: the command line program writes one file at a
 // time.
 std::array<std::atomic<const char*>, 16> temporary_names{};
 static_assert(std::atomic<const char*>::is_always_lock_free);  // a signal handler must not wait for a lock

@@ -112,7 +112,7 @@ class Checkpoint {
 
   void ignore(const std::string& name) { taken_.insert(name); }
   void ignore_beginning(std::string beginning) { ignored_.push_back(std::move(beginning)); }
-  // Returns whether the file has a tensor of this name with the bits of `other`.
+  // Returns whether the file has a tensor of this name with the same bits as `other`.
   bool is_copy(const std::string& name, const Tensor& other) const {
     const Tensor* tensor = find(name);
     return tensor != nullptr && tensor->dtype() == other.dtype() && tensor->shape() == other.shape() &&

@@ -59,7 +59,7 @@ TEST(MultiHeadAttentionMasks, NonFiniteInputsOfKeptKeysReachTheParameters) {
   EXPECT_TRUE(std::isfinite(gradient({.mask = {.key_lengths = lengths}})));
 }
 
-// The output and the input gradient of packed documents have the bits of each document alone, also if the batch is cut into chunks.
+// The output and the input gradient of packed documents have the same bits as for each document alone, also if the batch is cut into chunks.
 TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .gate = Gate::sigmoid, .seed = 2});
   const Tensor x = Random(1).tensor(DType::f32, {30, 40, 64}), d_out = Random(2).tensor(DType::f32, {30, 40, 64});

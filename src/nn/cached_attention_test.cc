@@ -27,7 +27,7 @@ struct CacheSetting {
   std::optional<DType> storage{};  // dtype of the cache; absent: that of the layer
   bool alibi = false;
 
-  // Checks that `out` has the bits of the whole sequence (docs/promises.md) or, if the cache has a narrower dtype than the layer, nearly the same values.
+  // Checks that `out` has the same bits as for the whole sequence (docs/promises.md) or, if the cache has a narrower dtype than the layer, nearly the same values.
   testing::AssertionResult agree(ConstTensorView out, ConstTensorView expected) const {
     return storage ? near(out, expected, 3e-2) : same_bits(out, expected);
   }

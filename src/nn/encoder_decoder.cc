@@ -14,7 +14,7 @@
 namespace polyhead::nn {
 namespace {
 
-enum Part : std::uint64_t { kEncoder, kDecoder, kSource, kTarget, kOutput };  // numbers for derive_seed()
+enum Part : std::uint64_t { kEncoder, kDecoder, kSource, kTarget, kOutput };  // numbers of the parts, for derive_seed()
 
 void require_ids(const char* operation, const Operand& ids) {
   require(static_cast<bool>(ids.view), operation, ": ", ids.name, " is missing");

@@ -116,7 +116,7 @@ TEST(StackCache, APreNormStackWithoutItsFinalNormIsRefused) {
   const Tensor x(DType::f64, {2, 3, kWidth}), memory(DType::f64, {2, 5, 6});
   Tensor y = rows_like(x);
   const std::string message = " layer 1 norms its input and final_norm is absent, so nothing would norm y; set final_norm, or norm_position of the layers to post";
-  // A stack made from layers, with a replaced attention.
+  // The stack is made layer by layer, and its attention is replaced by one with grouped heads.
   Encoder encoder;
   for (int i = 0; i < 2; ++i) {
     encoder.layers.emplace_back(encoder_layer(NormPosition::pre));

@@ -1,4 +1,4 @@
-// Tests packed documents on every backend. Forward, backward and maps must have the bits of calls with each document alone.
+// Tests packed documents on every backend. Forward, backward and maps must have the same bits as calls with each document alone.
 #include "polyhead/maps.h"
 #include "support/case_part.h"
 #include "support/each_backend.h"

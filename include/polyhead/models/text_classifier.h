@@ -52,7 +52,7 @@ struct AttentionPooling : nn::Module<AttentionPooling> {
   }
 };
 
-// answers = output(heads of pooling(encoder(embedded tokens))) + share (sum of the scores of terms). The scores are a bag of words inside the
+// answers = output(heads of pooling(encoder(embedded tokens))) + share (sum of the scores of terms). The scores make the second summand a bag-of-words
 // model. Pre-norm layers.
 struct TextClassifier : nn::Module<TextClassifier> {
   TextClassifierConfig config{.seed = 0};

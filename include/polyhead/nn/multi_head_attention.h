@@ -113,7 +113,7 @@ struct AttentionOptions {
 
 // The gradient d_p of a loss on the attention weights p of one head, for backward: such a loss guides what the head reads. p is what
 // attention_map(saved.maps(), p, saved.sdpa) writes. Backward turns d_p into gradients of q and k (attention_map_backward()) and adds them to the gradients
-// that come from the layer's output. Error with empty_rows uniform, and if a gradient of a bias or of sink logits is asked for as well.
+// that come from the layer's output. Error with empty_rows uniform, and if a gradient of a bias or of sink logits is requested too.
 struct AttentionWeightsGradient {
   std::int64_t layer = 0;     // index of the layer in its stack; 0 if the call runs one layer
   std::int64_t head = 0;

@@ -183,7 +183,7 @@ class Interpreter {
         for (std::int64_t i = 0; i < count_; i += kWidth) store_vector<T>(lanes + static_cast<T>(tile_.first_key + column_ + i), of(step.to) + i);
         return;
       }
-      case ScoreOp::score: return;  // the register points to the scores
+      case ScoreOp::score: return;  // nothing to compute: the register points to the scores
       case ScoreOp::load: return load(step);
       case ScoreOp::add: return binary(step, [](V a, V b) { return a + b; });
       case ScoreOp::subtract: return binary(step, [](V a, V b) { return a - b; });

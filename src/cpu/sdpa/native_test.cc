@@ -44,7 +44,7 @@ TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
   }
 }
 
-// On processors without AMX, tests use an emulation of amx_bf16, so the emulation must give the bits of the hardware. This test is skipped if the machine or
+// On processors without AMX, tests use an emulation of amx_bf16, so the emulation must give the same bits as the hardware. This test is skipped if the machine or
 // the build lacks one of the two.
 TEST(Native, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
   const auto available = [](std::string_view name) {  // requires AVX512-BF16 in `needs`: an emulation compiled for other vectors has other bits
