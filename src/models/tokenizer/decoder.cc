@@ -45,7 +45,7 @@ std::pair<std::size_t, bool> sequence_at(std::string_view bytes, std::size_t at)
   return {length, true};
 }
 
-// Replaces bytes that are not valid UTF-8: the longest beginning of a sequence that is not whole becomes one U+FFFD.
+// Replaces bytes that are not valid UTF-8 by U+FFFD: one for the bytes of each incomplete sequence, and one for each byte that begins no sequence.
 std::string valid_utf8(std::string_view bytes) {
   std::string text;
   for (std::size_t at = 0; at < bytes.size();) {
