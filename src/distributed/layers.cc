@@ -83,7 +83,7 @@ void TensorParallelAttention::backward(const nn::MultiHeadAttention::Saved& save
   nn::MultiHeadAttention::Gradients own = gradients;
   std::vector<nn::AttentionWeightsGradient> of_heads;  // the gradients of this part's heads
   for (nn::AttentionWeightsGradient gradient : gradients.attention_weights) {
-    require(gradient.head >= 0 && gradient.head < heads_, "TensorParallelAttention: a gradient of the attention weights of head ", gradient.head, "; there are ", heads_, " heads");
+    require(gradient.head >= 0 && gradient.head < heads_, "TensorParallelAttention: a gradient of attention weights is given for head ", gradient.head, "; there are ", heads_, " heads");
     gradient.head -= first_head_;
     if (gradient.head >= 0 && gradient.head < part.config.heads) of_heads.push_back(gradient);
   }

@@ -48,7 +48,7 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
   positive("output_width", c.output_width);
   require(c.heads % c.kv_heads == 0, kOperation, ": ", c.heads, " heads are not a multiple of ", c.kv_heads, " key/value heads");
   require(c.dropout >= 0 && c.dropout <= 1, kOperation, ": dropout is ", c.dropout, "; it must lie in [0,1]");
-  require(!c.sink || c.empty_rows == EmptyRows::zero, kOperation, ": sink with empty_rows ", word_of(c.empty_rows),
+  require(!c.sink || c.empty_rows == EmptyRows::zero, kOperation, ": sink cannot be combined with empty_rows ", word_of(c.empty_rows),
           "; with a sink, the output of a row without keys is 0, so empty_rows must be zero");
   require(c.axis != -1, kOperation, ": axis is -1, the axis of the width; attention runs along another axis");
   require(!c.scale || std::isfinite(*c.scale), kOperation, ": scale is ", c.scale.value_or(0), "; it must be finite");

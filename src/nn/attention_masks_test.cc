@@ -89,14 +89,14 @@ TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
   };
   const AttentionOptions documents{.mask = {.query_offsets = offsets}};
   EXPECT_EQ(refused({.query_width = 64, .add_zero_attn = true}, documents),
-            "MultiHeadAttention.forward: documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to no document");
+            "MultiHeadAttention.forward: documents (query_offsets) cannot be combined with add_bias_kv or add_zero_attn, whose keys belong to no document");
   EXPECT_EQ(refused({.query_width = 64, .global_query = GlobalQuery::mean}, documents),
-            "MultiHeadAttention.forward: documents (query_offsets) with a global query, which spans all documents");
+            "MultiHeadAttention.forward: documents (query_offsets) cannot be combined with a global query, which spans all documents");
   const Tensor slopes = alibi_slopes(1);
   EXPECT_EQ(refused({.query_width = 64, .add_bias_kv = true}, {.relative_bias = {.slopes = slopes}}),
-            "MultiHeadAttention.forward: relative_bias with add_bias_kv or add_zero_attn, whose keys have no position");
+            "MultiHeadAttention.forward: relative_bias cannot be combined with add_bias_kv or add_zero_attn, whose keys have no position");
   EXPECT_EQ(refused({.query_width = 64, .global_query = GlobalQuery::mean}, {.relative_bias = {.slopes = slopes}}),
-            "MultiHeadAttention.forward: relative_bias with a global query, which has no position");
+            "MultiHeadAttention.forward: relative_bias cannot be combined with a global query, which has no position");
 }
 
 // One document has no keys, but so many queries that several threads compute it.

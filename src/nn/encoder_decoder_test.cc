@@ -206,7 +206,7 @@ TEST(EncoderDecoder, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([] { EncoderDecoder({.layer = {.width = 4, .seed = 1}}); }),
             "EncoderDecoder: source_count is 0, target_count 0 and width 4; each must be at least 1");
   EXPECT_EQ(error_message([] { EncoderDecoder({.source_count = 5, .target_count = 6, .layer = {.width = 4, .seed = 1}, .shared_embedding = true}); }),
-            "EncoderDecoder: a shared embedding of 5 ids of the source and 6 of the target");
+            "EncoderDecoder: source_count is 5 and target_count 6; with shared_embedding both must be equal");
   EXPECT_EQ(error_message([] { EncoderDecoder({.source_count = 5, .layer = {.width = 4, .memory_width = 6, .seed = 1}}); }),
             "EncoderLayer: memory_width is 6; an encoder layer reads no memory, so it must be 0");
   const Texts texts;
