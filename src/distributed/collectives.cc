@@ -11,7 +11,7 @@ namespace polyhead::distributed {
 namespace {
 
 int from_first(const Call& call, int axis, int rank) {
-  require(axis >= -rank && axis < rank, call.operation(), ": axis ", axis, " of a tensor of ", rank, " dimensions");
+  require(axis >= -rank && axis < rank, call.operation(), ": there is no axis ", axis, " in a tensor of ", rank, " dimensions");
   return axis < 0 ? axis + rank : axis;
 }
 

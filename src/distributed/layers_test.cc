@@ -126,7 +126,7 @@ TEST(TensorParallel, AttentionEqualsTheLayerOnOneRank) {
       expect_no_errors(errors);
     }
   }
-  EXPECT_THAT(error_message([] { part_of(attention_layer(nn::Gate::none, false), 0, 3); }), HasSubstr("4 key/value heads on 3 ranks"));
+  EXPECT_THAT(error_message([] { part_of(attention_layer(nn::Gate::none, false), 0, 3); }), HasSubstr("4 key/value heads do not divide among 3 ranks"));
 }
 
 TEST(TensorParallel, FeedForwardEqualsTheLayerOnOneRank) {

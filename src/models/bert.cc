@@ -41,7 +41,7 @@ BertEncoder::BertEncoder(const BertConfig& given, nn::Seed seed) : config(given)
           config.vocabulary, ", positions ", config.positions, ", segments ", config.segments, ", layers ", config.layers,
           "; the first two must be at least 1 and the others at least 0");
   require(config.longest() >= 1, kName, ": positions is ", config.positions, "; it must be above padding_token + 1");
-  require(config.window_reach.empty() || std::ssize(config.window_reach) == config.layers, kName, ": ", config.window_reach.size(), " entries of window_reach for ", config.layers, " layers");
+  require(config.window_reach.empty() || std::ssize(config.window_reach) == config.layers, kName, ": window_reach has ", config.window_reach.size(), " entries for ", config.layers, " layers");
   require(config.shared_layers.empty() || std::ssize(config.shared_layers) == config.layers, kName, ": shared_layers has ", config.shared_layers.size(), " indices for ", config.layers, " layers");
   std::int64_t own_layers = config.shared_layers.empty() ? config.layers : 0;
   for (const std::int64_t index : config.shared_layers) {

@@ -41,7 +41,7 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
   const int rank = query.rank();
   require(rank >= 2, operation, ": query is ", query.shape(), "; it must be [.., T, .., Eq], two dimensions or more");
   const int axis = config.axis < 0 ? config.axis + rank : config.axis;
-  require(0 <= axis && axis < rank - 1, operation, ": axis ", config.axis, " of query ", query.shape(),
+  require(0 <= axis && axis < rank - 1, operation, ": axis is ", config.axis, " and query ", query.shape(),
           "; attention runs along one of the first ", rank - 1, " dimensions");
   const auto check = [&](const char* name, ConstTensorView x, std::int64_t width, const char* letters) {
     require(x.dtype() == config.dtype, operation, ": ", name, " is ", x.dtype(), "; it must be ", config.dtype, " as the parameters are");

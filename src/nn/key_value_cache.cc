@@ -130,7 +130,7 @@ KeyValueCache::KeyValueCache(TensorView keys, TensorView values, std::span<const
 }
 
 void KeyValueCache::require_sequence(const char* operation, std::int64_t sequence) const {
-  require(0 <= sequence && sequence < config_.sequences, kName, ".", operation, ": sequence ", sequence, "; sequences lie in [0,",
+  require(0 <= sequence && sequence < config_.sequences, kName, ".", operation, ": there is no sequence ", sequence, "; sequences lie in [0,",
           config_.sequences, ")");
 }
 

@@ -95,7 +95,7 @@ class Backward {
     std::vector<std::int64_t> sorted(given_.heads.begin(), given_.heads.end());
     std::sort(sorted.begin(), sorted.end());
     for (std::size_t i = 0; i < sorted.size(); ++i) {
-      require(0 <= sorted[i] && sorted[i] < problem_.heads, kOperation, ": head ", sorted[i], "; heads lie in [0,", problem_.heads, ")");
+      require(0 <= sorted[i] && sorted[i] < problem_.heads, kOperation, ": there is no head ", sorted[i], "; heads lie in [0,", problem_.heads, ")");
       require(i == 0 || sorted[i] != sorted[i - 1], kOperation, ": head ", sorted[i], " is given twice");
     }
     const auto expect_beside = [&](const char* name, const ConstTensorView& view, const char* of_name, const ConstTensorView& of) {

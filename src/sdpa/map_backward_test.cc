@@ -236,7 +236,7 @@ TEST(MapGradients, SayWhatIsWrong) {
   EXPECT_EQ(message({.d_map = wrong, .d_q = d_q}), "attention_map_backward: d_map is [1,2,3,4]; it must be [*,N,T,S] = [1,2,3,5]");
   EXPECT_EQ(message({.d_map = d_map, .d_bias = d_bias}), "attention_map_backward: d_bias is given without bias");
   const std::int64_t outside[] = {2}, twice[] = {1, 1};
-  EXPECT_EQ(message({.heads = outside, .d_q = d_q}), "attention_map_backward: head 2; heads lie in [0,2)");
+  EXPECT_EQ(message({.heads = outside, .d_q = d_q}), "attention_map_backward: there is no head 2; heads lie in [0,2)");
   EXPECT_EQ(message({.heads = twice, .d_q = d_q}), "attention_map_backward: head 1 is given twice");
   EXPECT_EQ(message({.d_map = d_map, .d_q = d_q}, MapValue::score), "attention_map_backward: the map holds scores; only maps of probabilities, before or after dropout, have this gradient");
   c.options.empty_rows = EmptyRows::uniform;

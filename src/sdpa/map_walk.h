@@ -36,7 +36,7 @@ class MapWalk {
     return queries;
   }
   void check_queries(std::span<const std::int64_t> queries) const {
-    for (const std::int64_t t : queries) require(0 <= t && t < problem.queries, op_, ": query ", t, "; queries lie in [0,", problem.queries, ")");
+    for (const std::int64_t t : queries) require(0 <= t && t < problem.queries, op_, ": there is no query ", t, "; queries lie in [0,", problem.queries, ")");
   }
 
   // Splits the `rows` chosen queries of each head into chunks and calls f(b, n, first, last) for each: [first, last) are indices in the list of queries.
