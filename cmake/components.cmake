@@ -11,7 +11,7 @@ macro(polyhead_component condition name version how)
     list(APPEND polyhead_components "    {\"name\": \"${name}\", \"version\": ${polyhead_version}, \"linked\": \"${how}\"}")
   endif()
 endmacro()
-# Tells archives (.a), which become part of polyhead's libraries and programs, from shared libraries, which do not.
+# Distinguishes archives (.a), which become part of polyhead's libraries and programs, from shared libraries, which do not.
 macro(polyhead_component_of_module prefix)
   if("${${prefix}_LINK_LIBRARIES}" MATCHES "\\.a(;|$)")
     polyhead_component(${prefix}_FOUND ${prefix} "${${prefix}_VERSION}" archive)

@@ -77,7 +77,7 @@ function(polyhead_own_code target)
                          $<$<AND:$<CXX_COMPILER_ID:Clang>,$<BOOL:${POLYHEAD_PRECOMPILE_HEADERS}>>:-Wno-deprecated-declarations>
                          # In a unity build a local name may shadow a name of another source, and GCC treats the included sources as headers.
                          $<$<BOOL:${CMAKE_UNITY_BUILD}>:-Wno-shadow> $<$<AND:$<BOOL:${CMAKE_UNITY_BUILD}>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>
-                         # A unity build serves tests, which need no line numbers; to leave them out saves a tenth of the time to compile. Sanitizers report line numbers, so their presets use no unity build.
+                         # A unity build serves tests, which need no line numbers; leaving them out saves a tenth of the time to compile. Sanitizers report line numbers, so their presets use no unity build.
                          $<$<BOOL:${CMAKE_UNITY_BUILD}>:-g0>
                          $<$<BOOL:${POLYHEAD_WARNINGS_AS_ERRORS}>:-Werror>)
 endfunction()

@@ -17,7 +17,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// The kinds of shape that an argument may have. The kind says which axes of the tensor to cut for some of the sequences, queries or keys.
+// The kinds of shape that an argument may have. The kind says along which axes to cut the tensor for a part of the sequences, queries or keys.
 enum class ArgumentExtent : std::uint8_t {
   none,          // not a tensor
   query_heads,   // [*,N,T,width]
@@ -38,7 +38,7 @@ struct Argument {
   bool has_gradient = false;     // true: visit_gradients() also visits the argument's gradient and tangent
   const char* member = nullptr;  // path of the member in the options, if it differs from `name`: "relative_bias.slopes"
 
-  constexpr const char* path() const { return member != nullptr ? member : name; }  // for messages, and for the tensor's name in a file
+  constexpr const char* path() const { return member != nullptr ? member : name; }  // used in messages, and as the tensor's name in a file
   constexpr std::string_view option() const { return std::string_view(path()).substr(0, std::string_view(path()).find('.')); }  // the part of path() before the dot: "relative_bias" for the slopes
 };
 
@@ -174,7 +174,7 @@ constexpr void visit_gradients(Tensors& tensors, const F& f) {
 template <class F>
 void visit_differentiable(const SdpaForward& inputs, const SdpaOptions& options, const F& f) {
   Argument last{nullptr};
-  ConstTensorView view;  // of `last`
+  ConstTensorView view;  // the tensor of the argument `last`
   const TensorArguments take{[&](const Argument& argument, const ConstTensorView& given) {
     if (!argument.has_gradient) return;
     const bool is_other = last.name == nullptr || last.option() != argument.option();

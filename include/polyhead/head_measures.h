@@ -28,12 +28,12 @@ namespace polyhead::viewer {
 //               any other key by its distance s - t. m[t,s] is the mean attention that the other queries give to keys of this kind, 0 if there are none.
 //   entropy     -sum over s of p log2 p, in bits, of the row divided by its sum           Clark et al. 2019, section 3.3
 //   distance    sum over s of p |t - s|, in tokens, of the row divided by its sum         Vig and Belinkov 2019, "attention distance"
-// `sink` leaves out the queries to which the first token is more than the first: itself, its neighbour, and its repetitions. So what is left does not depend
-// on the content of the first token.
+// `sink` leaves out the first token, its neighbour and its repetitions, because they may attend to the first token for what it says. The other queries attend to
+// it only because it is first.
 struct HeadMeasure {
   std::string_view name;   // one of the names above; also the name in the page's data and in JSON
   std::string_view title;  // for readers: "previous token"
-  double named_from = 0;   // a head is named by this measure if the value is at least this in 9 of 10 texts, of at least 5; 0: the measure names no head
+  double named_from = 0;   // a threshold: the measure names a head whose value is at least this in 9 of 10 texts, if there are 5 texts or more; 0: it names no head
 };
 std::span<const HeadMeasure> head_measures();
 
@@ -58,7 +58,7 @@ class MeasuredTexts {
     double spread() const;  // sample standard deviation; NaN for fewer than two texts
   };
 
-  // attentions: [layers,heads,T,T] floating, any strides. Error if T is not the number of tokens, or if layers or heads are not those of the texts before.
+  // attentions: [layers,heads,T,T] floating, any strides. Error if T is not the number of tokens, or if the number of layers or heads differs from earlier texts.
   void add(ConstTensorView attentions, const MeasuredTokens& tokens);
 
   std::int64_t texts() const { return texts_; }
@@ -67,7 +67,7 @@ class MeasuredTexts {
   std::int64_t shortest() const { return shortest_; }  // tokens of the shortest and of the longest text
   std::int64_t longest() const { return longest_; }
 
-  // measure: place in head_measures().
+  // measure: index in head_measures().
   const Value& value(std::int64_t layer, std::int64_t head, std::size_t measure) const;
   // Whether the measure names the head: at least 5 texts have the measure, and in 9 of 10 of them it is at least HeadMeasure::named_from.
   bool names(std::int64_t layer, std::int64_t head, std::size_t measure) const;

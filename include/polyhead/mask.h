@@ -68,8 +68,8 @@ struct Mask {
 
   // Integers [*]: in sequence b the causal and window diagonals run through s = t + diagonal_offsets[b]. This serves queries that continue sequences
   // of different lengths, for example from a cache: the offset is then the number of keys before the first query. Needs causal (as top_left), a window or a
-  // relative bias; the window and the relative bias may name no diagonal. Error together with documents. Each sequence gets the bits of a call with
-  // that sequence alone and Diagonal::offset.
+  // relative bias; the window and the relative bias may name no diagonal. Error together with documents. Each sequence gets the same bits as in a
+  // call with that sequence alone and Diagonal::offset.
   ConstTensorView diagonal_offsets{};
 
   // Documents packed one after the other along T and S, the same for every sequence: integers [D+1] that start at 0, never decrease and end at

@@ -67,8 +67,8 @@ class ScoreProgram {
 // the inputs (v: a number for each key, s: one number), instructions separated by ';' with their operands, and the outputs. Inputs and then instructions are
 // counted from 0. A constant is an input, so programs that differ in constants share functions.
 //
-// Functions stay for the life of the process: at most kMostScoreRunFunctions, then provide_score_run returns false. It also returns false for a text that has
-// a function. Throws Error if `function` is nullptr. Any thread may call it at any time.
+// Functions stay for the life of the process: at most kMostScoreRunFunctions, then provide_score_run returns false. provide_score_run also returns false for a text
+// that has a function. Throws Error if `function` is nullptr. Any thread may call it at any time.
 inline constexpr int kMostScoreRunFunctions = 1024;
 bool provide_score_run(std::string_view text, ScoreRunFunction function);
 

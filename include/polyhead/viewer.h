@@ -77,7 +77,7 @@ class VectorBudget {
   double bytes_;
 };
 
-// Marks a text as the snapshot of a training run. The page has a slider over the snapshots of the same text.
+// Marks a text as computed by the model at one step of its training. The page has a slider over the steps of the same text.
 struct Snapshot {
   std::int64_t step = 0;
   std::string answer = {};  // the model's answer at this step, in words

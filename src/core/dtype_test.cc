@@ -91,7 +91,7 @@ TYPED_TEST(SixteenBits, EveryPatternWidensToItsValueAndBack) {
 }
 
 // For every two neighbouring 16-bit numbers, their middle rounds to the number whose last bit is 0, and a value beside the middle rounds to the nearer number.
-// The upper neighbour of the largest finite number is infinity; its value here is the next power of two.
+// The upper neighbour of the largest finite number is infinity, which counts as the next power of two here.
 TYPED_TEST(SixteenBits, EveryTieGoesToEvenAndItsNeighboursToTheNearest) {
   const Format format = Case<TypeParam>::kFormat;
   for (std::uint32_t low = 0; low < format.infinity(); ++low) {
@@ -99,7 +99,7 @@ TYPED_TEST(SixteenBits, EveryTieGoesToEvenAndItsNeighboursToTheNearest) {
     const double upper = high == format.infinity() ? std::ldexp(1, format.bias() + 1) : format.value(high);
     const double exact = (format.value(low) + upper) / 2;
     const auto middle = static_cast<float>(exact);
-    if (static_cast<double>(middle) != exact) continue;  // the middle of two of bfloat16's smallest subnormals is no float32 number
+    if (static_cast<double>(middle) != exact) continue;  // float32 cannot hold the middle between two of bfloat16's smallest subnormals
     const float below = std::nextafter(middle, 0.0f), above = std::nextafter(middle, std::numeric_limits<float>::infinity());
     for (const std::uint32_t sign : {0u, 0x8000u}) {
       const float factor = sign ? -1.0f : 1.0f;

@@ -26,7 +26,7 @@ std::string join(List&& list, F&& f = {}, std::string_view separator = ", ", std
   return count > limit ? cat(text, " and ", count - limit, " more") : text;
 }
 
-// Returns the items for which `wanted` is true. Clang 14 does not compile the standard library's views::filter.
+// Returns the items for which `wanted` is true. views::filter of the standard library would do this, but Clang 14 does not compile it.
 template <class List, class F>
 auto filtered(const List& list, F&& wanted) {
   std::vector<std::remove_const_t<typename List::value_type>> items;

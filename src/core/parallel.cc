@@ -95,7 +95,7 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
   InterruptWatch* const watch = current_watch();
   const auto each = [&](std::int64_t piece) {
     const QuietArithmetic quiet;
-    const WatchedTask watched(watch);  // replace the thread's own watch, even by null: it must not end an operation of another caller
+    const WatchedTask watched(watch);  // replace the thread's own watch, even by null, so that it cannot end an operation of another caller
     if (watch != nullptr) check_interrupt();
     task(piece);
   };

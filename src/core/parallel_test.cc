@@ -123,7 +123,7 @@ class EndsAt : public InterruptWatch {
 
 void sleep_milliseconds(int count) { std::this_thread::sleep_for(std::chrono::milliseconds(count)); }
 
-// The tasks of 5 ms are practically endless in number, so only the interrupt can end the call.
+// There are so many tasks of 5 ms that only the interrupt can end the call.
 TEST_F(ParallelFor, AnOperationThatIsInterruptedEnds) {
   constexpr std::int64_t kEndless = std::int64_t{1} << 60;
   for (const int threads : {1, 3}) {

@@ -55,7 +55,7 @@ void SharedSums::add_to(const SharedSums& whole, Executor* executor) const {
 void SharedSums::store() const {
   if (!memory_) return;
   const QuietArithmetic quiet;  // a sum may overflow a 16-bit type, which must not raise a floating-point trap
-  const bool alike = view_.strides() == target_.strides();  // true: the elements of both lie in the same order, so each shared element is written only once
+  const bool alike = view_.strides() == target_.strides();  // true: sums and target have the same order of elements, so each shared element can be written once
   const TensorView from = alike ? distinct_elements(view_) : view_, to = alike ? distinct_elements(target_) : target_;
   dispatch_floating(from.dtype(), [&](auto from_type) {
     dispatch_floating(to.dtype(), [&](auto to_type) {

@@ -27,7 +27,7 @@ BasicTensorView<Void>::BasicTensorView(Void* data, DType dtype, const Shape& sha
 
 template <class Void>
 void BasicTensorView<Void>::refuse_axis(int axis, const char* operation) const {
-  fail(ErrorCode::invalid_argument, operation, ": axis ", axis, " of a tensor of shape ", shape_);
+  fail(ErrorCode::invalid_argument, operation, ": there is no axis ", axis, " in a tensor of shape ", shape_);
 }
 
 template <class Void>
@@ -49,7 +49,7 @@ bool BasicTensorView<Void>::is_contiguous() const {
 template <class Void>
 BasicTensorView<Void> BasicTensorView<Void>::select(int axis, std::int64_t index) const {
   const int at = axis_index(axis, "select");
-  require(0 <= index && index < shape_[at], "select: index ", index, " of axis ", axis, " of a tensor of shape ", shape_);
+  require(0 <= index && index < shape_[at], "select: index ", index, " is outside of axis ", axis, " of a tensor of shape ", shape_);
   BasicTensorView result = *this;
   result.data_ = advance(data_, dtype_, index * strides_[at]);
   result.shape_.erase(at);
@@ -60,7 +60,7 @@ BasicTensorView<Void> BasicTensorView<Void>::select(int axis, std::int64_t index
 template <class Void>
 BasicTensorView<Void> BasicTensorView<Void>::slice(int axis, std::int64_t first, std::int64_t last, std::int64_t step) const {
   const int at = axis_index(axis, "slice");
-  require(0 <= first && first <= last && last <= shape_[at], "slice: [", first, ",", last, ") of axis ", axis, " of a tensor of shape ", shape_, "; 0 <= first <= last <= ", shape_[at],
+  require(0 <= first && first <= last && last <= shape_[at], "slice: [", first, ",", last, ") is no range of axis ", axis, " of a tensor of shape ", shape_, "; 0 <= first <= last <= ", shape_[at],
           " is needed, whatever the step");
   require(step != 0, "slice: the step must not be 0");
   BasicTensorView result = *this;
@@ -85,12 +85,12 @@ BasicTensorView<Void> BasicTensorView<Void>::transpose(int axis_a, int axis_b) c
 
 template <class Void>
 BasicTensorView<Void> BasicTensorView<Void>::permute(std::span<const int> axes) const {
-  require(static_cast<int>(axes.size()) == rank(), "permute: ", axes.size(), " axes for a tensor of shape ", shape_);
+  require(static_cast<int>(axes.size()) == rank(), "permute: ", axes.size(), " axes are given for a tensor of shape ", shape_);
   BasicTensorView result = *this;
   std::array<bool, kMaxRank> seen{};
   for (int i = 0; i < rank(); ++i) {
     const int from = axis_index(axes[static_cast<std::size_t>(i)], "permute");
-    require(!seen[static_cast<std::size_t>(from)], "permute: axis ", from, " twice");
+    require(!seen[static_cast<std::size_t>(from)], "permute: axis ", from, " is given twice");
     seen[static_cast<std::size_t>(from)] = true;
     result.shape_[i] = shape_[from];
     result.strides_[i] = strides_[from];
@@ -111,7 +111,7 @@ BasicTensorView<Void> BasicTensorView<Void>::move_axis(int from, int to) const {
 
 template <class Void>
 BasicTensorView<Void> BasicTensorView<Void>::unsqueeze(int axis) const {
-  require(-rank() - 1 <= axis && axis <= rank(), "unsqueeze: axis ", axis, " of a tensor of shape ", shape_);
+  require(-rank() - 1 <= axis && axis <= rank(), "unsqueeze: no axis can be inserted at ", axis, " in a tensor of shape ", shape_);
   BasicTensorView result = *this;
   const int at = axis < 0 ? axis + rank() + 1 : axis;
   result.shape_.insert(at, 1);

@@ -43,7 +43,7 @@ TEST(Workspace, MemoryOfAnEndedTensorIsTheNextOnes) {
   const Workspace workspace;
   const void* first = place_of(workspace.tensor(DType::f32, {kMany}));
   EXPECT_EQ(workspace.idle_bytes(), 4 * kMany);
-  Tensor again = workspace.tensor(DType::f64, {kMany / 4, 2});  // has another dtype and shape than the ended tensor, but the same number of bytes
+  Tensor again = workspace.tensor(DType::f64, {kMany / 4, 2});  // has another dtype and shape than the destroyed tensor, but the same number of bytes
   EXPECT_EQ(place_of(again), first);
   EXPECT_EQ(again.shape(), (Shape{kMany / 4, 2}));
   EXPECT_EQ(workspace.idle_bytes(), 0);

@@ -112,10 +112,10 @@ struct PowerReference {
 };
 
 // Returns lse log2(e) as two halves. Scores that matter lie between 0, if all weights are similar, and lse, if one key has most of the weight. So
-// |factor x - rest| is at most half of |lse log2(e)| for them, and its rounding error is half as large as with one number. If lse log2(e) is beyond 64, the halves
-// would reach numbers that are not small any more, and `rest` is all of it.
-// Scores are multiplied by scaled.high, which is factor log2(e) rounded. The number for log2(e) lies midway between the exact one, which is right for scores near 0,
-// and that of scaled.high, which is right for scores near lse. A factor of 0 gives no such number, and then the exact one is used.
+// |factor x - rest| is at most half of |lse log2(e)| for them, and its rounding error is half as large as with one number. If |lse log2(e)|
+// is above 64, `whole` is 0 and `rest` is lse log2(e), so that 2^-whole is always a normal number.
+// Scores are multiplied by scaled.high, which is factor log2(e) rounded. The log2(e) of this function is the mean of the exact one, which is right for scores near
+// 0, and of scaled.high / factor, which is right for scores near lse. If the factor is 0, the exact one is used.
 POLYHEAD_INLINE PowerReference power_reference(float lse, const ExpFactor<float>& scaled) {
   constexpr double kLog2E = 1.4426950408889634;
   const double of_scores = double{scaled.high} / double{scaled.factor}, log2_e = of_scores > 1.4 && of_scores < 1.5 ? (kLog2E + of_scores) / 2 : kLog2E;

@@ -28,7 +28,7 @@ POLYHEAD_INLINE Vector<double> sine(Vector<double> x, int quarters) {
   const Vector<Bits<double>> quadrant = (Vector<Bits<double>>)shifted + quarters;  // the lowest bits of `shifted` are n
   const V of_quadrant = (quadrant & 1) != 0 ? cosine : sine;
   V result = (quadrant & 2) != 0 ? -of_quadrant : of_quadrant;
-  for (int i = 0; i < kLanes<double>; ++i) {  // rarely: the C library computes large x, infinities and NaN
+  for (int i = 0; i < kLanes<double>; ++i) {  // the C library computes large x, infinities and NaN, which are rare
     if (!(x[i] > -kMost && x[i] < kMost)) result[i] = quarters == 0 ? __builtin_sin(x[i]) : __builtin_cos(x[i]);
   }
   return result;
@@ -56,7 +56,7 @@ POLYHEAD_INLINE Vector<double> erfc_of_positive(Vector<double> z) {
                             0.002529391788270445, 0.001888690312003782, -0.0007798320379611115, -0.00010515949033775975, 0.00012509815174864322, 4.948147875576539e-06,
                             -2.009663087595395e-05, -7.275875746667183e-07, 3.463997532352904e-06, 3.4899197889744293e-07, -6.050048623933503e-07, -1.311166137536459e-07,
                             9.186243026143847e-08, 3.29163439676632e-08, -8.500119502115306e-09, -4.210104975119195e-09};
-  constexpr double kMost = 28;  // exp(-28^2) is 0
+  constexpr double kMost = 28;  // z is limited to kMost, because exp(-28^2) is 0 already
   const V bounded = z > kMost ? broadcast(kMost) : z;
   // -z^2 is computed as the sum of two exponents: -first^2, which is exact because `first` has 26 bits, and first^2 - z^2. The rounding of z^2, 2^-53 z^2,
   // would be the largest error.

@@ -54,8 +54,8 @@ struct Product {
   std::int64_t quotient_stride = 0;
   const T *divisor = nullptr, *reciprocal = nullptr;  // for each row: the divisor, and 1 / divisor
   const T* correction = nullptr;                      // one factor for each row, only with bfloat16 pairs; if given, a b is first multiplied by it
-  // If not 0, the sum is made of runs: the first has this many terms, the others kRunTerms, and the sums of runs are added in their order. Not
-  // with bfloat16 pairs, and not if kTransposed, where a product has at most 96 terms.
+  // If not 0, the sum is made of runs: the first has this many terms, the others kRunTerms, and the sums of runs are added in their order. It
+  // is 0 with bfloat16 pairs, and if kTransposed, because such a product has at most 96 terms.
   std::int64_t first_run = 0;
   const float* b_scale = nullptr;                     // the scales of an int8 b: one for each term
   std::int64_t b_scale_stride = 0;
@@ -338,7 +338,7 @@ void multiply_wide_rows(const Product<T, B>& product, int row, std::int64_t colu
   }
 }
 
-// Computes c [rows, width] from a b that is not copied or converted before; b is read once, from memory. If only_finite, NaN and infinities of b count as 0.
+// Computes c [rows, width]. b is read once, from memory, without a converted or packed copy. If only_finite, NaN and infinities of b count as 0.
 template <class T, class B>
 void multiply_stored(const Product<T, B>& product, int rows, std::int64_t width, bool only_finite) {
   constexpr std::int64_t kTile = kTileVectors * kLanes<T>;

@@ -1,4 +1,4 @@
-// Compares attention on several ranks with the reference in float64, over random problems, and with the bits of one rank.
+// Compares attention on several ranks with the reference in float64, over random problems, and bit for bit with one rank.
 #include "support/distributed_case.h"
 #include "support/seeds.h"
 

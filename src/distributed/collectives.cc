@@ -11,7 +11,7 @@ namespace polyhead::distributed {
 namespace {
 
 int from_first(const Call& call, int axis, int rank) {
-  require(axis >= -rank && axis < rank, call.operation(), ": axis ", axis, " of a tensor of ", rank, " dimensions");
+  require(axis >= -rank && axis < rank, call.operation(), ": there is no axis ", axis, " in a tensor of ", rank, " dimensions");
   return axis < 0 ? axis + rank : axis;
 }
 
@@ -85,7 +85,7 @@ void all_gather(Communicator& communicator, ConstTensorView own, int axis, Tenso
     statement.agree(call);
     const std::vector<std::int64_t> bounds = bounds_of(statement.of_ranks("rows"));
     if (bounds.back() != all.extent(at))
-      throw Refusal(ErrorCode::invalid_argument, cat("all_gather: the ranks have ", bounds.back(), " rows in total, but all has ", all.extent(at)));
+      throw Refusal(ErrorCode::invalid_argument, cat("all_gather: the ranks have ", bounds.back(), " rows in total, but the tensor all has ", all.extent(at)));
     const Tensor mine = Tensor::copy_of(own);
     std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));
     for (int i = 1; i < call.size(); ++i) {
@@ -118,7 +118,7 @@ void reduce_scatter(Communicator& communicator, ConstTensorView all, int axis, T
     statement.agree(call);
     const std::vector<std::int64_t> bounds = bounds_of(statement.of_ranks("rows"));
     if (bounds.back() != all.extent(at))
-      throw Refusal(ErrorCode::invalid_argument, cat("reduce_scatter: the ranks have ", bounds.back(), " rows in total, but all has ", all.extent(at)));
+      throw Refusal(ErrorCode::invalid_argument, cat("reduce_scatter: the ranks have ", bounds.back(), " rows in total, but the tensor all has ", all.extent(at)));
     std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));
     for (int i = 1; i < call.size(); ++i) {
       const int other = (call.rank() + i) % call.size();

@@ -86,7 +86,7 @@ TEST(DistributedErrors, WhyARankLeftTheCallIsToldToTheOthers) {
   const auto errors = run_ranks(3, [&](Communicator& communicator) {
     Call call;
     call.distributed = {.plan = distributed::Plan{1, 3}, .timeout = std::chrono::seconds(20)};
-    FallsSilent breaks(communicator, 5);  // still sends abort messages
+    FallsSilent breaks(communicator, 5);  // this rank still sends abort messages
     call.run(communicator.rank() == 1 ? static_cast<Communicator&>(breaks) : communicator);
   });
   EXPECT_EQ(errors[1], "killed");

@@ -11,7 +11,7 @@ Tensor columns_of(const Tensor& tensor, std::int64_t first, std::int64_t last) {
 nn::Linear rows_of(const nn::Linear& linear, std::int64_t first, std::int64_t last) { return {rows_of(linear.weight, first, last), rows_of(linear.bias, first, last)}; }
 
 void require_part(const char* operation, int rank, int ranks) {
-  require(ranks >= 1 && rank >= 0 && rank < ranks, operation, ": part ", rank, " of ", ranks, "; it must lie in [0, parts)");
+  require(ranks >= 1 && rank >= 0 && rank < ranks, operation, ": part is ", rank, " and the number of parts ", ranks, "; part must lie in [0, parts)");
 }
 
 // Returns the heads [first, first + count) of a tensor that broadcasts to [*,N,T,S].
@@ -25,7 +25,7 @@ View heads_of(const View& view, std::int64_t heads, std::int64_t first, std::int
 nn::MultiHeadAttention part_of(const nn::MultiHeadAttention& layer, int rank, int ranks) {
   require_part("part_of", rank, ranks);
   const nn::MultiHeadAttentionConfig& whole = layer.config;
-  require(whole.kv_heads % ranks == 0, "part_of: ", whole.kv_heads, " key/value heads on ", ranks, " ranks; the number of key/value heads must be a multiple of the number of ranks");
+  require(whole.kv_heads % ranks == 0, "part_of: ", whole.kv_heads, " key/value heads do not divide among ", ranks, " ranks; the number of key/value heads must be a multiple of the number of ranks");
   require(whole.output == nn::OutputProjection::linear, "part_of: the layer has no output projection; only outputs of this projection can be summed over ranks");
   require(whole.dropout == 0, "part_of: the layer has dropout ", whole.dropout, "; several ranks would drop other attention weights than one rank, so it must be 0");
   require(!whole.qk_norm, "part_of: the layer has norms of q and k (qk_norm), whose weights all heads share: the heads of one rank cannot compute the gradient of these weights");
@@ -43,7 +43,7 @@ nn::MultiHeadAttention part_of(const nn::MultiHeadAttention& layer, int rank, in
 nn::FeedForward part_of(const nn::FeedForward& layer, int rank, int ranks) {
   require_part("part_of", rank, ranks);
   const std::int64_t units = layer.hidden.out_width(), first = units * rank / ranks, last = units * (rank + 1) / ranks;
-  require(units >= ranks, "part_of: ", units, " hidden units on ", ranks, " ranks; each needs one");
+  require(units >= ranks, "part_of: ", units, " hidden units do not suffice for ", ranks, " ranks; each rank needs one");
   return {rows_of(layer.hidden, first, last), {columns_of(layer.output.weight, first, last), rank == 0 && layer.output.bias ? Tensor::copy_of(layer.output.bias) : Tensor()}, layer.activation,
           layer.gated() ? rows_of(layer.gate, first, last) : nn::Linear()};
 }
@@ -83,7 +83,7 @@ void TensorParallelAttention::backward(const nn::MultiHeadAttention::Saved& save
   nn::MultiHeadAttention::Gradients own = gradients;
   std::vector<nn::AttentionWeightsGradient> of_heads;  // the gradients of this part's heads
   for (nn::AttentionWeightsGradient gradient : gradients.attention_weights) {
-    require(gradient.head >= 0 && gradient.head < heads_, "TensorParallelAttention: a gradient of the attention weights of head ", gradient.head, "; there are ", heads_, " heads");
+    require(gradient.head >= 0 && gradient.head < heads_, "TensorParallelAttention: a gradient of attention weights is given for head ", gradient.head, "; there are ", heads_, " heads");
     gradient.head -= first_head_;
     if (gradient.head >= 0 && gradient.head < part.config.heads) of_heads.push_back(gradient);
   }

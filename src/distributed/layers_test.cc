@@ -87,7 +87,7 @@ TEST(Collectives, RanksThatDoNotFitAreRefused) {
     Tensor all(DType::f32, {5, 3});
     all_gather(communicator, own, 0, all);
   });
-  for (const std::string& error : short_of) EXPECT_THAT(error, HasSubstr("all_gather: the ranks have 4 rows in total, but all has 5"));
+  for (const std::string& error : short_of) EXPECT_THAT(error, HasSubstr("all_gather: the ranks have 4 rows in total, but the tensor all has 5"));
 }
 
 nn::MultiHeadAttention attention_layer(nn::Gate gate, bool extras) {
@@ -126,7 +126,7 @@ TEST(TensorParallel, AttentionEqualsTheLayerOnOneRank) {
       expect_no_errors(errors);
     }
   }
-  EXPECT_THAT(error_message([] { part_of(attention_layer(nn::Gate::none, false), 0, 3); }), HasSubstr("4 key/value heads on 3 ranks"));
+  EXPECT_THAT(error_message([] { part_of(attention_layer(nn::Gate::none, false), 0, 3); }), HasSubstr("4 key/value heads do not divide among 3 ranks"));
 }
 
 TEST(TensorParallel, FeedForwardEqualsTheLayerOnOneRank) {

@@ -57,15 +57,15 @@ double predicted_seconds(const PlanInput& input, Plan plan) {
 
 PlanChoice choose_plan(const PlanInput& input) {
   const Links& links = input.links;
-  require(input.ranks >= 1 && links.ranks_per_machine >= 1, "choose_plan: ", input.ranks, " ranks, ", links.ranks_per_machine, " on a machine; both must be at least 1");
+  require(input.ranks >= 1 && links.ranks_per_machine >= 1, "choose_plan: ranks is ", input.ranks, " and ranks_per_machine ", links.ranks_per_machine, "; both must be at least 1");
   for (const double x : {links.near_bytes_per_second, links.far_bytes_per_second, links.multiply_adds_per_second})
     require(x > 0 && std::isfinite(x), "choose_plan: a speed is ", x, "; speeds must be positive and finite");
-  require(links.seconds_per_message >= 0, "choose_plan: ", links.seconds_per_message, " seconds per message; they must not be negative");
+  require(links.seconds_per_message >= 0, "choose_plan: seconds_per_message is ", links.seconds_per_message, "; it must not be negative");
   const int ranks = input.ranks;
   if (ranks == 1) return {{1, 1}, "one rank: nothing is sent"};
   if (input.needs_all_keys) return {{ranks, 1}, "heads on all ranks: if empty_rows is not zero, a rank must hold all keys of a row"};
   if (input.shared_head_bias)
-    return {{1, ranks}, "a ring of all ranks: all heads share a bias or boolean of all pairs, so a rank that computes some heads would need its rows of all queries"};
+    return {{1, ranks}, "a ring of all ranks: all heads share a bias or boolean mask of all pairs, and ranks that divide the heads would need the rows of this tensor for all queries"};
   Plan best{1, ranks};
   for (int head_ranks = 2; head_ranks <= ranks; ++head_ranks) {
     const Plan plan{head_ranks, ranks / head_ranks};

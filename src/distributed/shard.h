@@ -16,10 +16,10 @@ struct HeadRun {
 
 struct Shard {
   const WholeProblem& whole;
-  KeyRange heads{0, 0}, kv_heads{0, 0};  // numbers in the whole problem
-  PairTensors pairs;                     // have these heads, or one head for all, and the shard's rows
+  KeyRange heads{0, 0}, kv_heads{0, 0};  // as numbered in the whole problem
+  PairTensors pairs;                     // tensors with these heads (or one head for all) and the shard's rows
   ConstTensorView q;                     // [*,heads,rows,H]
-  bool all_keys = false;                 // one rank has all keys
+  bool all_keys = false;                 // true: the plan has no ring, so this rank has all keys
   bool widened = false;                  // 16-bit tensors are converted to float32, because partial results are added up
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;

@@ -7,7 +7,7 @@ namespace polyhead::distributed {
 
 std::vector<Positions> slice_of(SliceOrder order, std::int64_t length, int rank, int ranks) {
   require(length >= 0, "slice_of: the length is ", length, "; it must not be negative");
-  require(ranks >= 1 && rank >= 0 && rank < ranks, "slice_of: rank ", rank, " of ", ranks, " ranks; it must lie in [0, ranks)");
+  require(ranks >= 1 && rank >= 0 && rank < ranks, "slice_of: rank is ", rank, " and ranks ", ranks, "; rank must lie in [0, ranks)");
   __extension__ using Wide = __int128;
   const int parts = order == SliceOrder::zigzag ? 2 * ranks : ranks;
   const auto part = [&](int i) {

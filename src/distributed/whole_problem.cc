@@ -61,7 +61,7 @@ ConstTensorView in_full_rank(ConstTensorView view, int rank) {
 
 bool per_query(const ConstTensorView& key_lengths, const ConstTensorView& q) { return key_lengths && key_lengths.rank() == q.rank() - 2; }
 
-// Returns the options that are no tensors, without rules for positions. A dropout whose bits are a tensor is left out.
+// Returns the options that are no tensors, without rules for positions. Dropout is left out if its keep bits are a tensor.
 SdpaOptions without_tensors(const SdpaOptions& options) {
   SdpaOptions result = options;
   visit_arguments(result, TensorArguments{[](const Argument&, ConstTensorView& view) { view = {}; }});
@@ -162,7 +162,7 @@ std::vector<std::int64_t> check_rows(const char* operation, const Tensors& own, 
     add_option_tensors(options, inputs);
     const Operand gradients[] = {{"d_k", own.d_k}, {"d_v", own.d_v}};
     std::vector<std::string> names;
-    names.reserve(8);  // an Operand has a view of its name
+    names.reserve(8);  // so that the strings do not move: each Operand has a view of its name
     visit_gradients(own, [&](const char* name, const TensorView& view) {
       if (const std::string_view of = name; of != "k" && of != "v") inputs.push_back({names.emplace_back(cat("d_", name)), view});
     });

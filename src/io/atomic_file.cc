@@ -19,8 +19,8 @@ namespace {
 
 constexpr int kMaxLinks = 40;  // Linux follows at most this many symbolic links in a path
 
-// Returns the open descriptor that a path such as /dev/stdout names; nullopt for an ordinary path. Opening such a path again would lose the append
-// mode of `>> log`.
+// Returns the open descriptor that a path such as /dev/stdout names; nullopt for an ordinary path. Opening /dev/stdout again would lose the
+// append mode of `>> log`.
 std::optional<int> own_descriptor(const std::string& path) {
   if (path == "/dev/stdout") return 1;
   if (path == "/dev/stderr") return 2;
@@ -34,7 +34,7 @@ std::optional<int> own_descriptor(const std::string& path) {
   return std::nullopt;
 }
 
-// Paths of the temporary files that remove_temporary_files() deletes. It knows at most 16, which is enough: the command line program writes one file at a
+// Paths of the temporary files that remove_temporary_files() deletes. There is room for 16, which is enough: the command line program writes one file at a
 // time.
 std::array<std::atomic<const char*>, 16> temporary_names{};
 static_assert(std::atomic<const char*>::is_always_lock_free);  // a signal handler must not wait for a lock

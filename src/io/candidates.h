@@ -27,7 +27,7 @@ struct Candidate {
   std::vector<std::string> names{};  // names of the layer's tensors in the file; names and all members below are complete only if the layer fits
   std::map<std::string, ConstTensorView> tensors{};
   HeadCounts counts{};
-  std::int64_t group = 1;  // N / K, where it follows from the shapes
+  std::int64_t group = 1;  // N / K; 1 if it does not follow from the shapes
   bool global_query = false;
 
   std::string name_of(const Parameter& parameter) const;  // the parameter's name in the file

@@ -35,7 +35,7 @@ void set_built_in_files(const std::span<const BuiltInFile>* files);
 
 // Returns whether the path exists, as a file on disk or built in.
 bool file_exists(const std::filesystem::path& path);
-// Names of the files of a folder, sorted. Error where it cannot be read.
+// Returns the names of the files of a folder, sorted. Error if the folder cannot be read.
 std::vector<std::string> files_in(const std::filesystem::path& folder);
 // Maps a regular file; reads a pipe to its end. For files of tensors.
 FileBytes map_file(const std::filesystem::path& path);

@@ -9,9 +9,10 @@
 #pragma GCC visibility push(default)  // exported: the library of models calls these
 namespace polyhead::io::inline internal {
 
-// Floating tensors of two dimensions or more become int8 rows; the others are the same tensors. `owner` names the file in errors. Error that names a tensor with a NaN or an infinity.
+// Returns the tensors with floating tensors of two dimensions or more as int8 rows and scales; other tensors are unchanged. A tensor with a NaN or an infinity is
+// an Error that names it and its file, `owner`.
 std::vector<NamedTensor> int8_rows_of(std::span<const NamedTensor> tensors, const std::string& owner);
-// Replaces int8 rows by float32 values, scale times row. An int8 tensor without scales stays. Error where scales do not fit.
+// Replaces int8 rows by float32 values, scale times row. An int8 tensor without scales is unchanged. Error if scales do not fit their rows.
 void expand_int8_rows(TensorFile& file);
 
 }  // namespace polyhead::io::inline internal

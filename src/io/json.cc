@@ -46,7 +46,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  // An array or object that is not closed yet. Its parent gets no further elements until it is closed, so the pointer stays valid.
+  // An array or object that is not closed yet. Until it is closed, its parent gets no further elements, so the pointer `json` stays valid.
   struct Level {
     Json* json;
     std::string key = {};  // key of the member that is being read

@@ -172,7 +172,7 @@ std::vector<Layout> make_table() {
        .empty_rows = EmptyRows::uniform},
       {.name = "alphafold",
        .source = "MultiHeadAttention(c_in, c, N_head, attn_dim, gated, is_global, use_bias_for_embeddings), OpenFold's Attention",
-       .notes = "is_global: linear_k and linear_v have one head; a row without a valid key is EmptyRows::unmasked, because the offset of 1e9 for masked keys acts so in float64",
+       .notes = "is_global: linear_k and linear_v have one head; a row without a valid key is EmptyRows::unmasked, because adding the same -1e9 to all scores of a row changes nothing in float64",
        .parameters = {{"linear_q.weight", "q.weight"},
                       {"linear_k.weight", "k.weight"},
                       {"linear_v.weight", "v.weight"},

@@ -11,7 +11,8 @@
 
 namespace polyhead::io {
 
-// The form in which the file stores a parameter. AttentionParameters lists the canonical forms. Each is a view of the stored form, so loading copies nothing.
+// The form in which the file stores a parameter. AttentionParameters lists the canonical forms. A canonical form is a view of the stored form, so loading copies
+// nothing.
 // in, out: widths of a projection's input and output; E: width of the layer; N: heads; H, V: widths of a query/key and of a value head.
 enum class Storage {
   canonical,

@@ -32,7 +32,7 @@ Names names_of(const std::string& text) {
 }
 
 struct Facts {
-  std::int64_t heads = 0, kv_heads = 0;  // as found in the file
+  std::int64_t heads = 0, kv_heads = 0;  // the numbers that load_attention() finds in the file
   std::int64_t given = 0;                // heads given by the caller
   std::int64_t given_kv = 0;             // key/value heads that follow from `given`; 0: as many as `given`
   bool global_query = false;

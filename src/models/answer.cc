@@ -29,7 +29,7 @@ void require_answer(const Answering& call, std::size_t prompt, std::int64_t posi
   require(prompt > 0, operation, ": the prompt is empty; it needs a token");
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   require(options.max_tokens >= 1 && options.max_tokens <= kMost, operation, ": max_tokens is ", options.max_tokens, "; it must be in [1, 2^40]");
-  require(options.temperature.has_value() || (options.top_k == 0 && options.top_p == 1), operation, ": top_k or top_p without a temperature; the likeliest token needs neither");
+  require(options.temperature.has_value() || (options.top_k == 0 && options.top_p == 1), operation, ": top_k or top_p is given without a temperature; the likeliest token needs neither");
   require(!options.temperature || options.seed, operation, ": a temperature needs a seed, for example .seed = 1");
   const auto longest = static_cast<std::int64_t>(prompt) + options.max_tokens - 1;
   require(positions == 0 || longest <= positions, operation, ": a prompt of ", prompt, " and an answer of up to ", options.max_tokens, " tokens need ", longest, " positions (the last token needs none); the model has ", positions);

@@ -41,7 +41,7 @@ BertEncoder::BertEncoder(const BertConfig& given, nn::Seed seed) : config(given)
           config.vocabulary, ", positions ", config.positions, ", segments ", config.segments, ", layers ", config.layers,
           "; the first two must be at least 1 and the others at least 0");
   require(config.longest() >= 1, kName, ": positions is ", config.positions, "; it must be above padding_token + 1");
-  require(config.window_reach.empty() || std::ssize(config.window_reach) == config.layers, kName, ": ", config.window_reach.size(), " entries of window_reach for ", config.layers, " layers");
+  require(config.window_reach.empty() || std::ssize(config.window_reach) == config.layers, kName, ": window_reach has ", config.window_reach.size(), " entries for ", config.layers, " layers");
   require(config.shared_layers.empty() || std::ssize(config.shared_layers) == config.layers, kName, ": shared_layers has ", config.shared_layers.size(), " indices for ", config.layers, " layers");
   std::int64_t own_layers = config.shared_layers.empty() ? config.layers : 0;
   for (const std::int64_t index : config.shared_layers) {
@@ -150,7 +150,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
     embedded = std::move(x);
     x = like_hidden();
     embedding_projection.forward(embedded, x, run);
-    if (saved == nullptr) embedding_sum = {};  // embedding_sum may have another width, so layers cannot reuse its memory
+    if (saved == nullptr) embedding_sum = {};  // free it now: it may have another width, and layers could then not reuse its memory
   }
   if (output.all_hidden && count > 0) copy(x, output.all_hidden.select(0, 0));
 

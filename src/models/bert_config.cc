@@ -35,7 +35,7 @@ class Reader {
 
 // Error if a key asks for something that would change the results and that polyhead supports in no encoder family.
 void Reader::require_supported(std::string_view positions) {
-  if (family_.positions == EncoderPositions::by_type) file_.require_not_null("position_embedding_type");  // transformers would add no positions
+  if (family_.positions == EncoderPositions::by_type) file_.require_not_null("position_embedding_type");  // with null, transformers would add no positions
   const auto text = file_.get<std::string>("position_embedding_type");
   if (text && *text != "absolute" && *text != positions)
     file_.unsupported("position_embedding_type", cat("is '", *text, "'; only 'absolute'", positions.empty() ? "" : cat(" and '", positions, "'"), " is supported"));

@@ -70,7 +70,7 @@ class Checkpoint {
     return part(tensor, [](TensorView view) { return view; });
   }
 
-  // Takes a tensor as take() does, but extents of 1 at the start may differ: [1,T,E] is [T,E].
+  // Takes a tensor as take() does, but leading extents of 1 may be missing or added: a stored [1,T,E] serves as [T,E].
   Tensor take_reshaped(const std::string& name, const Shape& shape) {
     const Tensor* stored = find(name);
     if (stored == nullptr || without_ones(stored->shape()) != without_ones(shape)) return take(name, shape);
@@ -112,7 +112,7 @@ class Checkpoint {
 
   void ignore(const std::string& name) { taken_.insert(name); }
   void ignore_beginning(std::string beginning) { ignored_.push_back(std::move(beginning)); }
-  // Returns whether the file has a tensor of this name with the bits of `other`.
+  // Returns whether the file has a tensor of this name with the same bits as `other`.
   bool is_copy(const std::string& name, const Tensor& other) const {
     const Tensor* tensor = find(name);
     return tensor != nullptr && tensor->dtype() == other.dtype() && tensor->shape() == other.shape() &&

@@ -40,7 +40,7 @@ struct EncoderFamily {
   std::string_view activation = "gelu";  // used if the key is missing
   double epsilon = 1e-12;                // used if the key is missing
   std::int64_t embedding_width = 0;      // used if the key is missing; 0: the family has no such key
-  std::int64_t padding_token = -1;       // used if pad_token_id is missing; -1: it is required if positions come after it
+  std::int64_t padding_token = -1;       // used if pad_token_id is missing; -1: the key is required for after_padding
   bool fixed_padding_token = false;      // pad_token_id is not read
   bool grouped_layers = false;           // layers share parameters, as num_hidden_groups and inner_group_num say (ALBERT)
   bool token_dropout = false;            // reads token_dropout and emb_layer_norm_before; embeddings of padding are zero (ESM)

@@ -210,7 +210,7 @@ TEST(FailedAllocations, MemoryThatAWorkspaceDidNotGetIsNotItsPeak) {
   const Workspace workspace;
   const auto tensor = [&](std::int64_t kibibytes) { return workspace.tensor(DType::u8, {kibibytes << 10}); };
   EXPECT_GT(run_out_of_memory([&] { tensor(250); }, [] {}), 0);
-  for (const std::int64_t left : {0, 1}) {  // 0: no allocation succeeds; 1: only the first one, that of the lease
+  for (const std::int64_t left : {0, 1}) {  // 0: no allocation succeeds; 1: only the first one succeeds
     bool failed = false;
     io::allocations_left = left;
     try {

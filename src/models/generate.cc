@@ -5,7 +5,7 @@
 namespace polyhead::models {
 namespace {
 
-constexpr std::int64_t kFew = 4;  // packing the parameters costs about as much as two tokens save
+constexpr std::int64_t kFew = 4;  // parameters are packed only for more tokens: packing takes as long as it saves in about two tokens
 
 DType logits_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 

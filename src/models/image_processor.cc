@@ -112,7 +112,7 @@ ImageProcessor read_image_processor(const std::filesystem::path& folder) {
   processor.normalise = flag("do_normalize", true);
   processor.mean = read_colours(file, "image_mean", kind.colours[0], false);
   processor.deviation = read_colours(file, "image_std", kind.colours[1], true);
-  file.find("do_convert_rgb");  // the image readers give red, green and blue, whatever this key says
+  file.find("do_convert_rgb");  // counts as read: the image readers give red, green and blue, whatever this key says
   if (flag("do_pad", false)) file.unsupported("do_pad", "is true; padding is not supported");
   static constexpr std::string_view kWithoutEffect[] = {"processor_class", "data_format", "input_data_format", "device", "return_tensors", "disable_grouping", "default_to_square", "image_seq_length", "pad_size"};
   file.require_all_read(cat(kind.name, "ImageProcessor"), kWithoutEffect);
@@ -130,7 +130,7 @@ Tensor fitted(const ImageProcessor& processor, ConstTensorView image) {
     };
     current = resized(image, {side(height), side(width)}, processor.resampling);
   }
-  if (!current) current = resized(image, {image.extent(0), image.extent(1)}, processor.resampling);  // a checked copy
+  if (!current) current = resized(image, {image.extent(0), image.extent(1)}, processor.resampling);  // no resizing: only checks and copies the image
   if (!processor.crop) return current;
   const std::int64_t height = current.extent(0), width = current.extent(1);
   const auto [crop_height, crop_width] = *processor.crop;

@@ -18,7 +18,7 @@ constexpr std::string_view kUnusedInGemma2[] = {"hidden_act", "sliding_window_si
 // these other names.
 constexpr std::string_view kUnusedInGptOss[] = {"experts_per_token", "initial_context_length"};
 
-// A new family is a row here and a test in tests/python/test_language_models.py.
+// A new family needs a row here and a test in tests/python/test_language_models.py.
 constexpr std::array kLanguageFamilies{
     Family{.model_type = "gpt2",
            .keys = {.width = "n_embd", .layers = "n_layer", .heads = "n_head", .kv_heads = "", .head_width = "", .hidden_width = "n_inner", .positions = "n_positions",

@@ -176,7 +176,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
   constexpr const char* kName = "LanguageModel";
   require(config.vocabulary >= 1 && config.layers >= 1, kName, ": vocabulary is ", config.vocabulary, " and layers ", config.layers, "; both must be at least 1");
   require(config.rotary || config.positions >= 1, kName, ": positions is ", config.positions, "; learned positions need at least 1, or give rotary");
-  require(config.windows.empty() || std::ssize(config.windows) == config.layers, kName, ": ", config.windows.size(), " windows for ", config.layers, " layers");
+  require(config.windows.empty() || std::ssize(config.windows) == config.layers, kName, ": windows has ", config.windows.size(), " entries for ", config.layers, " layers");
   require(!config.experts || config.experts->layers.empty() || std::ssize(config.experts->layers) == config.layers, kName, ": experts.layers has ",
           config.experts ? config.experts->layers.size() : 0, " entries for ", config.layers, " layers");
   config.windows.resize(static_cast<std::size_t>(config.layers));

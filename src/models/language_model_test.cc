@@ -348,7 +348,7 @@ TEST(ReadLanguageConfig, MalformedConfigurationsAreErrorsThatNameTheKey) {
   EXPECT_ERROR(read(with({{"rope_scaling", 3}})), format, HasSubstr("rope_scaling is the number 3; an object is needed"));
   EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}})), format, HasSubstr("rope_scaling.factor is 0.5; it must be in [1, 1073741824]"));
   EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}, {"rope_parameters", {{"rope_type", "default"}}}})), format, HasSubstr("rope_scaling is given beside rope_parameters"));
-  EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}, {"long_factor", {1, 2}}}}})), format, HasSubstr("factors; scaling longrope needs width / 2"));
+  EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}, {"long_factor", {1, 2}}}}})), format, HasSubstr("numbers; scaling longrope needs width / 2"));
   EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}}}})), format, HasSubstr("rope_scaling.long_factor is missing"));
   EXPECT_ERROR(read(with({{"partial_rotary_factor", 0.5}})), unsupported, HasSubstr("partial_rotary_factor is 0.5; models of the type llama rotate all features"));
   EXPECT_ERROR(read(with({{"model_type", "mistral"}, {"num_key_value_heads", 2}})), format, HasSubstr("sliding_window is missing; null means none"));

@@ -1,4 +1,4 @@
-// A published model and the results of another implementation for it, for tests.
+// Data for tests: a published model, and the results that another implementation computes with it.
 #pragma once
 
 #include <gtest/gtest.h>

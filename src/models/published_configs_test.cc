@@ -1,4 +1,4 @@
-// Reads copies of the files config.json of published models.
+// Reads copies of the config.json files of published models.
 #include <gmock/gmock.h>
 
 #include <algorithm>

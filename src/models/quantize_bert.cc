@@ -33,7 +33,7 @@ void require_new_folder(const std::filesystem::path& folder) {
 
 std::vector<std::string> quantized_bert_files(const std::filesystem::path& directory) {
   std::vector<std::string> names{"model.safetensors"};
-  if (io::file_exists(directory / "tokenizer.json")) {  // then load_tokenizer() reads no other file
+  if (io::file_exists(directory / "tokenizer.json")) {  // with this file load_tokenizer() reads no other file
     names.emplace_back("tokenizer.json");
   } else {
     for (const char* name : {"vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"})

@@ -139,7 +139,7 @@ Tensor SentenceModel::embed(std::span<const std::string> texts, const SentenceOp
     length = std::max(length, static_cast<std::int64_t>(tokens.back().ids.size()));
   }
   const auto count = static_cast<std::int64_t>(texts.size());
-  Tensor ids(DType::i64, {count, length}), attend_keys(DType::boolean, {count, length});  // false masks padding
+  Tensor ids(DType::i64, {count, length}), attend_keys(DType::boolean, {count, length});  // attend_keys stays false for padding
   std::fill_n(ids.data<std::int64_t>(), ids.numel(), config.padding_token.value_or(0));
   for (std::int64_t i = 0; i < count; ++i) {
     const auto& row = tokens[static_cast<std::size_t>(i)].ids;

@@ -28,7 +28,7 @@ FeedForwardKind feed_forward_of(ConfigFile& file, const SequenceFamily& family) 
   if (const auto written = file.get<std::string>("dense_act_fn"); written && *written != function) file.unsupported("dense_act_fn", cat("is '", *written, "'; ", key, " = '", name, "' makes it '", function, "'"));
   if (const auto written = file.get<bool>("is_gated_act"); written && *written != gated) file.unsupported("is_gated_act", cat("is ", *written, "; ", key, " = '", name, "' makes it ", gated));
   const FeedForwardKind kind{file.named_activation(key, function), gated};
-  file.require_not_null("is_gated_act");  // transformers takes null for false
+  file.require_not_null("is_gated_act");  // transformers would read null as false
   return kind;
 }
 
@@ -111,7 +111,7 @@ void read_output(ConfigFile& file, const SequenceFamily& family, SequenceConfigR
     read.output_by_file = true;
     return;
   }
-  file.require_not_null("scale_decoder_outputs");  // as is_gated_act
+  file.require_not_null("scale_decoder_outputs");  // transformers would read null as false
   const std::optional<bool> scaled = file.get<bool>("scale_decoder_outputs");
   read.output_by_file = scaled.has_value();
   if (scaled.value_or(tied)) read.config.output_scale = 1 / std::sqrt(static_cast<double>(read.config.encoder.width));

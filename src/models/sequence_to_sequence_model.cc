@@ -137,7 +137,7 @@ SequenceToSequenceModel::SequenceToSequenceModel(const SequenceToSequenceConfig&
           ", the decoder ", config.decoder.width, " and ", config.decoder.dtype, "; both must be the same");
   if (config.target_vocabulary == 0) config.target_vocabulary = config.vocabulary;
   require(config.vocabulary >= 1 && config.target_vocabulary >= 1, kName, ": vocabulary is ", config.vocabulary, " and target_vocabulary ", config.target_vocabulary, "; both must be at least 1");
-  require(!config.shared_embedding || config.vocabulary == config.target_vocabulary, kName, ": shared_embedding with vocabulary ", config.vocabulary, " and target_vocabulary ", config.target_vocabulary, "; both must be equal");
+  require(!config.shared_embedding || config.vocabulary == config.target_vocabulary, kName, ": vocabulary is ", config.vocabulary, " and target_vocabulary ", config.target_vocabulary, "; with shared_embedding both must be equal");
   const std::int64_t width = config.encoder.width;
   const DType dtype = config.encoder.dtype;
   nn::Initialiser initialiser(config.encoder.seed);

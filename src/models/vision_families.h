@@ -11,7 +11,7 @@ namespace polyhead::models {
 // Names of tensors without ".weight" and ".bias", except those of tokens and positions, which are whole names. Names of a layer's tensors follow `layer` and
 // the layer's number. Empty: the family has no such tensor.
 struct VisionTensors {
-  std::string_view prefix = "";  // precedes all names except those of classifiers and projections; only files of models that have one of these use it
+  std::string_view prefix = "";  // precedes all names except those of classifiers and projections; files of models with neither of the two have no prefix
   std::string_view patches = "embeddings.patch_embeddings.projection", class_token = "embeddings.cls_token", distillation_token = "", registers = "", positions = "embeddings.position_embeddings",
                    embedding_norm = "", layer = "encoder.layer.", final_norm = "layernorm", pooled_norm = "";
   std::string_view attention_norm = "layernorm_before", feed_forward_norm = "layernorm_after";
@@ -47,7 +47,7 @@ struct VisionFamily {
 struct TextSideFamily {
   std::string_view model_type;
   std::string_view prefix = "text_model.", words = "embeddings.token_embedding", positions = "embeddings.position_embedding", final_norm = "final_layer_norm", head = "", projection = "";
-  std::int64_t vocabulary = 0, positions_count = 0, width = 0, hidden_width = 0, heads = 0;  // used, like the next two members, if the key is missing
+  std::int64_t vocabulary = 0, positions_count = 0, width = 0, hidden_width = 0, heads = 0;  // used, like the next two members, for keys that config.json lacks
   std::string_view activation = "";
   double epsilon = 0;
   bool causal = true;

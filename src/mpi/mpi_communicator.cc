@@ -23,7 +23,7 @@ using std::chrono::nanoseconds;
 
 // A small message between processes of one machine takes 1 to 10 us if both have a core. Ranks often share cores, so a rank that waits longer sleeps.
 constexpr microseconds kSpin{20};
-constexpr microseconds kSleep{20};  // Linux adds about 50 us
+constexpr microseconds kSleep{20};  // Linux adds about 50 us to each sleep
 constexpr microseconds kInterval{100};  // period of the thread that moves messages during a computation
 constexpr microseconds kLongInterval{1000};  // longer period, used while another thread waits for a message and moves messages itself
 

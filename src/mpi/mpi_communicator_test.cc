@@ -106,7 +106,7 @@ void order_and_tags(const Ranks& ranks, bool receives_first) {
     right = receiving[at]->wait(kLimit) && received[at] == Block(size_of(tag, i), from + i) && right;
   }
   for (const auto& transfer : sending) right = transfer->wait(kLimit) && right;
-  ranks.check(right, receives_first ? "messages of one tag keep their order, received before they are sent" : "messages of one tag keep their order, sent before they are received");
+  ranks.check(right, receives_first ? "messages of one tag keep their order if the receives are posted first" : "messages of one tag keep their order if the messages are sent first");
 }
 
 void waiting_ends_at_the_limit(const Ranks& ranks) {

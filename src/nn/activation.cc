@@ -16,7 +16,7 @@ namespace {
 static_assert(std::ranges::all_of(kActivations,
                                   [](const auto& row) { return &row == &kActivations[static_cast<std::size_t>(row.activation)]; }));
 
-// 1 / (1 + exp(-x)) and its derivative, computed from exp(-|x|) to avoid overflow and cancellation.
+// The logistic function 1 / (1 + exp(-x)) and its derivative, computed from exp(-|x|) to avoid overflow and cancellation.
 template <class A>
 struct Logistic {
   explicit Logistic(A x) {
@@ -47,7 +47,7 @@ struct Gelu {
   }
 };
 
-// (1 + tanh(u)) / 2 is the logistic function of 2u.
+// GELU with tanh: x (1 + tanh(u)) / 2, where (1 + tanh(u)) / 2 is the logistic function of 2u.
 struct GeluTanh {
   template <class A>
   static constexpr A kFactor = 2 * std::numbers::sqrt2_v<A>* std::numbers::inv_sqrtpi_v<A>;

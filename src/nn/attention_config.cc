@@ -48,13 +48,13 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
   positive("output_width", c.output_width);
   require(c.heads % c.kv_heads == 0, kOperation, ": ", c.heads, " heads are not a multiple of ", c.kv_heads, " key/value heads");
   require(c.dropout >= 0 && c.dropout <= 1, kOperation, ": dropout is ", c.dropout, "; it must lie in [0,1]");
-  require(!c.sink || c.empty_rows == EmptyRows::zero, kOperation, ": sink with empty_rows ", word_of(c.empty_rows),
+  require(!c.sink || c.empty_rows == EmptyRows::zero, kOperation, ": sink cannot be combined with empty_rows ", word_of(c.empty_rows),
           "; with a sink, the output of a row without keys is 0, so empty_rows must be zero");
   require(c.axis != -1, kOperation, ": axis is -1, the axis of the width; attention runs along another axis");
   require(!c.scale || std::isfinite(*c.scale), kOperation, ": scale is ", c.scale.value_or(0), "; it must be finite");
   require(c.softcap >= 0 && !std::isinf(c.softcap), kOperation, ": softcap is ", c.softcap, "; it must be finite and at least 0");
   require(is_floating(c.dtype), kOperation, ": the dtype is ", c.dtype, "; it must be floating");
-  // numel() is an Error if heads times width does not fit in 64 bits. Later code multiplies no other sizes of the configuration.
+  // numel() throws an Error if heads times width does not fit in 64 bits. Later code multiplies no other sizes of the configuration.
   const std::int64_t merged = numel({c.heads, c.value_head_width});
   numel({c.heads, c.head_width});
   if (c.output == OutputProjection::none) c.output_width = merged;

@@ -8,7 +8,7 @@ namespace {
 using test::error_message;
 using test::same_bits;
 
-// Changes the contents of positions that no query may attend to, and of queries without a key: the gradients of all parameters keep the same bits.
+// Changes the contents of positions that no query may attend to, and of queries without a key. The gradients of all parameters must keep their bits.
 TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoParameter) {
   const Tensor lengths = Tensor::of<std::int64_t>({2}, {3, 5}), attend_keys = Tensor::of<bool>({2, 5}, {true, true, true, false, false, true, true, true, true, true});
   Tensor block(DType::boolean, {2, 1, 4, 5});
@@ -59,7 +59,7 @@ TEST(MultiHeadAttentionMasks, NonFiniteInputsOfKeptKeysReachTheParameters) {
   EXPECT_TRUE(std::isfinite(gradient({.mask = {.key_lengths = lengths}})));
 }
 
-// The output and the input gradient of packed documents have the bits of each document alone, also if the batch is cut into chunks.
+// The output and the input gradient of packed documents have the same bits as for each document alone, also if the batch is cut into chunks.
 TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .gate = Gate::sigmoid, .seed = 2});
   const Tensor x = Random(1).tensor(DType::f32, {30, 40, 64}), d_out = Random(2).tensor(DType::f32, {30, 40, 64});
@@ -89,14 +89,14 @@ TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
   };
   const AttentionOptions documents{.mask = {.query_offsets = offsets}};
   EXPECT_EQ(refused({.query_width = 64, .add_zero_attn = true}, documents),
-            "MultiHeadAttention.forward: documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to no document");
+            "MultiHeadAttention.forward: documents (query_offsets) cannot be combined with add_bias_kv or add_zero_attn, whose keys belong to no document");
   EXPECT_EQ(refused({.query_width = 64, .global_query = GlobalQuery::mean}, documents),
-            "MultiHeadAttention.forward: documents (query_offsets) with a global query, which spans all documents");
+            "MultiHeadAttention.forward: documents (query_offsets) cannot be combined with a global query, which spans all documents");
   const Tensor slopes = alibi_slopes(1);
   EXPECT_EQ(refused({.query_width = 64, .add_bias_kv = true}, {.relative_bias = {.slopes = slopes}}),
-            "MultiHeadAttention.forward: relative_bias with add_bias_kv or add_zero_attn, whose keys have no position");
+            "MultiHeadAttention.forward: relative_bias cannot be combined with add_bias_kv or add_zero_attn, whose keys have no position");
   EXPECT_EQ(refused({.query_width = 64, .global_query = GlobalQuery::mean}, {.relative_bias = {.slopes = slopes}}),
-            "MultiHeadAttention.forward: relative_bias with a global query, which has no position");
+            "MultiHeadAttention.forward: relative_bias cannot be combined with a global query, which has no position");
 }
 
 // One document has no keys, but so many queries that several threads compute it.

@@ -46,7 +46,7 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
   EXPECT_EQ(error_message([&] { layer.backward({}, out, {}); }), "MultiHeadAttention.backward: saved is empty; give it to forward first");
 }
 
-// Members of a layer are public, and a member that the configuration does not have would be ignored without a word.
+// Members of a layer are public, and a member that the configuration does not have would be ignored without a message.
 TEST(MultiHeadAttentionMessages, MembersThatTheConfigurationDoesNotSayAreRefused) {
   const Tensor x(DType::f32, {2, 3, 8});
   const auto error_of = [&](const auto& change) {
@@ -169,12 +169,12 @@ TEST(MultiHeadAttentionMessages, ParametersAreNotTrainedThroughCopiesThatAWorksp
   Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
   const Workspace constant(Parameters::constant);
   EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.mode = Mode::training, .workspace = &constant}); }),
-            "MultiHeadAttention.forward: training with a workspace of Parameters::constant, which keeps copies of the parameters of the first call; "
+            "MultiHeadAttention.forward: a workspace of Parameters::constant cannot be used in training, because it keeps copies of the parameters of the first call; "
             "use Parameters::may_change");
   MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, out, {.workspace = &constant}, &saved);
   EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.parameters = &grads}); }),
-            "MultiHeadAttention.backward: gradients of parameters that the workspace takes as constant (Parameters::constant); train with a "
+            "MultiHeadAttention.backward: gradients of parameters cannot be computed with a workspace that takes them as constant (Parameters::constant); train with a "
             "Workspace of Parameters::may_change");
   EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x}); }), "");  // without gradients of the parameters the call is allowed, as for a frozen layer below a trained one
   layer.forward({.query = x}, out, {}, &saved);
@@ -276,7 +276,7 @@ TEST(MultiHeadAttentionMessages, AttentionWeightsNeedSavedActivationsTheShapeOfT
   const auto refused = [&](TensorView given, MultiHeadAttention::Saved* to) {
     return error_message([&] { layer.forward({.query = query}, out, {}, to, given); });
   };
-  EXPECT_EQ(refused(weights, nullptr), "MultiHeadAttention.forward: attention_weights without saved activations");
+  EXPECT_EQ(refused(weights, nullptr), "MultiHeadAttention.forward: attention_weights can only be computed together with saved activations");
   EXPECT_EQ(refused(wrong, &saved), "MultiHeadAttention.forward: attention_weights is [1,2,3,4]; it must be [1,2,3,3]");
   EXPECT_EQ(refused(TensorView(out.data<float>(), {1, 2, 3, 3}), &saved), "MultiHeadAttention.forward: attention_weights overlaps out; outputs need memory of their own");
   layer.forward({.query = query}, out, {}, &saved, weights);

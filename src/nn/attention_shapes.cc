@@ -41,7 +41,7 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
   const int rank = query.rank();
   require(rank >= 2, operation, ": query is ", query.shape(), "; it must be [.., T, .., Eq], two dimensions or more");
   const int axis = config.axis < 0 ? config.axis + rank : config.axis;
-  require(0 <= axis && axis < rank - 1, operation, ": axis ", config.axis, " of query ", query.shape(),
+  require(0 <= axis && axis < rank - 1, operation, ": axis is ", config.axis, " and query ", query.shape(),
           "; attention runs along one of the first ", rank - 1, " dimensions");
   const auto check = [&](const char* name, ConstTensorView x, std::int64_t width, const char* letters) {
     require(x.dtype() == config.dtype, operation, ": ", name, " is ", x.dtype(), "; it must be ", config.dtype, " as the parameters are");
@@ -56,7 +56,7 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
     require(may_store_keys(config.dtype, x.dtype()) && x.dtype() == input.projected_key.dtype(), operation, ": ", name, " is ", x.dtype(),
             " and the parameters are ", config.dtype, "; projected keys and values share one dtype: ", kKeyStorage);
     require(x.dtype() != DType::i8 || !(config.add_bias_kv || config.add_zero_attn), operation, ": ", name,
-            " is int8 with add_bias_kv or add_zero_attn, whose keys have no scale");
+            " is int8 and cannot be combined with add_bias_kv or add_zero_attn, whose keys have no scale");
   };
   const auto check_scale = [&](const char* name, ConstTensorView scale) {
     const bool wanted = projected && input.projected_key.dtype() == DType::i8;
@@ -97,7 +97,7 @@ const AttentionOptions& with_keys_last(const char* operation, const AttentionSha
                                        std::optional<AttentionOptions>& own) {
   const int rank = shapes.key.size();
   const bool any = given.mask.attend_keys || given.mask.block_keys, like_input = given.mask_like_input.value_or(false);
-  require(!like_input || !given.cache, operation, ": mask_like_input is true with a cache, whose keys are not those of the input; with a cache, masks of keys are [*,S]");
+  require(!like_input || !given.cache, operation, ": mask_like_input cannot be true with a cache, whose keys are not those of the input; with a cache, masks of keys are [*,S]");
   if (!any || given.cache || shapes.axis == rank - 1 || given.mask_like_input == false) return given;
   const Shape keys_last = appended(shapes.lead, {shapes.keys});
   if (like_input) own = given;

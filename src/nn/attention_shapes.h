@@ -34,7 +34,7 @@ bool broadcasts(const Shape& shape, const Shape& to);
 const AttentionOptions& with_keys_last(const char* operation, const AttentionShapes& shapes, const AttentionOptions& given,
                                        std::optional<AttentionOptions>& own);
 
-// [.., L, .., n*w] -> [*, n, L, w]: splitting the width into heads moves no data.
+// Splits the width into n heads, as a view without a copy: [.., L, .., n*w] -> [*, n, L, w].
 template <class Void>
 BasicTensorView<Void> split_heads(const BasicTensorView<Void>& merged, int axis, std::int64_t heads) {
   return merged.unflatten(-1, {heads, merged.extent(-1) / heads}).move_axis(axis, -2);

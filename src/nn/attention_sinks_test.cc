@@ -35,7 +35,7 @@ TEST(MultiHeadAttentionSinks, GradientsAreCentralDifferences) {
 TEST(MultiHeadAttentionSinks, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOneLessTheShareOfTheSink) {
   for (const Setting& setting : settings_with_sinks()) {
     SCOPED_TRACE(setting.name);
-    if (setting.mask && !setting.config.sink) continue;  // with a mask and no sink, rows may be empty
+    if (setting.mask && !setting.config.sink) continue;  // with a mask and no sink, rows may be empty, and empty rows do not sum to 1
     Trial run(setting);
     expect_maps_of_whole_rows(run);
   }
@@ -82,7 +82,7 @@ TEST(MultiHeadAttentionSinks, ALearnedSinkIsTheOnlyOne) {
   MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, out, {}, &saved);
   EXPECT_THAT(error_message([&] { layer.backward(saved, out, {.sink = sink}); }), testing::HasSubstr("sink is asked for, but forward did not get this input"));
-  EXPECT_THAT(error_message([&] { MultiHeadAttention({.query_width = 4, .sink = true, .empty_rows = EmptyRows::uniform, .seed = 1}); }), testing::HasSubstr("sink with empty_rows uniform"));
+  EXPECT_THAT(error_message([&] { MultiHeadAttention({.query_width = 4, .sink = true, .empty_rows = EmptyRows::uniform, .seed = 1}); }), testing::HasSubstr("sink cannot be combined with empty_rows uniform"));
   const auto linear = [] { return Linear(Tensor(DType::f32, {4, 4}), Tensor(DType::f32, {4})); };
   const auto made = [&](Tensor given) {
     return error_message([&] { make_attention({.query_width = 4, .heads = 2, .sink = true}, linear(), linear(), linear(), linear(), {}, {}, {}, std::move(given)); });
@@ -102,7 +102,7 @@ TEST(MultiHeadAttentionSinks, SinksAreCheckedAndTheirGradientsHaveTheirShapeAndD
   layer.forward({.query = x}, out, {.sink = sink}, &saved);
   EXPECT_THAT(error_message([&] { layer.backward(saved, out, {.sink = narrow}); }), testing::HasSubstr("the gradient of sink is bfloat16; it must be float32"));
   const MultiHeadAttention uniform({.query_width = 4, .heads = 2, .empty_rows = EmptyRows::uniform, .dtype = DType::bf16, .seed = 1});
-  EXPECT_THAT(error_message([&] { uniform.forward({.query = x}, out, {.sink = sink}); }), testing::HasSubstr("sink with empty_rows uniform"));
+  EXPECT_THAT(error_message([&] { uniform.forward({.query = x}, out, {.sink = sink}); }), testing::HasSubstr("sink cannot be combined with empty_rows uniform"));
 }
 
 }  // namespace

@@ -155,10 +155,10 @@ TEST(AttentionWeightsGradient, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
       layer.backward(saved, out, {.query = d_x, .bias = of_bias ? d_bias.view() : TensorView(), .parameters = &gradients, .attention_weights = {&given, 1}});
     });
   };
-  const std::string start = "MultiHeadAttention.backward: ", of = start + "gradients of attention weights with ";
+  const std::string start = "MultiHeadAttention.backward: ", of = start + "gradients of attention weights cannot be computed with ";
   EXPECT_EQ(message({}, {.head = 1, .d_p = d_p}), "");
-  EXPECT_EQ(message({}, {.head = 2, .d_p = d_p}), start + "gradients of the attention weights of head 2; there are 2 heads");
-  EXPECT_EQ(message({}, {.layer = 1, .d_p = d_p}), start + "gradients of the attention weights of layer 1; this is one layer");
+  EXPECT_EQ(message({}, {.head = 2, .d_p = d_p}), start + "a gradient of attention weights is given for head 2; there are 2 heads");
+  EXPECT_EQ(message({}, {.layer = 1, .d_p = d_p}), start + "a gradient of attention weights is given for layer 1; this is a single layer");
   EXPECT_EQ(message({}, {.d_p = narrow}), start + "d_p is [2,3,2]; it must be [2,3,3]");
   EXPECT_EQ(message({.empty_rows = EmptyRows::uniform}, {.d_p = d_p}), of + "empty_rows uniform");
   EXPECT_EQ(message({.sink = true}, {.d_p = d_p}), of + "a gradient of sink logits");
@@ -169,7 +169,7 @@ TEST(AttentionWeightsGradient, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   encoder.forward(x, y, {}, &saved);
   const AttentionWeightsGradient given[] = {{.layer = 2, .d_p = d_p}};
   EXPECT_EQ(error_message([&] { encoder.backward(saved, y, {.x = d_x, .attention_weights = given}); }),
-            "Encoder.backward: gradients of the attention weights of layer 2; there are 2 layers");
+            "Encoder.backward: a gradient of attention weights is given for layer 2; there are 2 layers");
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ std::vector<std::vector<Hypothesis>> beam_search(std::span<const std::int64_t> s
     const auto search_of = [&](std::int64_t row) -> Search& { return searches[static_cast<std::size_t>(row / beams)]; };
     for_each_row_of_logits(kBeamSearch, logits, [&](std::int64_t row) { return row % beams < search_of(row).open(); },
                            [&](std::int64_t row, const std::vector<double>& values) {
-      const QuietArithmetic quiet;  // logits may be -infinity
+      const QuietArithmetic quiet;  // no floating-point traps, because logits may be -infinity
       const cpu::SoftmaxRow<double> sums = cpu::current_kernels_of<cpu::SoftmaxKernels>().of_doubles.exps(std::ssize(values), values.data(), nullptr);
       const double before = search_of(row).open(row % beams).log_probability - sums.largest - std::log(sums.exps);
       for (std::size_t token = 0; token < values.size(); ++token) {

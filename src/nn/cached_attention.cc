@@ -21,23 +21,23 @@ void require_cache(const char* operation, const MultiHeadAttentionConfig& config
                    const AttentionOptions& options, AttentionShapes shapes) {
   require(options.cache || !options.new_tokens, operation, ": new_tokens is given without a cache");
   require(options.cache || !options.attend_later_tokens, operation, ": attend_later_tokens is given without a cache");
-  require(!options.attend_later_tokens || !options.mask.causal, operation, ": attend_later_tokens with a causal mask, which masks all later tokens");
+  require(!options.attend_later_tokens || !options.mask.causal, operation, ": attend_later_tokens cannot be combined with a causal mask, which masks all later tokens");
   if (!options.cache) return;
   const KeyValueCache& cache = *options.cache;
   const Mask& mask = options.mask;
-  require(options.mode == Mode::evaluation, operation, ": a cache in training; a backward pass needs the keys and values of the whole text");
-  require(config.global_query == GlobalQuery::off, operation, ": a cache with a global query, which is a mean over all positions");
-  require(shapes.added_keys == 0, operation, ": a cache with add_bias_kv or add_zero_attn, whose keys would follow the cached ones");
-  require(!input.key && !input.projected_key, operation, ": a cache with ", input.key ? "key" : "projected_key",
+  require(options.mode == Mode::evaluation, operation, ": a cache cannot be used in training; a backward pass needs the keys and values of the whole text");
+  require(config.global_query == GlobalQuery::off, operation, ": a cache cannot be combined with a global query, which is a mean over all positions");
+  require(shapes.added_keys == 0, operation, ": a cache cannot be combined with add_bias_kv or add_zero_attn, whose keys would follow the cached ones");
+  require(!input.key && !input.projected_key, operation, ": a cache cannot be combined with ", input.key ? "key" : "projected_key",
           "; the keys and values in a cache are those of the query input");
   require(!mask.query_offsets && !mask.key_offsets, operation,
-          ": a cache with documents (query_offsets); each sequence of a cache is one text");
-  require(!mask.key_lengths, operation, ": a cache with key_lengths; the cache itself gives the lengths");
-  require(!mask.diagonal_offsets, operation, ": a cache with diagonal_offsets; the cache itself gives the offsets");
+          ": a cache cannot be combined with documents (query_offsets); each sequence of a cache is one text");
+  require(!mask.key_lengths, operation, ": a cache cannot be combined with key_lengths; the cache itself gives the lengths");
+  require(!mask.diagonal_offsets, operation, ": a cache cannot be combined with diagonal_offsets; the cache itself gives the offsets");
   require(
       !mask.window.diagonal && (!mask.causal || mask.causal->corner != Diagonal::Corner::offset), operation,
-      ": a cache with an offset of the diagonal; the cache itself gives the offset, so causal may be top_left or bottom_right, which mean the same here");
-  require(!options.relative_bias.diagonal, operation, ": a cache with a diagonal of relative_bias; the cache itself gives the diagonal");
+      ": a cache cannot be combined with an offset of the diagonal; the cache itself gives the offset, so causal may be top_left or bottom_right, which mean the same here");
+  require(!options.relative_bias.diagonal, operation, ": a cache cannot be combined with a diagonal of relative_bias; the cache itself gives the diagonal");
   const KeyValueCacheConfig& own = cache.config();
   require(shapes.lead == Shape{own.sequences}, operation, ": query is ", input.query.shape(), " with leading dimensions ", shapes.lead,
           "; the cache has ", own.sequences, " sequences, so they must be [", own.sequences, "]");

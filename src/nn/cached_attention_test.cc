@@ -27,7 +27,7 @@ struct CacheSetting {
   std::optional<DType> storage{};  // dtype of the cache; absent: that of the layer
   bool alibi = false;
 
-  // Checks that `out` has the bits of the whole sequence (docs/promises.md) or, if the cache has a narrower dtype than the layer, nearly the same values.
+  // Checks that `out` has the same bits as for the whole sequence (docs/promises.md) or, if the cache has a narrower dtype than the layer, nearly the same values.
   testing::AssertionResult agree(ConstTensorView out, ConstTensorView expected) const {
     return storage ? near(out, expected, 3e-2) : same_bits(out, expected);
   }
@@ -219,26 +219,26 @@ TEST(CacheOfALayer, IsRefusedWhereItMeansNothing) {
   const MultiHeadAttentionConfig plain{.query_width = 4, .heads = 2};
   MultiHeadAttention::Saved saved;
   EXPECT_EQ(refused(plain, {}, {.query = x}, out, &saved),
-            "MultiHeadAttention.forward: a cache with saved activations; a pass with a cache has no backward pass");
-  EXPECT_THAT(refused(plain, {.mode = Mode::training}, {.query = x}, out), HasSubstr("a cache in training"));
+            "MultiHeadAttention.forward: a cache cannot be combined with saved activations; a pass with a cache has no backward pass");
+  EXPECT_THAT(refused(plain, {.mode = Mode::training}, {.query = x}, out), HasSubstr("a cache cannot be used in training"));
   EXPECT_THAT(refused({.query_width = 4, .heads = 2, .add_zero_attn = true}, {}, {.query = x}, out),
-              HasSubstr("a cache with add_bias_kv or add_zero_attn"));
+              HasSubstr("a cache cannot be combined with add_bias_kv or add_zero_attn"));
   Tensor one(DType::f32, {2, 1, 4});
   EXPECT_THAT(refused({.query_width = 4, .heads = 2, .global_query = GlobalQuery::mean}, {}, {.query = x}, one),
-              HasSubstr("a cache with a global query"));
-  EXPECT_THAT(refused(plain, {}, {.query = x, .key = x}, out), HasSubstr("a cache with key;"));
+              HasSubstr("a cache cannot be combined with a global query"));
+  EXPECT_THAT(refused(plain, {}, {.query = x, .key = x}, out), HasSubstr("a cache cannot be combined with key;"));
   const Tensor heads(DType::f32, {2, 2, 3, 2});
   EXPECT_THAT(refused(plain, {}, {.query = x, .projected_key = heads, .projected_value = heads}, out),
-              HasSubstr("a cache with projected_key;"));
-  EXPECT_THAT(refused(plain, {.mask = {.query_offsets = documents}}, {.query = x}, out), HasSubstr("a cache with documents"));
-  EXPECT_THAT(refused(plain, {.mask = {.key_lengths = lengths}}, {.query = x}, out), HasSubstr("a cache with key_lengths"));
+              HasSubstr("a cache cannot be combined with projected_key;"));
+  EXPECT_THAT(refused(plain, {.mask = {.query_offsets = documents}}, {.query = x}, out), HasSubstr("a cache cannot be combined with documents"));
+  EXPECT_THAT(refused(plain, {.mask = {.key_lengths = lengths}}, {.query = x}, out), HasSubstr("a cache cannot be combined with key_lengths"));
   EXPECT_THAT(refused(plain, {.mask = {.causal = Causal::top_left(), .diagonal_offsets = lengths}}, {.query = x}, out),
-              HasSubstr("a cache with diagonal_offsets"));
+              HasSubstr("a cache cannot be combined with diagonal_offsets"));
   EXPECT_THAT(refused(plain, {.mask = {.causal = Causal::offset(1)}}, {.query = x}, out),
-              HasSubstr("a cache with an offset of the diagonal"));
+              HasSubstr("a cache cannot be combined with an offset of the diagonal"));
   const Tensor slopes(DType::f32, {2});
   EXPECT_THAT(refused(plain, {.relative_bias = {.slopes = slopes, .diagonal = Diagonal::top_left()}}, {.query = x}, out),
-              HasSubstr("a cache with a diagonal of relative_bias"));
+              HasSubstr("a cache cannot be combined with a diagonal of relative_bias"));
   EXPECT_THAT(refused(plain, {}, {.query = deep}, deep_out), HasSubstr("leading dimensions [2,1]; the cache has 2 sequences"));
   EXPECT_THAT(refused({.query_width = 4, .heads = 4}, {}, {.query = x}, out),
               HasSubstr("the cache has 2 heads of widths 2 and 2; the layer has 4 of 1 and 1"));

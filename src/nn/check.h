@@ -75,7 +75,7 @@ inline bool caches_parameters(const Workspace* workspace) { return workspace != 
 // using packed copies of the old values.
 inline void require_parameters_may_change(std::string_view operation, bool forward_cached_them, const Workspace* workspace) {
   require(!forward_cached_them && !caches_parameters(workspace), operation,
-          ": gradients of parameters that the workspace takes as constant (Parameters::constant); train with a Workspace of "
+          ": gradients of parameters cannot be computed with a workspace that takes them as constant (Parameters::constant); train with a Workspace of "
           "Parameters::may_change");
 }
 

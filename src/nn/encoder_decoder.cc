@@ -14,7 +14,7 @@
 namespace polyhead::nn {
 namespace {
 
-enum Part : std::uint64_t { kEncoder, kDecoder, kSource, kTarget, kOutput };  // numbers for derive_seed()
+enum Part : std::uint64_t { kEncoder, kDecoder, kSource, kTarget, kOutput };  // numbers of the parts, for derive_seed()
 
 void require_ids(const char* operation, const Operand& ids) {
   require(static_cast<bool>(ids.view), operation, ": ", ids.name, " is missing");
@@ -104,8 +104,8 @@ EncoderDecoder::EncoderDecoder(const EncoderDecoderConfig& config) : dropout(con
   const std::int64_t target_count = config.target_count == 0 ? config.source_count : config.target_count;
   require(config.source_count >= 1 && target_count >= 1 && config.layer.width >= 1, kOperation, ": source_count is ", config.source_count,
           ", target_count ", target_count, " and width ", config.layer.width, "; each must be at least 1");
-  require(!config.shared_embedding || target_count == config.source_count, kOperation, ": a shared embedding of ", config.source_count,
-          " ids of the source and ", target_count, " of the target");
+  require(!config.shared_embedding || target_count == config.source_count, kOperation, ": source_count is ", config.source_count,
+          " and target_count ", target_count, "; with shared_embedding both must be equal");
   require(is_floating(config.layer.dtype), kOperation, ": the parameters must be floating, not ", config.layer.dtype);
   require_dropout(kOperation, config.layer.dropout);
   source_embedding = make_embedding(config.source_count, config, derive_seed(seed, kSource));
@@ -180,7 +180,7 @@ void EncoderDecoder::backward(const Saved& saved, ConstTensorView d_logits, cons
 void EncoderDecoder::encode(ConstTensorView source, TensorView memory, const EncoderDecoderOptions& options) const {
   constexpr const char* kOperation = "EncoderDecoder.encode";
   require_ids(kOperation, {"source", source});
-  require(options.mode == Mode::evaluation, kOperation, ": in training; use forward");
+  require(options.mode == Mode::evaluation, kOperation, ": mode is training; only forward computes a pass for training");
   const Tensor x = embed(source_embedding, source, from_zero(source), {options.executor, options.workspace});
   encoder.forward(x, memory, of_encoder(options));
 }

@@ -110,7 +110,6 @@ TEST(EncoderDecoder, NewParametersDifferAndEmbeddingsAreSmall) {
   });
 }
 
-// Decodes with a cache: two tokens first, then one token at a time, then with greedy_tokens().
 TEST(EncoderDecoder, NormsTheInputOfItsPartsUnlessToldOtherwise) {
   const EncoderDecoder pre({.source_count = 5, .layer = {.width = 4, .seed = 1}}), post({.source_count = 5, .layer = {.width = 4, .norm_position = NormPosition::post, .seed = 1}});
   EXPECT_EQ(pre.encoder.layers[0].norm_position, NormPosition::pre);
@@ -121,6 +120,7 @@ TEST(EncoderDecoder, NormsTheInputOfItsPartsUnlessToldOtherwise) {
   EXPECT_EQ(DecoderLayer({.width = 4, .seed = 1}).norm_position, NormPosition::post);
 }
 
+// Decodes with a cache: two tokens of a target and then its third token; after cache.clear(), token by token with greedy_tokens().
 TEST(EncoderDecoder, DecodingWithACacheIsTheWhole) {
   const Texts texts;
   for (const bool tied : {false, true}) {
@@ -206,7 +206,7 @@ TEST(EncoderDecoder, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([] { EncoderDecoder({.layer = {.width = 4, .seed = 1}}); }),
             "EncoderDecoder: source_count is 0, target_count 0 and width 4; each must be at least 1");
   EXPECT_EQ(error_message([] { EncoderDecoder({.source_count = 5, .target_count = 6, .layer = {.width = 4, .seed = 1}, .shared_embedding = true}); }),
-            "EncoderDecoder: a shared embedding of 5 ids of the source and 6 of the target");
+            "EncoderDecoder: source_count is 5 and target_count 6; with shared_embedding both must be equal");
   EXPECT_EQ(error_message([] { EncoderDecoder({.source_count = 5, .layer = {.width = 4, .memory_width = 6, .seed = 1}}); }),
             "EncoderLayer: memory_width is 6; an encoder layer reads no memory, so it must be 0");
   const Texts texts;

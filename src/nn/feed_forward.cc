@@ -153,7 +153,7 @@ void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradie
   }
   output.backward(gated() ? after : factor, d_y, into(&FeedForward::output, d_hidden, Write::replace), options);
   after = Tensor();
-  if (gated()) {  // the product rule
+  if (gated()) {  // the gradients of a product of two factors
     d_gate = like_hidden();
     multiply(d_hidden, saved.hidden, d_gate, options.executor);
     multiply(d_hidden, factor, d_hidden, options.executor);

@@ -52,8 +52,8 @@ void copy_heads(ConstTensorView from, TensorView to, std::int64_t length) noexce
   }
 }
 
-// `part` [B,K,capacity,.]: keys, values or scales. Shape [K,length,.] of the first `length` tokens of one sequence, and their size in bytes, rounded up to a
-// multiple of 8.
+// saved_shape() returns the shape [K,length,.] of the first `length` tokens of one sequence in `part` [B,K,capacity,.], which is keys, values or scales.
+// saved_bytes_of() returns the size of these tokens in bytes, rounded up to a multiple of 8.
 Shape saved_shape(const TensorView& part, std::int64_t length) { return {part.extent(1), length, part.extent(3)}; }
 std::int64_t saved_bytes_of(const TensorView& part, std::int64_t length) {
   return (numel(saved_shape(part, length)) * static_cast<std::int64_t>(info(part.dtype()).size) + 7) / 8 * 8;
@@ -130,7 +130,7 @@ KeyValueCache::KeyValueCache(TensorView keys, TensorView values, std::span<const
 }
 
 void KeyValueCache::require_sequence(const char* operation, std::int64_t sequence) const {
-  require(0 <= sequence && sequence < config_.sequences, kName, ".", operation, ": sequence ", sequence, "; sequences lie in [0,",
+  require(0 <= sequence && sequence < config_.sequences, kName, ".", operation, ": there is no sequence ", sequence, "; sequences lie in [0,",
           config_.sequences, ")");
 }
 

@@ -184,7 +184,7 @@ TEST(KeyValueCache, LivesOnTheCallersMemory) {
               HasSubstr("one of lengths is 7; it must lie in [0,capacity] = [0,6]"));
 }
 
-// Chunks of unequal lengths, attended with the mask of causal_mask(), give the bits of one causal call over each whole sequence.
+// Chunks of unequal lengths, attended with the mask of causal_mask(), give the same bits as one causal call over each whole sequence.
 TEST(KeyValueCache, CausalMaskIsThatOfTheWholeSequence) {
   Random random(5);
   const Tensor q = random.tensor(DType::f64, {2, 4, 9, 8}), k = random.tensor(DType::f64, {2, 2, 9, 8}),

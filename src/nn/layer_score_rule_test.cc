@@ -110,9 +110,9 @@ TEST(LayerScoreRules, AreRefusedByNameWhereTheyHaveNoMeaning) {
   const Tensor x = random.tensor(DType::f32, {1, 3, 8});
   Tensor out(DType::f32, x.shape()), d_factors(DType::f64, {2, 1});
   KeyValueCache cache({.sequences = 1, .kv_heads = 2, .capacity = 8, .head_width = 4});
-  EXPECT_THAT(error_message([&] { layer.forward({.query = x}, out, {.score_rule = distance_rule(kFactors), .cache = &cache}); }), HasSubstr("score_rule with a cache"));
+  EXPECT_THAT(error_message([&] { layer.forward({.query = x}, out, {.score_rule = distance_rule(kFactors), .cache = &cache}); }), HasSubstr("score_rule cannot be combined with a cache"));
   Tensor one(DType::f32, {1, 1, 8});
-  EXPECT_THAT(error_message([&] { global.forward({.query = x}, one, {.score_rule = distance_rule(kFactors)}); }), HasSubstr("score_rule with a global query"));
+  EXPECT_THAT(error_message([&] { global.forward({.query = x}, one, {.score_rule = distance_rule(kFactors)}); }), HasSubstr("score_rule cannot be combined with a global query"));
   MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, out, {}, &saved);
   EXPECT_THAT(error_message([&] { layer.backward(saved, x, {.score_rule = d_factors}); }), HasSubstr("the gradient of score_rule is asked for, but forward did not get this input"));
@@ -138,7 +138,7 @@ TEST(LayerScoreRules, ARefusedBackwardPassLeavesTheGradientsAsTheyAre) {
   forward_only.backward = nullptr;
   const AttentionWeightsGradient of_weights[] = {{.head = 1, .d_p = d_p}};
   EXPECT_THAT(message(forward_only, {}), HasSubstr("MultiHeadAttention.backward: score_rule has no backward function"));
-  EXPECT_THAT(message(distance_rule(kFactors), of_weights), HasSubstr("gradients of attention weights with a score rule"));
+  EXPECT_THAT(message(distance_rule(kFactors), of_weights), HasSubstr("gradients of attention weights cannot be computed with a score rule"));
   EXPECT_EQ(test::largest_magnitude(gradients.output.weight), 0);
 }
 

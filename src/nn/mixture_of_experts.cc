@@ -41,7 +41,7 @@ void route(const MixtureOfExperts& mixture, std::int64_t row, const double* scor
 
 // Sets gate = (hidden + 1) * gate * sigmoid(slope * gate), after both were clamped (see ClampedGate). Both are [r,hidden_width], contiguous.
 void apply_clamped_gate(const ClampedGate& rule, ConstTensorView hidden, TensorView gate, Executor* executor) {
-  constexpr std::int64_t kGrain = 1024;  // elements: an exponential takes about 10 ns
+  constexpr std::int64_t kGrain = 1024;  // elements of a piece: an exponential takes about 10 ns
   dispatch_floating(gate.dtype(), [&]<class T>(Type<T>) {
     using A = Accumulator<T>;
     const auto *h = hidden.data<T>();

@@ -178,7 +178,7 @@ void require_rotary(const char* operation, const MultiHeadAttentionConfig& confi
     require(rotary.width == 0 && rotary.order == RotaryOrder::halves, operation, ": rotary has a width or an order but no tables; nothing would be rotated");
     return;
   }
-  require(config.global_query == GlobalQuery::off, operation, ": rotary positions with a global query, which has no position");
+  require(config.global_query == GlobalQuery::off, operation, ": rotary positions cannot be combined with a global query, which has no position");
   const std::int64_t width = rotary.width == 0 ? config.head_width : rotary.width;
   require(width > 0 && width <= config.head_width && width % 2 == 0, operation, ": rotary rotates ", width,
           " features of each head; it must be an even number of at most head_width ", config.head_width);
@@ -262,15 +262,15 @@ void require_options(const char* operation, const MultiHeadAttentionConfig& conf
   require_rotary(operation, config, input, options.rotary, shapes);
   const bool documents = options.mask.query_offsets || options.mask.key_offsets;
   require(!documents || shapes.added_keys == 0, operation,
-          ": documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to no document");
+          ": documents (query_offsets) cannot be combined with add_bias_kv or add_zero_attn, whose keys belong to no document");
   require(!documents || config.global_query == GlobalQuery::off, operation,
-          ": documents (query_offsets) with a global query, which spans all documents");
+          ": documents (query_offsets) cannot be combined with a global query, which spans all documents");
   require(!options.relative_bias || shapes.added_keys == 0, operation,
-          ": relative_bias with add_bias_kv or add_zero_attn, whose keys have no position");
+          ": relative_bias cannot be combined with add_bias_kv or add_zero_attn, whose keys have no position");
   require(!options.relative_bias || config.global_query == GlobalQuery::off, operation,
-          ": relative_bias with a global query, which has no position");
-  require(!options.score_rule || options.cache == nullptr, operation, ": score_rule with a cache, whose tokens have other positions than the rows of query");
-  require(!options.score_rule || config.global_query == GlobalQuery::off, operation, ": score_rule with a global query, which has no position");
+          ": relative_bias cannot be combined with a global query, which has no position");
+  require(!options.score_rule || options.cache == nullptr, operation, ": score_rule cannot be combined with a cache, whose tokens have other positions than the rows of query");
+  require(!options.score_rule || config.global_query == GlobalQuery::off, operation, ": score_rule cannot be combined with a global query, which has no position");
   require(!options.sink || !config.sink, operation, ": sink is given to a layer that learns its own (config.sink)");
   require_cache(operation, config, input, options, shapes);
   if (!options.cache) {
@@ -283,7 +283,7 @@ void require_options(const char* operation, const MultiHeadAttentionConfig& conf
   require(config.dropout == 0 || options.dropout_seed || options.dropout_keep, operation,
           ": dropout in training needs dropout_seed, a new one for each step, or dropout_keep");
   require(!caches_parameters(options.workspace), operation,
-          ": training with a workspace of Parameters::constant, which keeps copies of the parameters of the first call; use "
+          ": a workspace of Parameters::constant cannot be used in training, because it keeps copies of the parameters of the first call; use "
           "Parameters::may_change");
 }
 
@@ -402,11 +402,11 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   polyhead::require_no_overlap(kOperation, results, inputs_of(input, options));
   require_parameters_separate(kOperation, {results[0], results[1]}, *this);
   if (attention_weights) {
-    require(saved != nullptr, kOperation, ": attention_weights without saved activations");
+    require(saved != nullptr, kOperation, ": attention_weights can only be computed together with saved activations");
     require_exactly(kOperation, {"attention_weights", attention_weights}, maps_shape(input), config.dtype);
   }
   if (options.cache) {
-    require(saved == nullptr, kOperation, ": a cache with saved activations; a pass with a cache has no backward pass");
+    require(saved == nullptr, kOperation, ": a cache cannot be combined with saved activations; a pass with a cache has no backward pass");
     std::vector<Operand> inputs = inputs_of(input, options);
     if (options.new_tokens) inputs.push_back({"new_tokens", options.new_tokens});
     const KeyValueCache& cache = *options.cache;
@@ -521,7 +521,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
     gate_backward(s.gate, s.attended, d_projection_input, d_gate, executor);
     if (s.attended.shape() == d_projection_input.shape()) {
       d_attended = std::move(d_projection_input);
-    } else {  // the result of one global query was gated at every position: sum over them
+    } else {  // the result of the one global query was gated at every position, so sum over the positions
       d_attended = allocate(s.attended.shape());
       reduce_positions(positions_last(ConstTensorView(d_projection_input), shapes.axis), {}, Reduce::sum,
                        positions_last(d_attended.view(), shapes.axis), executor);

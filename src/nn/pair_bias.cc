@@ -21,7 +21,7 @@ namespace {
 constexpr const char *kPairForward = "PairBias.forward", *kPairBackward = "PairBias.backward";
 constexpr std::int64_t kPieceBytes = 256 << 10;  // bytes of z that a thread normalises at a time; they stay in the second-level cache until they are projected
 constexpr std::int64_t kBlockBytes = 2 << 20;    // bytes of the bias that are computed at a time
-constexpr std::int64_t kLeastRows = 32;          // fewest queries of a block: each block packs the keys again
+constexpr std::int64_t kLeastRows = 32;          // fewest queries of a block; not fewer, because each block packs the keys again
 
 std::int64_t pair_element_bytes(DType dtype) { return static_cast<std::int64_t>(info(dtype).size); }
 

@@ -113,7 +113,7 @@ TEST(ProjectedKeys, StorageThatDoesNotFitIsRefused) {
   EXPECT_THAT(message(layer, {.query = x, .projected_key = i8, .projected_value = i8}),
               testing::HasSubstr("projected_key_scale is missing"));
   EXPECT_THAT(message(layer, {.query = x, .projected_key_scale = scale}), testing::HasSubstr("projected_key_scale is given without int8"));
-  EXPECT_THAT(message(added, stored), testing::HasSubstr("projected_key is int8 with add_bias_kv or add_zero_attn"));
+  EXPECT_THAT(message(added, stored), testing::HasSubstr("projected_key is int8 and cannot be combined with add_bias_kv or add_zero_attn"));
 }
 
 // Gradients that are not requested are not computed and need no memory. The requested gradients have the same bits.

@@ -42,7 +42,7 @@ class RandomLayer {
     EXPECT_TRUE(same_bits(through_a_cache(random, 1, most, config_.dtype), whole_)) << "chunks of at most " << most;
   }
 
-  // A cache with a narrower dtype rounds each token separately, so one call with all tokens gives the bits of many calls.
+  // A cache with a narrower dtype rounds each token separately, so one call with all tokens gives the same bits as many calls.
   void in_chunks_of_a_narrow_cache(Random& random, std::int64_t most) {
     if (config_.dtype == DType::f64) return;
     const DType storage = random.pick({DType::bf16, DType::f16, DType::i8});

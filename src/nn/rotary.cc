@@ -37,7 +37,7 @@ void rotate(ConstTensorView cos, ConstTensorView sin, RotaryOrder order, Rotatio
     const Rows<const A> cosines(for_all_heads(readable_cos)), sines(for_all_heads(readable_sin));
     const Rows<T> rows(x);
     const A sign = rotation == Rotation::forward ? A{1} : A{-1};
-    // The compiler vectorises the loop where it knows both strides.
+    // The calls with kOne or kTwo pass compile-time constants, with which the compiler vectorises this loop.
     const auto rotate_row = [pairs, sign](T* at, auto step, auto distance, const A* cosine, const A* sine) {
       for (std::int64_t i = 0; i < pairs; ++i) {
         T &low = at[i * step], &high = at[i * step + distance];

@@ -36,7 +36,7 @@ void require_config(const RotaryEmbeddingConfig& c) {
   require(!by_length || c.original_max_position_embeddings > 0, kRotaryEmbedding, ": original_max_position_embeddings is ",
           c.original_max_position_embeddings, "; scaling llama3 and yarn need the length of the texts in training");
   const std::int64_t factors = c.scaling == RotaryScaling::longrope ? c.width / 2 : 0;
-  require(std::ssize(c.factors) == factors, kRotaryEmbedding, ": ", c.factors.size(), " factors; scaling longrope needs width / 2 factors, other scalings need none: ", factors);
+  require(std::ssize(c.factors) == factors, kRotaryEmbedding, ": factors has ", c.factors.size(), " numbers; scaling longrope needs width / 2 of them, other scalings need none: ", factors);
   for (const double factor : c.factors) positive("a factor of longrope", factor);
   require(c.scaling != RotaryScaling::longrope || c.attention_factor || c.factor == 1 || c.original_max_position_embeddings > 1, kRotaryEmbedding,
           ": original_max_position_embeddings is ", c.original_max_position_embeddings, "; scaling longrope needs it, above 1, or attention_factor");
@@ -138,7 +138,7 @@ RotaryTables RotaryEmbedding::tables(std::int64_t first, std::int64_t count, DTy
 
 RotaryTables RotaryEmbedding::tables_from(ConstTensorView first, std::int64_t count, DType dtype) const {
   require(first && is_integer(first.dtype()), kRotaryEmbedding, ": first positions must be integers [*]");
-  require(count >= 0, kRotaryEmbedding, ": ", count, " positions are asked for");
+  require(count >= 0, kRotaryEmbedding, ": count is ", count, "; it must not be negative");
   Shape shape = first.shape();
   shape.push_back(count);
   Tensor positions = Tensor::uninitialised(DType::i64, shape);

@@ -128,7 +128,7 @@ TEST(RotaryEmbedding, Messages) {
       message({.width = 4, .scaling = RotaryScaling::yarn, .factor = 2, .original_max_position_embeddings = 9, .attention_factor = 0}),
       HasSubstr("attention_factor is 0"));
   EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::linear, .attention_factor = 2}), HasSubstr("only scaling yarn and longrope"));
-  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::longrope, .factors = {1}}), HasSubstr("1 factors; scaling longrope needs width / 2 factors, other scalings need none: 2"));
+  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::longrope, .factors = {1}}), HasSubstr("factors has 1 numbers; scaling longrope needs width / 2 of them, other scalings need none: 2"));
   EXPECT_THAT(message({.width = 4, .factors = {1}}), HasSubstr("other scalings need none: 0"));
   EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::longrope, .factors = {1, 0}}), HasSubstr("a factor of longrope is 0"));
   EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::longrope, .factor = 2, .factors = {1, 1}}), HasSubstr("original_max_position_embeddings is 0"));

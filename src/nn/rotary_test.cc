@@ -98,7 +98,7 @@ TEST(Rotary, WrongTablesAreSaidInNumbers) {
   EXPECT_EQ(message({.query = x}, {.cos = table, .sin = table}), "");
   Tensor global_out(DType::f32, {2, 1, 8});
   EXPECT_EQ(error_message([&] { global.forward({.query = x}, global_out, {.rotary = {.cos = table, .sin = table}}); }),
-            start + " positions with a global query, which has no position");
+            start + " positions cannot be combined with a global query, which has no position");
 }
 
 // Tests tables that are read in place, tables that are converted first, tables with strides, and inputs whose features are not contiguous.

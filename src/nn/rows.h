@@ -84,7 +84,7 @@ A sum(std::int64_t count, const F& term) {
 }
 
 // Returns the grain of parallel_for in rows, if scalar code takes about `nanoseconds` for an element. AVX-512 code takes an eighth of this time (layer norm) or
-// less (sigmoid), hence the factor.
+// less (sigmoid), so a piece has 5 times kLeastPieceNanoseconds of scalar code.
 inline std::int64_t row_grain(std::int64_t width, double nanoseconds) {
   constexpr double kLeast = 5 * kLeastPieceNanoseconds;
   const double row = nanoseconds * static_cast<double>(width > 0 ? width : 1);

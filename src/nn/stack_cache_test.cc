@@ -108,7 +108,7 @@ TEST(StackCache, AnEncoderIsToldWhetherTokensAttendToLaterOnes) {
     EXPECT_TRUE(near(y, whole, 1e-12));
   }
   EXPECT_EQ(error_message([&] { told({.mask = {.causal = Causal::top_left()}, .attend_later_tokens = true}); }),
-            "MultiHeadAttention.forward: attend_later_tokens with a causal mask, which masks all later tokens");
+            "MultiHeadAttention.forward: attend_later_tokens cannot be combined with a causal mask, which masks all later tokens");
   EXPECT_EQ(error_message([&] { encoder.forward(x, y, {.attend_later_tokens = true}); }), "MultiHeadAttention.forward: attend_later_tokens is given without a cache");
 }
 
@@ -116,7 +116,7 @@ TEST(StackCache, APreNormStackWithoutItsFinalNormIsRefused) {
   const Tensor x(DType::f64, {2, 3, kWidth}), memory(DType::f64, {2, 5, 6});
   Tensor y = rows_like(x);
   const std::string message = " layer 1 norms its input and final_norm is absent, so nothing would norm y; set final_norm, or norm_position of the layers to post";
-  // A stack made from layers, with a replaced attention.
+  // The stack is made layer by layer, and its attention is replaced by one with grouped heads.
   Encoder encoder;
   for (int i = 0; i < 2; ++i) {
     encoder.layers.emplace_back(encoder_layer(NormPosition::pre));
@@ -234,7 +234,7 @@ TEST(StackCache, ErrorsSayWhatWasGivenAndLeaveTheCacheAsItWas) {
   Encoder other = encoder;
   other.layers[1].attention.config.kv_heads = 1;  // with this setting, the second layer refuses the call after the first layer has appended its keys
   EXPECT_NE(error_message([&] { other.forward(first(x), first(y), cache); }), "");
-  EXPECT_NE(error_message([&] { encoder.forward(first(x), first(y), cache, {.mode = Mode::training}); }).find("a cache in training"), std::string::npos);
+  EXPECT_NE(error_message([&] { encoder.forward(first(x), first(y), cache, {.mode = Mode::training}); }).find("a cache cannot be used in training"), std::string::npos);
   EXPECT_EQ(cache.length(0), 2);
   Tensor again = rows_like(x);
   encoder.forward(x.view().slice(1, 2, 3), again.view().slice(1, 2, 3), cache, {.mask = {.causal = Causal::top_left()}});

@@ -15,7 +15,7 @@ struct KeyRange {
 };
 
 // Whether a boolean mask allows none (skip), some (partial) or all (full) pairs of a block. For several masks, kernels use the
-// smallest of the masks' kinds, which may be too large: two partial masks together may allow no pair.
+// smallest of the masks' kinds. This may be more than the pairs need: two partial masks together may allow no pair.
 enum class BlockKind : std::uint8_t { skip, partial, full };
 
 // Size of a block of pairs. A kernel's tile of scores never crosses a multiple of 64 keys, so the tile's keys belong to one column of blocks.

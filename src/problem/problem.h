@@ -75,8 +75,8 @@ struct ProblemMemory {
   Tensor sink_tangent, relative_bias_tangent;  // tangents of `sink` and of `relative_bias`, in the same form
 };
 
-// If a problem is a part of a larger one: the indices in the larger problem of its first sequence, query head, query and key. Dropout's generator uses indices of
-// the larger problem.
+// For a problem that is a part of a larger one: the indices, in the larger problem, of the part's first sequence, query head, query and key. Dropout's generator
+// uses indices of the larger problem.
 struct DropoutOrigin {
   std::int64_t b = 0, n = 0, t = 0, s = 0;
 };
@@ -210,7 +210,7 @@ struct MapRow {
   std::span<const double> values;  // [S]
   KeyRange keys;                   // attention weights are 0 outside of `keys`; empty for a row without a positive attention weight
   double entropy;                  // entropy of the row's attention weights, -sum p log p, in nats
-  double sink = 0;                 // attention weight of the sink, exp(sink - lse): 1 - sum p would cancel
+  double sink = 0;                 // attention weight of the sink, computed as exp(sink - lse), because 1 - sum p would lose digits
 };
 
 // A function that is called with the row of each requested query, in the order of the request.

@@ -1,5 +1,5 @@
-// Tests Mask::diagonal_offsets on every backend. Forward, backward and maps of sequences with different offsets must have the bits of calls with each sequence
-// alone, whose offset Diagonal::offset sets.
+// Tests Mask::diagonal_offsets on every backend. Forward, backward and maps of sequences with different offsets must have the same bits as calls with each
+// sequence alone, whose offset Diagonal::offset sets.
 #include "polyhead/maps.h"
 #include "support/case_part.h"
 #include "support/each_backend.h"

@@ -1,4 +1,4 @@
-// Tests packed documents on every backend. Forward, backward and maps must have the bits of calls with each document alone.
+// Tests packed documents on every backend. Forward, backward and maps must have the same bits as calls with each document alone.
 #include "polyhead/maps.h"
 #include "support/case_part.h"
 #include "support/each_backend.h"
@@ -57,8 +57,8 @@ TEST_P(DocumentsOf, EachEqualsThatDocumentAloneBitForBit) {
   }
 }
 
-// A query and a key of different documents have attention weight 0, score -inf, and gradient 0 of their bias. The indices of top keys and of chosen rows are
-// positions in the packed sequence.
+// A query and a key of different documents have attention weight 0 and score -inf, and the gradient of their bias is 0. The indices of top keys and of chosen
+// rows are positions in the packed sequence.
 TEST_P(DocumentsOf, ShareNothing) {
   Random random(7);
   AttentionCase c = case_of(random, DType::f32, {.lead = {2}, .group = 2, .queries = 5, .keys = 7, .qk_width = 4, .v_width = 3}, GetParam());

@@ -33,7 +33,7 @@ BasicTensorView<Void> head_of(const BasicTensorView<Void>& view, std::int64_t b,
   return {static_cast<Byte*>(view.data()) + offset, view.dtype(), view.shape().last(2), view.strides().last(2)};
 }
 
-// Returns a contiguous copy in `dtype` in which NaN and infinity are 0. A non-finite q or k of a pair that counts makes the pair's attention weight and gradient
+// Returns a contiguous copy in `dtype` in which NaN and infinity are 0. A non-finite q or k of an attended pair makes the pair's attention weight and gradient
 // NaN anyway; a masked pair has gradient 0, and 0 x NaN would be NaN.
 Tensor finite_copy(ConstTensorView matrix, ConstTensorView scale, DType dtype) {
   Tensor copy = Tensor::copy_of(matrix, dtype);
@@ -95,7 +95,7 @@ class Backward {
     std::vector<std::int64_t> sorted(given_.heads.begin(), given_.heads.end());
     std::sort(sorted.begin(), sorted.end());
     for (std::size_t i = 0; i < sorted.size(); ++i) {
-      require(0 <= sorted[i] && sorted[i] < problem_.heads, kOperation, ": head ", sorted[i], "; heads lie in [0,", problem_.heads, ")");
+      require(0 <= sorted[i] && sorted[i] < problem_.heads, kOperation, ": there is no head ", sorted[i], "; heads lie in [0,", problem_.heads, ")");
       require(i == 0 || sorted[i] != sorted[i - 1], kOperation, ": head ", sorted[i], " is given twice");
     }
     const auto expect_beside = [&](const char* name, const ConstTensorView& view, const char* of_name, const ConstTensorView& of) {

@@ -217,7 +217,7 @@ TEST_P(MapGradientsOf, ATinySinkKeepsItsDigits) {
     attention_map_backward(c.maps(), gradients.of(d_map), c.options);
     return std::vector<double>(gradients.sink.data<double>(), gradients.sink.data<double>() + 2);
   };
-  // For small sinks d_sink is about exp(sink) times a constant. At -12 the relative difference is 1e-5, at -40 it is far smaller.
+  // For small sinks d_sink is about exp(sink) times a constant. The relative error of this formula is 1e-5 for a sink of -12, and far smaller for -40.
   const std::vector<double> small = d_sink(-40), larger = d_sink(-12);
   for (std::size_t n = 0; n < 2; ++n) {
     EXPECT_GT(std::abs(small[n]), 1e-21);
@@ -236,7 +236,7 @@ TEST(MapGradients, SayWhatIsWrong) {
   EXPECT_EQ(message({.d_map = wrong, .d_q = d_q}), "attention_map_backward: d_map is [1,2,3,4]; it must be [*,N,T,S] = [1,2,3,5]");
   EXPECT_EQ(message({.d_map = d_map, .d_bias = d_bias}), "attention_map_backward: d_bias is given without bias");
   const std::int64_t outside[] = {2}, twice[] = {1, 1};
-  EXPECT_EQ(message({.heads = outside, .d_q = d_q}), "attention_map_backward: head 2; heads lie in [0,2)");
+  EXPECT_EQ(message({.heads = outside, .d_q = d_q}), "attention_map_backward: there is no head 2; heads lie in [0,2)");
   EXPECT_EQ(message({.heads = twice, .d_q = d_q}), "attention_map_backward: head 1 is given twice");
   EXPECT_EQ(message({.d_map = d_map, .d_q = d_q}, MapValue::score), "attention_map_backward: the map holds scores; only maps of probabilities, before or after dropout, have this gradient");
   c.options.empty_rows = EmptyRows::uniform;

@@ -209,8 +209,8 @@ TEST(MapParts, MessagesSayWhatIsAllowed) {
   const MapsInput input{.q = q, .k = k};
   Tensor out(DType::f32, {2, 3, 2});
   const std::array<std::int64_t, 1> five{5}, zero{0};
-  EXPECT_EQ(error_message([&] { attention_map_part(input, zero, five, out); }), "attention_map_part: key 5; keys lie in [0,5)");
-  EXPECT_EQ(error_message([&] { attention_map_part(input, five, zero, out); }), "attention_map_part: query 5; queries lie in [0,3)");
+  EXPECT_EQ(error_message([&] { attention_map_part(input, zero, five, out); }), "attention_map_part: there is no key 5; keys lie in [0,5)");
+  EXPECT_EQ(error_message([&] { attention_map_part(input, five, zero, out); }), "attention_map_part: there is no query 5; queries lie in [0,3)");
   EXPECT_EQ(error_message([&] { attention_windows(input, 9, out); }), "attention_windows: first is 9; it must lie in [-(T + S),T + S] = [-8,8]");
   EXPECT_EQ(error_message([&] { attention_key_mass(input, sets, out); }), "attention_key_mass: key_sets is [2,4]; it must be [S], or broadcast to [*,M,S] = [2,5]");
   EXPECT_EQ(error_message([&] { attention_key_mass(input, numbers, out); }), "attention_key_mass: key_sets is float32; it must be bool");

@@ -36,7 +36,7 @@ class MapWalk {
     return queries;
   }
   void check_queries(std::span<const std::int64_t> queries) const {
-    for (const std::int64_t t : queries) require(0 <= t && t < problem.queries, op_, ": query ", t, "; queries lie in [0,", problem.queries, ")");
+    for (const std::int64_t t : queries) require(0 <= t && t < problem.queries, op_, ": there is no query ", t, "; queries lie in [0,", problem.queries, ")");
   }
 
   // Splits the `rows` chosen queries of each head into chunks and calls f(b, n, first, last) for each: [first, last) are indices in the list of queries.
@@ -86,9 +86,9 @@ class MapWalk {
     }
     const std::int64_t chunks = chunks_of(problem.queries);
     Mutex mutex;
-    std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; seldom more than there are threads
+    std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; rarely more chunks than threads
     std::int64_t next = 0;
-    std::vector<Sums> total;  // sums of the item whose chunk `next` is
+    std::vector<Sums> total;  // sums of the item to which chunk number `next` belongs
     run(count, problem.queries, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
       Sums sums = fresh();
       add(sums, item / chunks, first, last);

@@ -154,7 +154,7 @@ void attention_map_part(const MapsInput& input, std::span<const std::int64_t> qu
                         const SdpaOptions& options, MapValue value) {
   const MapWalk walk("attention_map_part", input, options, value);
   walk.check_queries(queries);
-  for (const std::int64_t s : keys) require(0 <= s && s < walk.problem.keys, "attention_map_part: key ", s, "; keys lie in [0,", walk.problem.keys, ")");
+  for (const std::int64_t s : keys) require(0 <= s && s < walk.problem.keys, "attention_map_part: there is no key ", s, "; keys lie in [0,", walk.problem.keys, ")");
   walk.check_output(out, {static_cast<std::int64_t>(queries.size()), static_cast<std::int64_t>(keys.size())}, "[*,N,R,C]");
   walk.for_each_row(queries, [&](std::int64_t b, std::int64_t n, const MapRow& row) {
     std::vector<double> values;

@@ -94,7 +94,7 @@ TEST(Maps, QueryOutOfRangeIsAnError) {
   for (const std::int64_t query : {-1, 3}) {
     const std::array queries{query};
     EXPECT_EQ(error_message([&] { attention_map_rows({.q = q, .k = q}, queries, rows); }),
-              "attention_map_rows: query " + std::to_string(query) + "; queries lie in [0,3)");
+              "attention_map_rows: there is no query " + std::to_string(query) + "; queries lie in [0,3)");
   }
 }
 

@@ -252,13 +252,13 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.mask.causal = Causal::bottom_right();
          p.options.mask.diagonal_offsets = p.extra = Tensor(DType::i64, {2});
        },
-       {"diagonal_offsets with a causal diagonal that is not top_left"}},
+       {"diagonal_offsets cannot be combined with a causal diagonal that is not top_left"}},
       {"diagonal offsets and a diagonal of the window",
        [](Problem& p) {
          p.options.mask.window = {.left = 1, .diagonal = Diagonal::top_left()};
          p.options.mask.diagonal_offsets = p.extra = Tensor(DType::i64, {2});
        },
-       {"diagonal_offsets with a diagonal of the window"}},
+       {"diagonal_offsets cannot be combined with a diagonal of the window"}},
       {"diagonal offsets and documents",
        [](Problem& p) {
          p.options.mask.causal = Causal::top_left();
@@ -266,7 +266,7 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.mask.query_offsets = p.bias = Tensor::of<std::int32_t>({2}, {0, 3});
          p.options.mask.key_offsets = p.d_bias = Tensor::of<std::int32_t>({2}, {0, 5});
        },
-       {"diagonal_offsets with documents"}},
+       {"diagonal_offsets cannot be combined with documents"}},
       {"window", [](Problem& p) { p.options.mask.window.left = -2; }, {"window.left is -2", "negative"}},
       {"window's right", [](Problem& p) { p.options.mask.window.right = -3; }, {"window.right is -3", "negative"}},
       {"two diagonals",
@@ -293,13 +293,13 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.sink = p.extra = Tensor(DType::f32, {4});
          p.options.empty_rows = EmptyRows::uniform;
        },
-       {"sink with empty_rows uniform", "use zero"}},
+       {"sink cannot be combined with empty_rows uniform", "use zero"}},
       {"sinks beside unmasked empty rows",
        [](Problem& p) {
          p.options.sink = p.extra = Tensor(DType::f32, {4});
          p.options.empty_rows = EmptyRows::unmasked;
        },
-       {"sink with empty_rows unmasked", "use zero"}},
+       {"sink cannot be combined with empty_rows unmasked", "use zero"}},
       {"a relative bias of a diagonal alone", [](Problem& p) { p.options.relative_bias.diagonal = Diagonal::top_left(); }, {"relative_bias has a diagonal and neither slopes nor a table"}},
       {"slopes and a table",
        [](Problem& p) {
@@ -360,7 +360,7 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.mask.diagonal_offsets = p.bias = Tensor(DType::i64, {2});
          p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::bottom_right()};
        },
-       {"diagonal_offsets with a diagonal of relative_bias"}},
+       {"diagonal_offsets cannot be combined with a diagonal of relative_bias"}},
       {"a relative bias whose diagonal offset is too large",
        [](Problem& p) {
          p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::offset(std::numeric_limits<std::int64_t>::min())};

@@ -211,7 +211,7 @@ class Builder {
     const DType dtype = accumulation_dtype(p.dtype);
     require(given.dtype() == p.dtype || given.dtype() == dtype, op_, ": sink is ", given.dtype(), "; it must be ", p.dtype, " as q",
             p.dtype == dtype ? std::string() : cat(", or ", dtype));
-    require(p.empty_rows == EmptyRows::zero, op_, ": sink with empty_rows ", word_of(p.empty_rows),
+    require(p.empty_rows == EmptyRows::zero, op_, ": sink cannot be combined with empty_rows ", word_of(p.empty_rows),
             ": that mode lets a row whose keys are all masked attend to its keys, but with a sink the sink has the whole weight of such a row; use zero");
     require(given.rank() != 1 || given.extent(0) == p.heads, op_, ": sink is ", given.shape(), "; with one dimension it must be [N] = [", p.heads, "]");
     return rows_of_logits(p, given, memory_.sink, "sink");
@@ -336,12 +336,12 @@ class Builder {
     require(rules_.banded || options_.relative_bias, op_,
             ": diagonal_offsets is given without causal, a window or a relative bias, whose diagonal it moves");
     require(!mask.query_offsets && !mask.key_offsets, op_,
-            ": diagonal_offsets with documents (query_offsets); each document has a diagonal of its own already");
+            ": diagonal_offsets cannot be combined with documents (query_offsets); each document has a diagonal of its own already");
     require(!mask.causal || *mask.causal == Causal::top_left(), op_,
-            ": diagonal_offsets with a causal diagonal that is not top_left; give only one of the two, because each sets the diagonal");
-    require(!mask.window.diagonal, op_, ": diagonal_offsets with a diagonal of the window; give only one of the two, because each sets the diagonal");
+            ": diagonal_offsets cannot be combined with a causal diagonal that is not top_left; give only one of the two, because each sets the diagonal");
+    require(!mask.window.diagonal, op_, ": diagonal_offsets cannot be combined with a diagonal of the window; give only one of the two, because each sets the diagonal");
     require(!options_.relative_bias.diagonal, op_,
-            ": diagonal_offsets with a diagonal of relative_bias; give only one of the two, because each sets the diagonal");
+            ": diagonal_offsets cannot be combined with a diagonal of relative_bias; give only one of the two, because each sets the diagonal");
     Band& all = rules_.all_pairs.band;
     all.lower = p.keys, all.upper = -p.queries;  // begin with an empty band; the loop extends it so that it encloses the band of every sequence
     for_each_integer(view, [&](auto offset) {

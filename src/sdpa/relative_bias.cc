@@ -47,7 +47,7 @@ std::int64_t relative_bucket(std::int64_t x, std::int64_t buckets, bool bidirect
 }
 
 Tensor alibi_slopes(std::int64_t heads) {
-  require(heads >= 0, "alibi_slopes: ", heads, " heads; the number must not be negative");
+  require(heads >= 0, "alibi_slopes: heads is ", heads, "; it must not be negative");
   Tensor slopes(DType::f32, {heads});
   std::int64_t power = 1;
   while (power <= heads / 2) power *= 2;

@@ -180,7 +180,7 @@ void attention_rollout(std::span<const MapsInput> layers, std::span<const std::i
     lead = p.lead, positions = p.queries, wide = p.dtype == DType::f64;
     for (const Operand& operand : {Operand{"q", layer.q}, Operand{"k", layer.k}, Operand{"k_scale", layer.k_scale}}) inputs.push_back(operand);
   }
-  for (const std::int64_t t : queries) require(0 <= t && t < positions, kOperation, ": query ", t, "; queries lie in [0,", positions, ")");
+  for (const std::int64_t t : queries) require(0 <= t && t < positions, kOperation, ": there is no query ", t, "; queries lie in [0,", positions, ")");
   const auto count = static_cast<std::int64_t>(queries.size());
   const Shape wanted = with(lead, {count, positions});
   require(static_cast<bool>(out), kOperation, ": out is missing");

@@ -97,7 +97,7 @@ TEST(RolloutMessages, SayWhatIsAllowed) {
   EXPECT_EQ(message({{.q = q, .k = q}}, zero, 1.5), "attention_rollout: residual is 1.5; it must lie in [0,1]");
   EXPECT_EQ(message({{.q = q, .k = k}}, zero, 0.5), "attention_rollout: q is [2,3,4], k [2,5,4]; self-attention has T = S");
   EXPECT_THAT(message({{.q = q, .k = q}, {.q = longer, .k = longer}}, zero, 0.5), testing::HasSubstr("all layers must have the same leading dimensions and T, only N and H may differ"));
-  EXPECT_EQ(message({{.q = q, .k = q}}, three, 0.5), "attention_rollout: query 3; queries lie in [0,3)");
+  EXPECT_EQ(message({{.q = q, .k = q}}, three, 0.5), "attention_rollout: there is no query 3; queries lie in [0,3)");
 }
 
 }  // namespace

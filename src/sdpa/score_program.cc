@@ -51,7 +51,7 @@ struct ProvidedRun {
   std::string text;
   ScoreRunFunction function;
   const ProvidedRun* next;
-  int number;  // in the list, from 1
+  int number;  // place in the list, counted from 1
 };
 constinit std::atomic<const ProvidedRun*> provided_runs = nullptr;
 
@@ -71,7 +71,7 @@ struct PlannedStep {
 };
 
 struct Run {
-  std::string instructions;  // without the type
+  std::string instructions;  // the text of the run without its type
   Registers inputs, outputs;
   int steps = 0;
   std::string text(bool float64) const { return (float64 ? "float64 " : "float32 ") + instructions; }
@@ -81,7 +81,7 @@ struct Run {
 struct Pass {
   std::vector<cpu::ScoreStep> per_tile, per_range, per_distance, per_row;
   std::vector<Run> runs;
-  std::vector<cpu::ScoreRunSteps> run_steps;  // as many as `runs`
+  std::vector<cpu::ScoreRunSteps> run_steps;  // one for each of `runs`
   std::vector<std::int32_t> places;
   cpu::ScoreSteps steps{};
 };
@@ -183,7 +183,7 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
   std::vector<cpu::ScoreKind>& kinds = compiled->kinds;
   std::vector<int> units;  // for each register: by how much it changes from one key to the next; 0, 1, -1, or kUnknown
   enum : std::uint8_t { kQuery = 1, kKey = 2, kScore = 4, kDistance = 8 };
-  std::vector<std::uint8_t> depends;  // for each register, bits of what it depends on
+  std::vector<std::uint8_t> depends;  // for each register, the inputs on which it depends, as bits: kQuery, kKey, ...
   std::vector<PlannedStep> steps;
   for (const ScoreInstruction& instruction : code.instructions) {
     const auto number = static_cast<std::int32_t>(steps.size());

@@ -122,12 +122,12 @@ void run_of_float(const void* const* inputs, void* const* outputs, std::int64_t 
   ++calls_of_run;
   for (std::int64_t i = 0; i < vectors * 16; ++i) {
     const float x = static_cast<const float*>(inputs[0])[i], s = *static_cast<const float*>(inputs[1]);
-    const volatile float sum = x + s, difference = x - s;  // volatile: without a fused multiply-add
+    const volatile float sum = x + s, difference = x - s;  // volatile, so that the compiler fuses no multiply-add
     static_cast<float*>(outputs[0])[i] = sum * difference;
   }
 }
 
-// A provided function gives the bits of the interpreter, for numbers of keys that are whole vectors and others, and is called only for its type.
+// A provided function gives the same bits as the interpreter, also if the keys do not fill whole vectors. It is called only for the type in its text.
 TEST(ScorePrograms, RunsCallTheProvidedFunction) {
   const ScoreProgramCode code{.instructions = {op(ScoreOp::score), number(0.375), op(ScoreOp::add, 0, 1), op(ScoreOp::subtract, 0, 1), op(ScoreOp::multiply, 2, 3)}, .result = 4};
   const std::string text = "float32 vs; add 0 1; subtract 0 1; multiply 2 3; 4";
@@ -181,7 +181,7 @@ TEST(ScorePrograms, NoFunctionIsRefused) {
   }
 }
 
-// In a register of distances, the rows of a tile share the numbers, and each row begins at another number.
+// A register of distances holds its numbers once for all rows of a tile, and each row begins at another number.
 TEST(ScorePrograms, DistancesAreThoseOfEachRow) {
   for (const bool reversed : {false, true}) {
     const ScoreProgram program({.instructions = {op(ScoreOp::score), op(ScoreOp::query), op(ScoreOp::key), reversed ? op(ScoreOp::subtract, 1, 2) : op(ScoreOp::subtract, 2, 1), number(0.25), op(ScoreOp::multiply, 3, 4),

@@ -273,7 +273,7 @@ TEST(ScoreRules, MaskedPairsHaveNoEffect) {
   }
 }
 
-// The rule score / 2, which keeps only the promises of its two flags. Without keeps_zeros it changes gradients of 0 to NaN. With reads_before it gives NaN if
+// The rule score / 2, which does nothing beyond what its two flags promise. Without keeps_zeros it changes gradients of 0 to NaN. With reads_before it gives NaN if
 // an old score is not finite. Its gradient is the sum of d_score.
 template <bool keeps_zeros, bool reads_before>
 ScoreRule half_rule() {

@@ -132,8 +132,8 @@ def test_what_does_not_fit_changes_nothing() -> None:
     layer(x, cache=cache)
     for call, words in (
         (lambda: layer(x, cache=cache), "sequence 0 has 2 tokens and gets 2; the capacity is 3"),
-        (lambda: layer.forward(x, cache=cache), "a cache with saved activations"),
-        (lambda: layer(x, key_lengths=np.array([1, 2]), cache=cache), "a cache with key_lengths"),
+        (lambda: layer.forward(x, cache=cache), "a cache cannot be combined with saved activations"),
+        (lambda: layer(x, key_lengths=np.array([1, 2]), cache=cache), "a cache cannot be combined with key_lengths"),
         (lambda: layer(x, new_tokens=np.array([1, 2])), "new_tokens is given without a cache"),
         (lambda: cache.append(x, x), "k is float32"),
         (lambda: cache.reorder([0, 2]), "sequence 2"),

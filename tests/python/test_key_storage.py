@@ -111,5 +111,5 @@ def test_a_layer_reads_projected_keys_in_int8(rng: Rng) -> None:
     with pytest.raises(ValueError, match="projected_value_scale is missing"):
         layer(x, projected_key=k8, projected_value=v8, projected_key_scale=k_scale)
     added = polyhead.MultiHeadAttention(12, heads=4, kv_heads=2, add_zero_attn=True)
-    with pytest.raises(ValueError, match="projected_key is int8 with add_bias_kv or add_zero_attn"):
+    with pytest.raises(ValueError, match="projected_key is int8 and cannot be combined with add_bias_kv or add_zero_attn"):
         added(x, **stored)

@@ -324,7 +324,7 @@ def test_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
         model.generate([], 6)
     with pytest.raises(ValueError, match="a temperature needs a seed"):
         model.generate([1], 6, temperature=1.0)
-    with pytest.raises(ValueError, match="top_k or top_p without a temperature"):
+    with pytest.raises(ValueError, match="top_k or top_p is given without a temperature"):
         model.generate([1], 6, top_k=3)
     with pytest.raises(ValueError, match="max_tokens is 0"):
         model.generate([1], 0)

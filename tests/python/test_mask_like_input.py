@@ -42,7 +42,7 @@ def test_what_is_no_layout_is_refused() -> None:
     with pytest.raises(TypeError, match="mask_like_input is ndarray; it must be True, False or None"):
         layer(np.zeros((2, 5, 5, 8), np.float32), mask_like_input=np.ones((2, 5, 5), bool))  # type: ignore[arg-type]
     cache = polyhead.KeyValueCache(2, 2, 9, 4)
-    with pytest.raises(ValueError, match="mask_like_input is true with a cache"):
+    with pytest.raises(ValueError, match="mask_like_input cannot be true with a cache"):
         polyhead.MultiHeadAttention(8, 2)(np.zeros((2, 5, 8), np.float32), cache=cache, attend_keys=np.ones((2, 5), bool), mask_like_input=True)
 
 

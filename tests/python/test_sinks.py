@@ -179,7 +179,7 @@ def test_a_layer_learns_its_sinks() -> None:
         layer(x.detach().numpy(), sink=np.zeros(4))
     with pytest.raises(ValueError, match="has no place for sink"):
         layer.state("bert")
-    with pytest.raises(ValueError, match="sink with empty_rows uniform"):
+    with pytest.raises(ValueError, match="sink cannot be combined with empty_rows uniform"):
         polyhead.MultiHeadAttention(8, 4, sink=True, empty_rows="uniform")
 
 

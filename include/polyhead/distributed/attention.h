@@ -2,18 +2,18 @@
 //
 // Every rank passes its own part of the arguments of polyhead/sdpa.h:
 //   q, out, lse, d_out, d_q       the rank's T_r queries              k, v, d_k, d_v            the rank's S_r keys
-//   bias, attend, block, keep     [*,N,T_r,S]: its queries, all keys   key_lengths               [*], or [*,T_r]; lengths count in the whole sequence
+//   bias, attend, block, keep     [*,N,T_r,S]: its queries, all keys   key_lengths               [*], or [*,T_r]; they count keys of the whole sequence
 //   attend_keys, block_keys       [*,S]: all keys                     sink                      [N], or broadcasts to [*,N,T_r]
 // All other arguments (causal, window, documents, diagonal_offsets, relative_bias, ...) describe the whole sequence, as in a call on one machine, and
 // must be the same on all ranks: the ranks compare sizes and rules, and an Error names the rank that differs.
 //
 // A tensor that broadcasts along the queries (extent 1) is shared by all ranks: each rank passes the same tensor, and each gets its gradient summed over
-// all ranks. Dropout keeps the same entries as on one machine. These are an Error: attention_weights; int8 keys; a d_bias, d_sink or d_relative_bias whose
-// elements share memory; with more than one ring rank, an EmptyRows other than zero.
+// all ranks. Dropout keeps the same entries as on one machine. A call with one of these is an Error: attention_weights; int8 keys; a d_bias, d_sink or
+// d_relative_bias whose elements share memory; with more than one ring rank, an EmptyRows other than zero.
 //
-// With ring_ranks = 1 the ranks share only the heads, and results have the bits of one machine, except gradients of tensors that ranks share and, if
-// there are fewer key/value heads than ranks, d_k, d_v and 16-bit d_q. With a ring, results agree with those of one machine within the bound of float32,
-// and are the same from run to run. Where partial results are added up, 16-bit tensors are converted to float32 and rounded once at the end. In a ring
+// With ring_ranks = 1 the ranks divide only the heads among them. Results then have the same bits as on one machine, except gradients of tensors that all ranks
+// share and, if there are fewer key/value heads than ranks, d_k, d_v and 16-bit d_q. With a ring, results differ from those of one machine by float32
+// rounding, and are the same from run to run. Where partial results are added up, 16-bit tensors are converted to float32 and rounded once at the end. In a ring
 // the backward pass computes delta = <d_out, out> from the rounded out. This adds an error of 2^-8 (bfloat16) or 2^-11 (float16) of sum |d_out out| to each row.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Collectives on tensors: gather, sum and redistribute the tensors of all ranks. Each is a distributed call; its backward pass is another collective
-// of this header.
+// Collectives on tensors: gather, sum and redistribute the tensors of all ranks. Each is a distributed call, and its backward pass is also a
+// collective of this header.
 // Ranks may hold different numbers of rows. Sums are added in the order of the ranks, so they have the same bits on every rank and from run to run.
 #pragma once
 

@@ -43,7 +43,7 @@ class Communicator {
   // Neither call waits. Messages from one rank to another with the same tag arrive in the order in which they were sent. Tags lie in [0, 2^15).
   virtual std::unique_ptr<Transfer> send(const Message& message, int to, int tag) = 0;
   virtual std::unique_ptr<Transfer> receive(const Message& message, int from, int tag) = 0;
-  // Called about every 10 ms of a computation: a communicator that has no threads moves its messages here.
+  // The library calls this about every 10 ms while it computes, so that a communicator without threads can move its messages.
   virtual void progress() {}
 
  private:

@@ -25,7 +25,7 @@ class TensorParallelAttention {
 
   // Does what MultiHeadAttention::forward() does. On every rank the mask, bias and sink of the options cover all heads, and so does the gradient of the bias.
   void forward(const nn::AttentionInput& input, TensorView out, const nn::AttentionOptions& options = {}, nn::MultiHeadAttention::Saved* saved = nullptr) const;
-  // gradients.bias covers all heads, as the bias of the forward pass.
+  // gradients.bias covers all heads, as the bias of the forward pass does.
   void backward(const nn::MultiHeadAttention::Saved& saved, ConstTensorView d_out, const nn::MultiHeadAttention::Gradients& gradients, const nn::RunOptions& options = {}) const;
 
   nn::MultiHeadAttention part;

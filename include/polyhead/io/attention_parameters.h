@@ -51,8 +51,8 @@ struct LayoutMatch {
   friend bool operator==(const LayoutMatch&, const LayoutMatch&) = default;
 };
 
-// Every layer whose tensors fit a layout completely, in the order of their first tensors in the file. Other tensors are ignored, unless they lie
-// inside one of the layer's modules (see docs/decisions/0003-file-formats.md).
+// Returns every layer whose tensors fit a layout completely, in the order of the layers' first tensors in the file. An unknown tensor inside a layer's modules
+// is a misfit (docs/decisions/0003-file-formats.md); all other unknown tensors are ignored.
 std::vector<LayoutMatch> find_attention(const std::vector<NamedTensor>& tensors);
 
 struct LoadAttention {
@@ -61,9 +61,9 @@ struct LoadAttention {
   std::int64_t heads = 0;               // 0: taken from the file; stays 0 (unknown) if the file does not say
 };
 
-// The only layer of the file that fits `options`. Its tensors are views of the file's (transposed where the file stores (in,out)) in their
-// dtype. Error (format) when no layer fits, with the nearest misses, or when several fit, with their names. Error (invalid_argument) when the
-// given heads are not the file's or do not divide the widths. If q and v have a bias and k has none, k gets a bias of zeros.
+// Returns the only layer of the file that fits `options`. Its tensors are views of the file's tensors in the file's dtype, transposed where the file
+// stores [in,out]. Error (format) when no layer fits, with the nearest misses, or when several fit, with their names. Error (invalid_argument) when
+// the given heads contradict the file or do not divide the widths. If q and v have a bias and k has none, k gets a bias of zeros.
 AttentionParameters load_attention(TensorFile& file, const LoadAttention& options = {});
 AttentionParameters load_attention(const std::filesystem::path& path, const LoadAttention& options = {});
 

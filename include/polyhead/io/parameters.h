@@ -15,7 +15,7 @@
 namespace polyhead::io {
 
 namespace detail {
-inline constexpr std::string_view kOptimizer = "optimizer.";  // before the names of an optimizer's tensors
+inline constexpr std::string_view kOptimizer = "optimizer.";  // prefix of the names of an optimizer's tensors
 
 template <VisitsTensors M>
 void list_tensors(std::string_view prefix, const M& module, std::vector<NamedView>& list) {

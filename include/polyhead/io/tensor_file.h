@@ -49,7 +49,7 @@ struct NamedView {
 };
 
 // Writes a file whole or not at all (see AtomicFile); the extension names the format. The same tensors always give the same bytes.
-// npy holds one tensor without a name. npy and npz drop the metadata, and have no bfloat16: Error.
+// npy holds one tensor without a name. npy and npz drop the metadata; they have no bfloat16, so saving it is an Error.
 void save_tensors(const std::filesystem::path& path, std::span<const NamedView> tensors, const Metadata& metadata = {});
 void save_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors, const Metadata& metadata = {});
 

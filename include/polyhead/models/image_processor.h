@@ -32,7 +32,7 @@ struct ImageProcessor {
 // Reads preprocessor_config.json of a folder, or config.json of timm. An unknown key, or a value that is missing or not supported, is an Error.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
 
-// Resizes an image [height,width,3] uint8 to [height',width',3] uint8, with the bits of Pillow 13: a target pixel is a filtered mean of all source pixels that
+// Resizes an image [height,width,3] uint8 to [height',width',3] uint8, bit for bit as Pillow 13: a target pixel is a filtered mean of all source pixels that
 // it covers.
 Tensor resized(ConstTensorView image, ImageProcessor::Size size, Resampling resampling);
 // Returns the part of an image [height,width,3] uint8 that the model reads, in the model's size: resized and cropped. Error if a crop is larger than the image.

@@ -13,9 +13,9 @@ namespace polyhead::models {
 using ConfigValue = std::variant<std::int64_t, std::uint64_t, double, std::string>;  // integers >= 0 are uint64
 
 struct ConfigEntry {
-  // model, layers, heads, kv_heads, width, hidden_width, vocabulary or positions, in every model family. For a model with encoder and decoder, `layers` is that
-  // of the encoder, there are also decoder_layers, encoder_heads and decoder_heads, and heads and hidden_width are missing if they differ between encoder and
-  // decoder.
+  // One of these names, the same for all families: model, layers, heads, kv_heads, width, hidden_width, vocabulary, positions. For a model with encoder and
+  // decoder, `layers` is that of the encoder, there are also decoder_layers, encoder_heads and decoder_heads, and heads and hidden_width are missing if they
+  // differ between encoder and decoder.
   std::string name;
   ConfigValue value;
 };

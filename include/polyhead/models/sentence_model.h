@@ -56,7 +56,7 @@ struct SentenceModel {
   SentenceResult run(std::string_view text, std::string_view pair, const SentenceOptions& options = {}) const;
   SentenceResult run(TokenizedText tokens, const SentenceOptions& options = {}) const;
 
-  // Returns the embeddings [texts,E], computed as one padded batch. Of `options` are used: when_too_long, backend and executor.
+  // Returns the embeddings [texts,E], computed as one padded batch. Of `options`, only when_too_long, backend and executor are used.
   Tensor embed(std::span<const std::string> texts, const SentenceOptions& options = {}) const;
 };
 
@@ -66,9 +66,9 @@ SentenceModel load_bert(const std::filesystem::path& directory);
 
 // Writes the encoder of one folder into another, in about a quarter of the space, with its tokenizer; load_bert() reads both. Each row of a matrix becomes int8
 // values with one float32 scale (polyhead/quantize.h), other parameters float32. What the encoder does not read, such as the head of a task, is left out. Error
-// if `from` is no encoder, is quantised already, or has a parameter that is not finite, or if `to` is there and is not an empty folder.
+// if `from` is no encoder, is quantised already, or has a parameter that is not finite, or if `to` exists and is not an empty folder.
 void quantize_bert(const std::filesystem::path& from, const std::filesystem::path& to);
-// Names of the files that quantize_bert() writes for the model in `directory`: model.safetensors, those of the tokenizer that are there, and last config.json,
+// Names of the files that quantize_bert() writes for the model in `directory`: model.safetensors, the tokenizer's files that exist, and last config.json,
 // because a folder with config.json counts as a model.
 std::vector<std::string> quantized_bert_files(const std::filesystem::path& directory);
 

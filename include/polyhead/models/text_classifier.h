@@ -52,7 +52,7 @@ struct AttentionPooling : nn::Module<AttentionPooling> {
   }
 };
 
-// answers = output(heads of pooling(encoder(embedded tokens))) + share (sum of the scores of terms). The scores are a bag of words inside the
+// answers = output(heads of pooling(encoder(embedded tokens))) + share (sum of the scores of terms). The scores make the second summand a bag-of-words
 // model. Pre-norm layers.
 struct TextClassifier : nn::Module<TextClassifier> {
   TextClassifierConfig config{.seed = 0};
@@ -88,7 +88,7 @@ struct TextClassifier : nn::Module<TextClassifier> {
   TextClassifier() = default;
   explicit TextClassifier(const TextClassifierConfig& config);
 
-  // answers [B,C]: the rating, or the logits of the classes. Of `options` are used: mode, dropout_seed, executor, workspace.
+  // answers [B,C]: the rating, or the logits of the classes. Of `options`, only mode, dropout_seed, executor and workspace are used.
   void forward(const Batch& batch, TensorView answers, Saved& saved, const nn::AttentionOptions& options = {}) const;
   // Writes the gradients of all parameters, given the gradients of the answers and, optionally, of the masses [B,N,K].
   void backward(const Saved& saved, ConstTensorView d_answers, TextClassifier& gradients, ConstTensorView d_masses = {}, const nn::RunOptions& options = {}) const;

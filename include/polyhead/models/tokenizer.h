@@ -2,12 +2,12 @@
 //
 // The steps are those of PyPI's `tokenizers` package, whose tokenizer.json is read:
 //  1. Added tokens such as "[MASK]" are found in the raw text. The other steps apply to the text between them.
-//  2. The normaliser changes the text: lower case, Unicode's normal forms, sentencepiece's charsmap and so on. Added tokens may be found after it.
+//  2. The normaliser changes the text: lower case, Unicode's normal forms, sentencepiece's charsmap and so on. Added tokens with `normalized` are found after it.
 //  3. The pre-tokeniser splits the text into words.
 //  4. The model splits each word into pieces of its vocabulary: WordPiece, BPE, Unigram or WordLevel.
 //  5. The post-processor puts special tokens around the text, or around a pair of texts.
 // Ids and spans are those of `tokenizers` 0.23.3 on every text, whatever version of Unicode the installed libraries have
-// (docs/decisions/0017-tokenizer-json.md). Not applied: the truncation and padding that a file may describe; EncodeOptions says how long a text may be.
+// (docs/decisions/0017-tokenizer-json.md). Truncation and padding that a file describes are not applied; EncodeOptions says how long a text may be.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ struct LanguageModel;
 struct TextSide;
 struct VisionEncoder;
 
-// Return [L,*,N,T], float32, or float64 if v or the parameters are. v [L,*,K,T,V], as BertOutput::v, LanguageOutput::v and so on.
+// These functions return [L,*,N,T], float64 if v or the parameters are float64, else float32. v [L,*,K,T,V], as BertOutput::v, LanguageOutput::v and so on.
 Tensor value_norms(const BertEncoder& model, ConstTensorView v, const nn::RunOptions& options = {});
 Tensor value_norms(const LanguageModel& model, ConstTensorView v, const nn::RunOptions& options = {});
 Tensor value_norms(const TextSide& model, ConstTensorView v, const nn::RunOptions& options = {});

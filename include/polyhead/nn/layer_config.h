@@ -1,4 +1,4 @@
-// What the layers of Transformer encoders and decoders are made from.
+// The settings from which the layers of Transformer encoders and decoders are made.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Multi-head attention as a layer: projections q, k, v -> heads -> sdpa -> merge -> gate -> output projection (Vaswani et al. 2017, section
-// 3.2.2; gate, pair bias and global attention as in Jumper et al. 2021, supplementary algorithms 7, 8 and 19). The common layers are
-// configurations of this one; examples/ has five of them.
+// 3.2.2; gate, pair bias and global attention as in Jumper et al. 2021, supplementary algorithms 7, 8 and 19). The attention layers
+// of common models are configurations of this one; examples/ has five of them.
 //
 // The last dimension of an input is its width. Attention runs along the dimension `axis`; the remaining ones are leading dimensions,
 // written * below, in their order. T queries, S keys, N heads, K key/value heads. Widths: H of a query/key head, V of a value head,
@@ -65,9 +65,9 @@ struct AttentionInput {
   ConstTensorView query;       // [.., T at axis, .., Eq]
   ConstTensorView key = {};    // [.., S at axis, .., Ek]; if absent, `query` is used
   ConstTensorView value = {};  // [.., S at axis, .., Ev]; if absent, the key input is used
-  // Keys [*,K,S,H] and values [*,K,S,V] that replace key and value, for example from a cache. They are already projected; the keys are also normed if the layer
-  // norms, and rotated if the call has rotary positions. Their dtype is that of the parameters; unless the parameters are float64, it may also be bfloat16,
-  // float16 or int8. If their dtype is not that of the parameters, there is no backward pass.
+  // Keys [*,K,S,H] and values [*,K,S,V] that replace key and value, for example from a cache. They are already projected; the keys are also
+  // already normed if the layer has qk_norm, and already rotated if the call has rotary positions. Their dtype is that of the parameters; unless the parameters
+  // are float64, it may also be bfloat16, float16 or int8. If their dtype is not that of the parameters, there is no backward pass.
   ConstTensorView projected_key = {}, projected_value = {};
   ConstTensorView projected_key_scale = {}, projected_value_scale = {};  // [*,K,S], scales of int8 keys and values, as SdpaForward::k_scale. Error with added keys.
 };
@@ -113,7 +113,7 @@ struct AttentionOptions {
 
 // The gradient d_p of a loss on the attention weights p of one head, for backward: such a loss guides what the head reads. p is what
 // attention_map(saved.maps(), p, saved.sdpa) writes. Backward turns d_p into gradients of q and k (attention_map_backward()) and adds them to the gradients
-// that come from the layer's output. Error with empty_rows uniform, and if a gradient of a bias or of sink logits is asked for as well.
+// that come from the layer's output. Error with empty_rows uniform, and if a gradient of a bias or of sink logits is requested too.
 struct AttentionWeightsGradient {
   std::int64_t layer = 0;     // index of the layer in its stack; 0 if the call runs one layer
   std::int64_t head = 0;

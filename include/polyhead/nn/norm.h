@@ -31,7 +31,7 @@ struct Norm : Module<Norm> {
 
   std::int64_t width() const { return weight.extent(0); }
 
-  // forward() and backward() have the arguments of those of LayerNorm.
+  // forward() and backward() take the same arguments as the functions of LayerNorm.
   void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}) const;
   void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Norm>& gradients, const RunOptions& options = {}) const;
 

@@ -41,8 +41,8 @@ class AdamW {
   explicit AdamW(const M& module, AdamWConfig config = {}) : AdamW(parameters(module), std::move(config)) {}
   explicit AdamW(const ConstNamedParameters& parameters, AdamWConfig config = {});
 
-  // Error unless `module` and `gradients` have the names, shapes and dtypes of the module that the optimizer was made for, and if a parameter shares memory
-  // with another parameter or with a gradient. If step() throws (std::bad_alloc included), nothing is changed, with one exception: if the caller's executor
+  // Error unless `module` and `gradients` have the names, shapes and dtypes of the module that the optimizer was made for; Error also if a parameter shares
+  // memory with another parameter or with a gradient. If step() throws (std::bad_alloc included), nothing is changed, with one exception: if the caller's executor
   // fails after some tasks have run, some parameters are already updated, while steps() is unchanged.
   template <VisitsTensors M>
   void step(M& module, const M& gradients, const AdamWStep& options = {}) {

@@ -1,5 +1,5 @@
-// Attention with a bias made of a pair tensor (AttentionPairBias: Abramson et al. 2024, AlphaFold 3, supplementary algorithm 24) that never stores the bias [*,N,T,S]:
-// for models of proteins, where z has a vector for each pair of positions.
+// Attention with a bias made from a pair tensor z, for models of proteins, where z has a vector for each pair of positions (AttentionPairBias: Abramson et al.
+// 2024, AlphaFold 3, supplementary algorithm 24). The bias [*,N,T,S] is never stored whole.
 //
 //   bias[*,n,t,s] = sum_c weight[n,c] LayerNorm(z[*,t,s,:])[c] + b[n]
 //   out           = output(sigmoid(gate(x)) * merged heads of softmax(q k^T * scale + bias, attended keys) v)        q = q(x), k = k(keys), v = v(keys)
@@ -65,7 +65,7 @@ struct PairBiasSdpa {
   EmptyRows empty_rows = EmptyRows::zero;
 };
 
-// Writes out [*,N,T,V] and lse [*,N,T] (float64 for float64, else float32), with the bits of sdpa_forward with the bias of PairBias::forward.
+// Writes out [*,N,T,V] and lse [*,N,T] (float64 for float64, else float32), with the same bits as sdpa_forward gives for the bias of PairBias::forward.
 void pair_bias_sdpa_forward(const PairBias& pair, const PairBiasSdpa& input, TensorView out, TensorView lse, const RunOptions& options = {});
 
 struct PairBiasSdpaGradients {

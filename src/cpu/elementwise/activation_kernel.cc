@@ -83,7 +83,7 @@ struct Normal {
     constexpr double kP[] = {1.253008056125129,     -0.13562106800522788,   -0.047562144147475324,  0.12964407911227388,
                              -0.11927538086053333,  0.06831679493925781,    -0.023763274339911454,  0.0024985459671970026,
                              0.0018747284391560748, -0.0007258424038308838, -9.240323450321454e-05, 7.707618283603657e-05};
-    constexpr double kSqrtHalf = 0.7071067811865476, kMost = 28;  // exp(-28^2) is 0
+    constexpr double kSqrtHalf = 0.7071067811865476, kMost = 28;  // z is limited to kMost, because exp(-28^2) is 0 already
     const Lanes all = magnitude(x) * kSqrtHalf, z = all > kMost ? broadcast(kMost) : all;
     const Lanes near = z + 3.0, twice = z * 2.0 + 1.0, both = reciprocal(near * twice);  // one reciprocal serves both denominators, z + 3 and 1 + 2 z
     const Lanes p = (z - 3.0) * (twice * both);
@@ -108,7 +108,7 @@ struct Gelu {
 
 // GELU with tanh: x (1 + tanh(u)) / 2, where (1 + tanh(u)) / 2 is the logistic function of 2u.
 struct GeluTanh {
-  static constexpr double kFactor = 1.5957691216057308, kCubic = 0.044715;  // 2 sqrt(2 / pi)
+  static constexpr double kFactor = 1.5957691216057308, kCubic = 0.044715;  // kFactor is 2 sqrt(2 / pi)
   static POLYHEAD_INLINE Lanes twice_u(Lanes x) { return (x + x * x * x * kCubic) * kFactor; }
   static POLYHEAD_INLINE Lanes value(Lanes x) { return x * Logistic(twice_u(x)).value; }
   static POLYHEAD_INLINE Lanes derivative(Lanes x) {

@@ -377,7 +377,7 @@ TEST_P(GemmKernel, SubnormalFactorsOfBfloat16CountAsZeroInTilesOnly) {
   for (const double x : to_doubles(c)) EXPECT_EQ(x, GetParam().starts_with("amx") ? 0 : 40 * 0x1p-30);
 }
 
-// On processors without AMX, tests use an emulation of AMX, so the emulation must give the bits of the hardware.
+// On processors without AMX, tests use an emulation of AMX, so the emulation must give the same bits as the hardware.
 TEST(Gemm, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
   const std::vector<std::string> sets = usable_sets();
   const auto available = [&](const char* name) { return std::ranges::find(sets, name) != sets.end(); };

@@ -27,7 +27,7 @@ struct ScoreStep {
   std::int32_t to, a, b, c, d;   // indices of registers: `to` is written, the others are read
   double value;
   int distance = 0;              // 1: the step computes key - query; -1: query - key; 0: it computes `op`
-  const ScoreRunSteps* run = nullptr;  // if this step is the first of a run
+  const ScoreRunSteps* run = nullptr;  // the run that begins with this step, if any
   // The following members are set only if op is ScoreOp::load.
   const void* table = nullptr;
   bool float64 = false;

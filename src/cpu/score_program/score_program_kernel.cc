@@ -183,7 +183,7 @@ class Interpreter {
         for (std::int64_t i = 0; i < count_; i += kWidth) store_vector<T>(lanes + static_cast<T>(tile_.first_key + column_ + i), of(step.to) + i);
         return;
       }
-      case ScoreOp::score: return;  // the register points to the scores
+      case ScoreOp::score: return;  // nothing to compute: the register points to the scores
       case ScoreOp::load: return load(step);
       case ScoreOp::add: return binary(step, [](V a, V b) { return a + b; });
       case ScoreOp::subtract: return binary(step, [](V a, V b) { return a - b; });
@@ -250,8 +250,8 @@ class Interpreter {
     return index >= T{0} && index < extent ? static_cast<std::int64_t>(index) : -1;
   }
 
-  // The elements that a load reads for `end` keys, if these are start, start + stride, ... They are, unless the range of indices crosses an end of the axis or
-  // changes from negative to non-negative, or an index outside of its axis is the same for all keys.
+  // The elements that a load reads for `end` keys, if they are evenly spaced: start, start + stride, ... They are not (found = false) if the range of indices
+  // crosses an end of the axis or changes from negative to non-negative, or if an index that is the same for all keys lies outside of its axis.
   struct Neighbours {
     bool found;
     std::int64_t start, stride;

@@ -1,5 +1,5 @@
 // Tests problems with empty parts that are large enough for several threads: documents without keys, without queries or without both; sequences, heads, blocks
-// and rows without keys; extents of 0. All passes, for every instruction set, are compared with the backend `reference` and with the bits of one thread.
+// and rows without keys; extents of 0. All passes, for every instruction set, are compared with the backend `reference`, and bit for bit with one thread.
 // The problems are long and narrow: schedules then use several threads, but the reference, whose time grows with the number of pairs, stays fast.
 #include "polyhead/maps.h"
 #include "support/last_piece_first.h"

@@ -128,7 +128,7 @@ struct ForwardStrip {
  private:
   static Scores scores_of(const ForwardTask& of_task) {
     bool in_registers = of_task.softcap <= 0 && of_task.row_kinds == nullptr &&
-                        (of_task.bias.data == nullptr || ((of_task.bias_dtype == kOwnStorage<T> || kNative) && of_task.bias.column == 1));  // kNative: float32 or bfloat16
+                        (of_task.bias.data == nullptr || ((of_task.bias_dtype == kOwnStorage<T> || kNative) && of_task.bias.column == 1));  // if kNative, a float32 or a bfloat16 bias
     for (int i = 0; i < of_task.mask_count; ++i) in_registers &= of_task.masks[i].column == 1;
     if (!in_registers) return Scores::general;
     return of_task.bias.data != nullptr ? Scores::biased : of_task.mask_count != 0 ? Scores::masked : Scores::plain;

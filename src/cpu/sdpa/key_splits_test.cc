@@ -172,8 +172,8 @@ TEST_F(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   expect_same_bits_alone(c, all, sequence_of(c, 0), first);
 }
 
-// Runs key splits with the cache sizes and the processor count of each machine in a list, and compares the results with the reference and with the bits of one
-// thread.
+// Runs key splits with the cache sizes and the processor count of each machine in a list, and compares the results with the reference, and bit for bit
+// with those of one thread.
 TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
   struct Sizes {
     std::int64_t queries, keys;
@@ -199,7 +199,7 @@ TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
   }
 }
 
-// Tests that blocks of rows of any size, blocks of a causal mask computed in any order, and key splits give the bits of one thread.
+// Tests that blocks of rows of any size, blocks of a causal mask computed in any order, and key splits give the same bits as one thread.
 TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
   struct Sizes {
     std::int64_t kv_heads, group, queries, keys;

@@ -164,7 +164,7 @@ class Maps {
     return factor == 0 ? 0 : 0 - factor * (moment + log<double>(broadcast(factor))[0] * static_cast<double>(sum));
   }
 
-  // Multiplies the row by factor and writes it to `out`, or passes it to `consume`; keys outside of its range are masked.
+  // Multiplies the row by factor and writes it to `out`, or passes it to `consume`; keys outside of the row's range are masked.
   void give_row(int i, std::int64_t index, double factor, double entropy, double sink) {
     T* x = scores_of(i);
     const KeyRange own = spans_[i].empty() ? KeyRange{0, 0} : spans_[i];

@@ -99,7 +99,7 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
       continue;
     }
     const ConstTensorView bytes = mask.tensor.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
-    Shape shared = bytes.shape();  // the shape without repetition: axes with stride 0 get extent 1
+    Shape shared = bytes.shape();  // axes with stride 0 get extent 1, so that shared elements occur once
     for (int axis = 0; axis < shared.size(); ++axis) {
       if (bytes.stride(axis) == 0 && shared[axis] > 1) shared[axis] = 1;
     }

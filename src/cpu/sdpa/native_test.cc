@@ -44,7 +44,7 @@ TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
   }
 }
 
-// On processors without AMX, tests use an emulation of amx_bf16, so the emulation must give the bits of the hardware. This test is skipped if the machine or
+// On processors without AMX, tests use an emulation of amx_bf16, so the emulation must give the same bits as the hardware. This test is skipped if the machine or
 // the build lacks one of the two.
 TEST(Native, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
   const auto available = [](std::string_view name) {  // requires AVX512-BF16 in `needs`: an emulation compiled for other vectors has other bits
@@ -136,7 +136,7 @@ double error_in_norm(ConstTensorView actual, ConstTensorView expected) {
   return std::sqrt(mean_square_error(actual, expected) * static_cast<double>(e.size()) / sum);
 }
 
-// Tests the error of gradients for sizes that are whole tiles and sizes that are not, with several key blocks and several units of 32 rows.
+// Tests the error of gradients for sizes that are whole tiles and sizes that are not, with several key blocks and several double strips of 32 rows.
 TEST(Native, GradientsHaveTheErrorOfTheirRoundings) {
   for (const std::int64_t rows : {224, 203}) {
     for (const std::int64_t width : {64, 96, 40}) {

@@ -18,7 +18,7 @@ bool has_one_plain_key(const HeadGroup& group) {
          group.sink.data == nullptr && !group.dropout && group.q.column == 1 && group.k.column == 1 && group.v.column == 1;
 }
 
-// Every lane computes the score. The code calls multiply_add(), because GCC would compute a * b + c of broadcast numbers for several terms at once
+// Computes the score, the same in every lane. The code calls multiply_add(), because GCC would compute a * b + c of broadcast numbers for several terms at once
 // and without fusing, which gives other bits.
 template <class T>
 POLYHEAD_INLINE T score_of_one_key(const T* q, const T* k, std::int64_t width, T power) {
@@ -108,7 +108,7 @@ bool run_one_key(const BackwardTask& task) {
   return true;
 }
 
-// run_kernel() with run_one_key() for the tasks that it computes.
+// Computes a task by run_one_key() if possible, else by run_kernel().
 template <template <class> class Kernel, class Task>
 void run_kernel_or_one_key(const Task& task, void* memory) {
   if (task.keys == 1 && (task.dtype == DType::f64 ? run_one_key<double>(task) : run_one_key<float>(task))) return;

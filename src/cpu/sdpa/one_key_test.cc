@@ -1,4 +1,4 @@
-// Tests that a problem of one key has the bits of the same key beside a masked one, and the gradients of the reference.
+// Tests that a problem with one key has the same bits as a problem with that key and a masked key, and the gradients of the reference.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace polyhead::test {
 namespace {
 
-// Bit for bit, but any NaN equals any other.
+// Compares bit for bit, except that any NaN equals any other NaN.
 void expect_same_numbers(const Tensor& actual, const Tensor& expected, const char* name) {
   const std::vector<double> a = to_doubles(actual), e = to_doubles(expected);
   ASSERT_EQ(a.size(), e.size());
@@ -24,7 +24,7 @@ void expect_same_numbers(const Tensor& actual, const Tensor& expected, const cha
 struct OneKey {
   DType dtype;
   std::int64_t batch, kv_heads, heads, queries, qk_width, v_width;
-  Tensor q, k, v;  // k and v have two keys; the problem is the first
+  Tensor q, k, v;  // k and v have two keys; the problem with one key uses the first
   bool finite = true;
 
   explicit OneKey(Random& random) {
@@ -100,7 +100,7 @@ TEST(CpuOneKey, HasTheGradientsOfTheReference) {
   }
 }
 
-// NaN and infinities reach the gradients as in the reference, and so does an lse that is not the score.
+// With NaN, infinities or an lse that is not the score, the gradients must still be those of the reference.
 TEST(CpuOneKey, LeavesOtherNumbersToTheKernel) {
   Random random(1);
   const Tensor q = random.tensor(DType::f32, {2, 3, 1, 8}), k = random.tensor(DType::f32, {2, 3, 1, 8}), d_out = random.tensor(DType::f32, {2, 3, 1, 8});

@@ -236,7 +236,8 @@ ConstTensorView rows_of(const Tensor& tensor, const Part& p) {
   return ConstTensorView(tensor).slice(0, p.b, p.b_end).slice(1, p.n, p.n_end).slice(2, p.t, p.t_end);
 }
 
-// Checks that the rows of `part` have the bits of the whole problem. Attention weights of the whole problem, if given, must be 0 for keys after the part's keys.
+// Checks that the rows of `part` have the same bits as in the whole problem. Attention weights of the whole problem, if given, must be 0 for keys after those of the
+// part.
 void expect_same(const char* way, const Result& whole, const Part& p, const Result& part) {
   EXPECT_TRUE(same_rows(part.out, rows_of(whole.out, p))) << "out, " << way;
   EXPECT_TRUE(same_rows(part.lse, rows_of(whole.lse, p))) << "lse, " << way;

@@ -305,7 +305,7 @@ void ForwardSchedule::share(const AttentionSizes& sizes, int threads) {
     std::stable_sort(blocks.begin(), blocks.end(), [](const ForwardBlock& a, const ForwardBlock& b) { return a.cost > b.cost; });
   load.work = 0;
   for (const ForwardBlock& block : blocks) load.work += block.cost * static_cast<double>(heads);
-  if (threads == 1 || load.work < 2 * kLeastCost) {  // no lists of pieces: making them would take longer than a small call
+  if (threads == 1 || load.work < 2 * kLeastCost) {  // make no lists of pieces, which would take longer than a small call
     pieces.assign({0, count() * key_splits});
     load.longest = load.work;
     return;

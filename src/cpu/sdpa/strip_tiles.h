@@ -54,7 +54,7 @@ POLYHEAD_INLINE void for_each_strip_panel(StripTiles<T>& strip, KeyRange keys, s
   });
 }
 
-// Replaces the products of the strip's rows, from row `row` on, by scores, which are -infinity where the row does not attend to the key. Without a bias, scores
+// Replaces the products of the strip's rows, from row `row` on, with scores, which are -infinity where the row does not attend to the key. Without a bias, scores
 // are not yet multiplied by the scale's factor; the exponential does this.
 template <bool kBias, bool kMasks, int Rows, int Columns, class T>
 POLYHEAD_INLINE void finish_tile(const StripTiles<T>& strip, int row, std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) {

@@ -1,5 +1,5 @@
 // Classes of characters as the `tokenizers` package 0.23 has them. Parts of the package follow different versions of Unicode, so
-// scripts/make_unicode_tables.py makes tables of the classes by asking the package.
+// scripts/make_unicode_tables.py makes tables of the classes by calling the package. Names such as Digits below are steps of the package.
 #pragma once
 
 #include <cstdint>

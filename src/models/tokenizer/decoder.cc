@@ -31,7 +31,7 @@ void replace_all(std::string& text, std::string_view old, std::string_view repla
   if (done > 0) text = result.append(text, done);
 }
 
-// Returns how many bytes at `at` are the longest beginning of a well-formed UTF-8 sequence, and whether the sequence is whole (Unicode 15, table 3-7).
+// Returns the length in bytes of the longest beginning of a well-formed UTF-8 sequence at `at`, and whether this is a whole sequence (Unicode 15, table 3-7).
 std::pair<std::size_t, bool> sequence_at(std::string_view bytes, std::size_t at) {
   const auto byte = [&](std::size_t i) { return at + i < bytes.size() ? static_cast<unsigned char>(bytes[at + i]) : 0u; };
   const unsigned lead = byte(0);
@@ -45,7 +45,7 @@ std::pair<std::size_t, bool> sequence_at(std::string_view bytes, std::size_t at)
   return {length, true};
 }
 
-// Replaces bytes that are not valid UTF-8: the longest beginning of a sequence that is not whole becomes one U+FFFD.
+// Replaces bytes that are not valid UTF-8 by U+FFFD: one for the bytes of each incomplete sequence, and one for each byte that begins no sequence.
 std::string valid_utf8(std::string_view bytes) {
   std::string text;
   for (std::size_t at = 0; at < bytes.size();) {

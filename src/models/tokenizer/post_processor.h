@@ -27,7 +27,7 @@ struct TrimSpans {
 };
 
 struct TemplatePart {
-  int text = -1;  // 0 or 1: that text; -1: the special tokens
+  int text = -1;  // 0 or 1: the tokens of this text; -1: the tokens in `special`
   int segment = 0;
   std::vector<std::pair<std::int64_t, std::string>> special{};
 };

@@ -85,7 +85,7 @@ Words run_step(Words words, const Step& step) {
   return words;
 }
 
-// Appends `prefix`, with the span of the first character of `word`, to the text. `word` follows later.
+// Appends `prefix`, with the span of the first character of `word`, to the text. The caller appends `word` afterwards.
 void append_prefix(AlignedText& to, char32_t prefix, AlignedView word) { to.append(prefix, word.spans.front()); }
 
 Words run_step(const Words& words, const ByteLevelWords& step) {

@@ -54,7 +54,7 @@ struct Metaspace {
 
 using PreTokenizerStep = std::variant<SplitAtClass, SplitAtPattern, SplitWordsAndSymbols, SplitAtCharacter, SplitByLength, ByteLevelWords, Metaspace>;
 
-// A text and its words: bytes [first,last) of it, in order.
+// A text and its words, in order; a word is given as bytes [first,last) of the text.
 struct Words {
   AlignedText text;
   std::vector<ByteSpan> words;

@@ -122,8 +122,8 @@ class PatternReader {
     for (const StandIn& row : stand_ins()) {
       const bool all = inside(row.first) && inside(row.last), some = row.first <= last && first <= row.last;
       if (all != some || all != inside(row.stand_in))
-        fail(ErrorCode::unsupported, where_, " is the pattern ", io::quote(pattern_), ", which names characters in a range from ", static_cast<std::uint32_t>(first), " to ",
-             static_cast<std::uint32_t>(last), " (decimal) of which Unicode 14, that of the installed Oniguruma, lacks some");
+        fail(ErrorCode::unsupported, where_, " is the pattern ", io::quote(pattern_), " with a range from ", static_cast<std::uint32_t>(first), " to ",
+             static_cast<std::uint32_t>(last), " (decimal); Unicode 14, which the installed Oniguruma has, lacks some characters of this range");
     }
   }
 

@@ -178,7 +178,7 @@ TEST(AddedTokens, ATokenInsideTheSpaceThatTheOneBeforeTookIsNotFound) {
   ASSERT_EQ(sections.size(), 4u);
   EXPECT_EQ(sections[0].token, &first);
   EXPECT_EQ(sections[0].last, 4u);
-  EXPECT_EQ(sections[1].token, &second);  // found at the third space, which already belongs to "A", so the section is empty
+  EXPECT_EQ(sections[1].token, &second);  // " " matches the third space, which already belongs to "A", so the section is empty
   EXPECT_EQ(sections[1].first, 4u);
   EXPECT_EQ(sections[1].last, 4u);
   EXPECT_EQ(sections[2].token, nullptr);

@@ -1,4 +1,4 @@
-// Tests which files tokenizer.json are read, and the messages for those that are not supported. tests/python/test_tokenizers.py compares ids, spans and texts.
+// Tests which tokenizer.json files are read, and the messages for files that are not supported. tests/python/test_tokenizers.py compares ids, spans and texts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
