@@ -38,7 +38,7 @@ try:
 except ImportError as error:
     sys.exit(f"this example needs torch and transformers (pip install torch transformers): {error}")
 
-# %% One call registers the implementation; a model then asks for it by name.
+# %% One call registers the implementation "polyhead"; attn_implementation= then selects it for a model.
 polyhead.transformers.register()
 try:
     tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model)
