@@ -1,5 +1,5 @@
 // Causal attention of a sequence that several processes share: mpirun -n 4 ring_attention [FILE.safetensors]. The file has q, k and v [1,8,S,64] in
-// float32. It is mapped: a rank reads only the pages of its own positions. Without a file, the values are a formula of the position.
+// float32. The file is mapped into memory: a rank reads only the pages of its own positions. Without a file, the values are a formula of the position.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -89,7 +89,7 @@ void parse(std::string_view word, RelativeBias& field) {
   if (parts.size() > 2) field.diagonal = diagonal(parts[2]);
 }
 
-// The score program of a score_fn. Its text form is rows separated by ';', each of numbers separated by ','.
+// The score program of a score_fn. Its text form consists of rows separated by ';'; a row consists of numbers separated by ','.
 struct Program {
   // Where the gradient of a captured array lies among the sums of a head. first < 0: the array has no gradient.
   struct Place {

@@ -240,7 +240,7 @@ def _hyperbolic_arcsine(x: Number) -> Number:
     magnitude, square = x.of("absolute"), x * x
     small = _log1p(magnitude + square / (1 + (1 + square).of("square_root")))
     y = (magnitude > _LARGE).where(magnitude.of("log") + math.log(2), small)
-    return (x < 0).where(-y, (x > 0).where(y, x)).with_derivatives((x, 1 / (1 + square).of("square_root")))  # x at 0 keeps the sign of -0, and NaN
+    return (x < 0).where(-y, (x > 0).where(y, x)).with_derivatives((x, 1 / (1 + square).of("square_root")))  # for 0 and NaN return x itself, which keeps the sign of -0
 
 
 def _hyperbolic_arccosine(x: Number) -> Number:
@@ -260,7 +260,7 @@ def floor_of_quotient(a: Number, b: Number, bits: int) -> Number:
     rest = ((high[0] * high[1] - product) + high[0] * low[1] + low[0] * high[1]) + low[0] * low[1]  # quotient b - product, exactly (Dekker 1971)
     remainder = quotient.of("equal", 0).where(a, (a - product) - rest)
     too_large = (b < 0).where(remainder > 0, remainder < 0)
-    infinite = a.of("absolute").of("equal", math.inf).where(b.of("equal", 0).of("logical_not"), 0)  # NaN in torch and NumPy
+    infinite = a.of("absolute").of("equal", math.inf).where(b.of("equal", 0).of("logical_not"), 0)  # an infinite a divided by a number other than 0: torch and NumPy give NaN
     return infinite.where(math.nan, too_large.where(quotient - 1, quotient)).with_derivatives()
 
 

@@ -34,11 +34,11 @@ class ScoreCompiler(NamedTuple):
 
 # The lock is held while llvmlite works, and a fork waits for it. Otherwise llvmlite's own lock could be locked in the child for ever, because the thread that holds it
 # does not exist there.
-_lock = threading.RLock()  # a signal handler may fork in the thread that compiles
+_lock = threading.RLock()  # reentrant, because a signal handler may fork in the thread that compiles
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _engines: list[Any] = []  # own the machine code of the functions
-_OLDEST = (0, 45)  # llvmlite with pointers without a type and with create_pass_builder
+_OLDEST = (0, 45)  # the first version of llvmlite that has untyped pointers and create_pass_builder
 _provided: set[str] = set()  # texts of runs that have a function
 _wanted = True
 _functions, _seconds = 0, 0.0
@@ -123,7 +123,7 @@ def compile_runs(texts: Sequence[str]) -> bool:
                     for i, text in enumerate(missing):
                         _functions += _core.provide_score_run(text, engine.get_function_address(f"run{i}"))
                         _provided.add(text)
-                except Exception as error:  # whatever goes wrong in a compiler, the interpreter computes the same
+                except Exception as error:  # if the compiler fails in any way, the interpreter computes the same results
                     _failure = f"llvmlite failed: {error}"
                     return False
                 _seconds += time.perf_counter() - start
@@ -137,7 +137,7 @@ def _missing(texts: Sequence[str]) -> list[str]:
 
 def _compiled(llvm: Any, new_machine: Callable[[], Any], functions: list[str]) -> Any:
     llvm.check_jit_execution()  # raises an error if the system allows no executable memory: MCJIT would not report that, and a call of its function would end the process
-    machine = new_machine()  # an engine owns its machine
+    machine = new_machine()  # a new one for each engine, because an engine owns its machine
     module = llvm.parse_assembly("\n".join((*_DECLARATIONS, *functions)))
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     module.verify()

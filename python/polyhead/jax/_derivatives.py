@@ -142,7 +142,7 @@ def _linear_jvp(primitive: Any) -> Callable[..., Any]:
 
 
 def _weights_tangent_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-    # map_tangent is a formula of jax.numpy, which JAX differentiates. `_jvp` gives the tangent of its input p.
+    # map_tangent is a formula of jax.numpy, which JAX differentiates. `_jvp` computes the tangent of p, one of the inputs of map_tangent.
     moves = {i: t for i, t in enumerate(tangents) if _moves(t)}
 
     def function(moving: dict[int, Any]) -> Any:

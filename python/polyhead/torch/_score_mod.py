@@ -34,7 +34,7 @@ def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
     if batch not in (1, q.shape[0]) or heads not in (1, q.shape[-3]) or q.dim() != 4:
         raise ValueError(f"attention: block_mask is for B = {batch} and H = {heads}; q is {list(q.shape)}")
     rows, columns = block_mask.BLOCK_SIZE
-    # FlexAttention does not call mask_mod for full blocks, and neither does polyhead: its calls would take longer than the attention.
+    # FlexAttention does not call mask_mod for full blocks, and neither does polyhead, because calls of mask_mod for all pairs would take longer than the attention.
     partial = _blocks(block_mask.kv_num_blocks, block_mask.kv_indices, queries, keys, rows, columns)
     counts, indices = block_mask.full_kv_num_blocks, block_mask.full_kv_indices
     full = torch.zeros_like(partial) if counts is None or indices is None else _blocks(counts, indices, queries, keys, rows, columns)
