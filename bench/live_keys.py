@@ -19,7 +19,7 @@ from playwright.sync_api import sync_playwright
 SENTENCES = {"sentiment": "I am happy with how it looks but the manual is bad", "translate": "I do not see the old house and the small red car", "model": "The quick brown fox jumps over the lazy dog near the river"}
 KEYS = 20
 PARTS = ("wait", "engine", "parse", "page", "maps", "frame")
-# Notes the last time of each part since the key was pressed, from outside of the page's script. A part that happens often (a map is drawn) keeps the last time.
+# Notes when each part last happened since the key was pressed, without changing the page's own script. A part that happens often (a map is drawn) keeps its last time.
 WATCH = """
 window.marks = {};
 const mark = (name) => { window.marks[name] = performance.now(); };

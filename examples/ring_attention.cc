@@ -1,5 +1,5 @@
 // Causal attention of a sequence that several processes share: mpirun -n 4 ring_attention [FILE.safetensors]. The file has q, k and v [1,8,S,64] in
-// float32. It is mapped: a rank reads only the pages of its own positions. Without a file, the values are a formula of the position.
+// float32. The file is mapped into memory: a rank reads only the pages of its own positions. Without a file, the values are a formula of the position.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
       }
       return values;
     };
-    // Zigzag: every rank has a part with few keys and one with many, so all have the same work.
+    // Zigzag: every rank has one range of queries with few keys and one with many keys, so all ranks have the same work.
     const std::vector<Positions> own = slice_of(SliceOrder::zigzag, length, ranks.rank(), ranks.size());
     const std::int64_t count = slice_length(SliceOrder::zigzag, length, ranks.rank(), ranks.size());
     const Tensor q = part("q", own, count), k = part("k", own, count), v = part("v", own, count);

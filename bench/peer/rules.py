@@ -18,7 +18,7 @@ Function = Callable[..., Any]
 @dataclasses.dataclass(frozen=True)
 class Rule:
     make: Callable[[Any, dict[str, Any]], Function]  # (numpy or torch, arrays) -> score_mod(score, b, h, q, k)
-    arrays: Callable[[Case, np.random.Generator], dict[str, np.ndarray]] = lambda case, rng: {}  # that the function captures
+    arrays: Callable[[Case, np.random.Generator], dict[str, np.ndarray]] = lambda case, rng: {}  # makes the arrays that the function captures
     gradients: tuple[str, ...] = ()  # the captured arrays whose gradients are computed
 
 

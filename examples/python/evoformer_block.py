@@ -59,7 +59,7 @@ def formula_of_block(block: RowAndColumnAttention, table: Tensor, pair: Tensor, 
     return table + formula(block.columns, columns, None, is_residue.mT).transpose(1, 2)
 
 
-# %% Inputs, in float64 so that the comparison is sharp.
+# %% Inputs, in float64 so that rounding hides no difference.
 torch.manual_seed(0)
 torch.set_default_dtype(torch.float64)
 block = RowAndColumnAttention()

@@ -51,7 +51,7 @@ same("lse", saved.lse, lse)
 same("attention weights", saved.maps(), p)
 assert (saved.maps()[1, ..., 4:] == 0).all()
 
-# %% 4. The weighted mean of the values, head by head: the operation below the layer.
+# %% 4. The weighted mean of the values, head by head: polyhead.sdpa, which the layer calls.
 heads = p @ v
 attended, attended_lse = polyhead.sdpa(q, k, v, key_lengths=lengths, bias=position_bias, return_lse=True)
 same("heads", attended, heads)

@@ -38,7 +38,7 @@ try:
 except ImportError as error:
     sys.exit(f"this example needs torch and transformers (pip install torch transformers): {error}")
 
-# %% One call registers the implementation; a model then asks for it by name.
+# %% One call registers the implementation "polyhead"; attn_implementation= then selects it for a model.
 polyhead.transformers.register()
 try:
     tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model)
@@ -60,7 +60,7 @@ def run(implementation: str) -> tuple[torch.Tensor, torch.Tensor]:
 # %% The same model with transformers' own attention gives the same numbers.
 (hidden, maps), (eager_hidden, eager_maps) = run("polyhead"), run("eager")
 is_padding = inputs["attention_mask"] == 0
-words = ~is_padding  # what a model computes for padding has no meaning; rounding grows there
+words = ~is_padding  # what a model computes for padding has no meaning, and rounding differences grow there
 difference = max(distance[words].max().item() for distance in ((hidden - eager_hidden).abs(), (maps - eager_maps).abs().amax((0, 2, 4))))
 print(f"maps {list(maps.shape)} [layers,B,N,T,T]; largest difference from eager {difference:.1e}")
 assert difference <= 1e-5

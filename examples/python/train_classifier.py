@@ -81,7 +81,7 @@ assert losses[0] > 0.6 and sum(losses[-20:]) / 20 < 0.25
 assert accuracy > 0.93
 
 # %% What the heads look at: if the answer is yes, at the repeated digit.
-assert weights is not None and torch.equal(logits, plain)  # asking for the maps changes nothing
+assert weights is not None and torch.equal(logits, plain)  # requesting the attention weights does not change the logits
 assert (weights.masked_select(is_padding.unsqueeze(1)) == 0).all()
 again = (digits == digits[:, :1]) & (torch.arange(LENGTH) > 0)
 share = (weights * again.unsqueeze(1))[answers == 1].sum(-1).mean(0)

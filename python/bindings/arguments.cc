@@ -31,7 +31,7 @@ const char* extent_name(ArgumentExtent extent) {
   return "";
 }
 
-// The Python annotation of a member, written with the names of polyhead/_options.py.
+// The Python annotation of an argument with this C++ type, written with the names of polyhead/_options.py.
 const char* annotation(const ConstTensorView&) { return "Array | None"; }
 const char* annotation(const std::optional<double>&) { return "float | None"; }
 const char* annotation(double) { return "float"; }

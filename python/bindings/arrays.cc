@@ -105,7 +105,7 @@ int dlpack_device(nb::handle object) {
   std::pair<int, int> device{nb::device::cpu::value, 0};
   try {
     if (nb::hasattr(object, "__dlpack_device__")) nb::try_cast(nb::object(object.attr("__dlpack_device__")()), device);
-  } catch (nb::python_error&) {  // torch has no DLPack type for the device meta; any other failure is repeated and reported by the export
+  } catch (nb::python_error&) {  // torch has no DLPack type for the device "meta"; any other failure occurs again in the export, which reports it
     if (is_torch(object) && as_string(nb::object(object.attr("device"))) != "cpu") return -1;
   }
   return device.first;

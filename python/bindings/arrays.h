@@ -58,7 +58,7 @@ class Array {
   TensorView view_;
 };
 
-// An array that a call writes and returns: `given`, else a new one if it is wanted, else absent. A new array is not initialised; it is a
+// The array that a call writes and returns: `given` if there is one, else a new array if the result is wanted, else absent. A new array is not initialised; it is a
 // PyTorch tensor if `like` is a PyTorch tensor, else a NumPy array. A new tensor's dimensions have the same order in memory as the dimensions of `order`, a
 // tensor of the same rank, but the last dimension is always innermost. Heads that are views of a layer's output then merge without a copy. Without `order`
 // the array is row-major.

@@ -43,7 +43,7 @@ class ReleasedGil {
   PyThreadState* state_;
 };
 
-// Holds the GIL for its lifetime, in a thread that had released the GIL: for calls of Python inside of without_gil().
+// Holds the GIL for its lifetime. Code that runs inside of without_gil(), where the GIL is released, uses it to call Python.
 class TakenGil {
  public:
   TakenGil() {

@@ -89,7 +89,7 @@ void parse(std::string_view word, RelativeBias& field) {
   if (parts.size() > 2) field.diagonal = diagonal(parts[2]);
 }
 
-// The score program of a score_fn. Its text form is rows separated by ';', each of numbers separated by ','.
+// The score program of a score_fn. Its text form consists of rows separated by ';'; a row consists of numbers separated by ','.
 struct Program {
   // Where the gradient of a captured array lies among the sums of a head. first < 0: the array has no gradient.
   struct Place {
@@ -170,7 +170,7 @@ struct Plan {
   bool heads_inside = false;  // [*,T,N,H] instead of [*,N,T,H]
 };
 
-// The extent of the argument that `name` names, also if `name` is the argument's gradient (d_...) or tangent (t_...).
+// The extent of the argument `name`. `name` may also be that of the argument's gradient (d_...) or tangent (t_...).
 ArgumentExtent extent_of(std::string_view name) {
   static const std::vector<Argument> table = [] {
     std::vector<Argument> rows;
@@ -392,7 +392,7 @@ class Run {
     }
   }
 
-  // Adds up the sums of the heads, always in the order of the heads.
+  // Adds up the sums of all heads, always in the order of the heads, so that the result has the same bits in each run.
   void write_captured_gradients(const Tensors& x, const std::vector<double>& sums, std::int64_t heads) const {
     const std::int64_t stride = plan_.program.code.gradient_count;
     for (std::size_t i = 0; i < x.d_captured.size(); ++i) {

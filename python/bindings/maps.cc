@@ -54,7 +54,7 @@ std::vector<std::int64_t> read_chosen(nb::handle chosen, const char* name, std::
   return all;
 }
 
-// The norms [*,N,S] of the chosen keys. Error if they are no norms of the call's keys.
+// The norms of the chosen keys, [*,N,number of chosen keys]. Error unless `norms` is floating, with a norm for each head and key of the call, [*,N,S].
 Tensor norms_of_keys(const ConstTensorView& norms, const MapsCall& call, const std::vector<std::int64_t>& keys) {
   Shape expected = call.input.q.shape().first(call.input.q.rank() - 1);
   expected[-1] = call.keys();

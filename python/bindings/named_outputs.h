@@ -37,7 +37,7 @@ inline Shape joined(Shape first, const Shape& rest) {
   return first;
 }
 
-// The values v of a pass whose value_norms are wanted: the output v of the pass, or a tensor of its own if v is not wanted. The caller's view of v outlives this object.
+// The values v of a pass whose value_norms are wanted: the output v of the pass, or a separate tensor if v is not an output that the caller wants. The caller's view of v outlives this object.
 class ValuesForNorms {
  public:
   ValuesForNorms(TensorView norms, DType dtype, const Shape& shape, TensorView* v) : norms_(norms), v_(v) {

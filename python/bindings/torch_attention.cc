@@ -68,7 +68,7 @@ void set_attribute(nb::handle object, PyObject* name, nb::handle value) {
 }
 
 bool is_observed() {
-  static PyObject* const kNone = PyLong_FromLong(-1);  // Python has one object for each small int
+  static PyObject* const kNone = PyLong_FromLong(-1);  // Python has one object for each small int, so the comparison of objects below compares the numbers
   bool quiet = attribute(eager->forward_ad, POLYHEAD_INTERNED("_current_level")).is(nb::handle(kNone));
   for (const auto& [function, answer] : eager->quiet) quiet = quiet && call(function).is(nb::handle(answer));
   return !quiet && !call(eager->watched).is(nb::bool_(false));

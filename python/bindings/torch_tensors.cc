@@ -30,7 +30,7 @@ struct Torch {
   PyObject* is_neg = nullptr;  // torch.Tensor.is_neg
 };
 
-// The first members of DLManagedTensorVersioned. from_dlpack() copies shape and strides.
+// The first members of DLManagedTensorVersioned. torch's from_dlpack() copies shape and strides, so their arrays need not outlive the call.
 struct ManagedTensor {
   ExchangeApi::Version version;
   void* context;

@@ -18,7 +18,7 @@
 namespace polyhead::python {
 namespace {
 
-// Attention maps: one array [layers, heads, T, S], or a list with an array [heads, T, S] for each layer. Norms of values likewise, without T. Arrays may come from any package and have any
+// Attention maps: one array [layers, heads, T, S], or a list with an array [heads, T, S] for each layer. Norms of values have these shapes without T. Arrays may come from any package and have any
 // floating dtype.
 struct Maps {
   explicit Maps(nb::handle source, const char* name = "source") {

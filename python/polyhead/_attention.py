@@ -120,8 +120,8 @@ def sdpa(
         dropout_keep: bool, broadcasts to ``[*,N,T,S]``; True = not dropped. Used in place of the bits that the seed gives.
         empty_rows: result of a query whose keys are all masked: ``"zero"`` (out 0, lse -inf, gradients 0), ``"uniform"`` (every key has p = 1/S, as in code
             that replaces masked scores by -1e6) or ``"unmasked"`` (the result without a mask, as in code that adds -1e9 to masked scores in float64; in float32
-            such code gives p = 1/S, because the offset exceeds the scores). A query whose attended scores are all -inf has the result of "zero" with each of
-            the three words.
+            such code gives p = 1/S, because 1e9 exceeds every score). A query whose attended scores are all -inf has the result of "zero", whichever of the
+            three values is given.
         precision: how bfloat16 q, k and v are multiplied. ``"native"``: by the processor's bfloat16 instructions, if it has them and q, k and v are all bfloat16.
             Then p, and in `sdpa_backward` the gradient of the scores, are rounded to bfloat16 before they are multiplied, as in PyTorch, and subnormal numbers are
             treated as 0. ``"exact"``: products are not rounded; only their float32 sums are. Other dtypes and second derivatives are always exact. `explain` says
@@ -208,7 +208,7 @@ def alibi_slopes(heads: int) -> NumPyArray:
         NumPy float32 ``[heads]``, for ``RelativeBias(slopes=...)``.
 
     Raises:
-        ValueError, TypeError: heads is negative or no int.
+        ValueError, TypeError: heads is negative or not an int.
     """
     return cast("NumPyArray", _core.alibi_slopes(heads))
 
@@ -225,13 +225,13 @@ def local_blocks(length: int, *, queries: int = 32, keys: int = 128) -> tuple[Nu
 
     Args:
         length: T, the number of positions.
-        queries, keys: of a window; ``keys - queries`` is even and not negative.
+        queries, keys: number of queries and of keys of a window; ``keys - queries`` is even and not negative.
 
     Returns:
         blocks, NumPy int64 ``[ceil(length / queries), count]``, and block_size.
 
     Raises:
-        ValueError, TypeError: numbers that do not fit, or no ints.
+        ValueError, TypeError: a number that is out of range or not an int.
     """
     blocks, *size = _core.local_blocks(length, queries, keys)
     return cast("NumPyArray", blocks), (size[0], size[1])
@@ -249,7 +249,7 @@ def relative_bucket(distance: int, buckets: int, *, bidirectional: bool = True, 
         A bucket in ``[0, buckets)``.
 
     Raises:
-        ValueError, TypeError: buckets or max_distance do not fit.
+        ValueError, TypeError: buckets or max_distance is out of range or not an int.
     """
     return _core.relative_bucket(distance, buckets, bidirectional, max_distance)
 
@@ -290,8 +290,8 @@ def maps(
         k_scale: scales of an int8 k, as given to `sdpa`.
         progress: a function, called as ``progress(done, total)`` in the calling thread after every few hundred rows, and at the end with done equal to total. If the
             function raises an exception, the computation ends with that exception.
-        value_norms: ``[*,N,S]``, as `value_norms` computes them: return norm-weighted maps, p times these norms (Kobayashi et al. 2020), whose rows do not sum to 1.
-            Where p is 0 the result is 0. With value "probability" or "dropped"; not together with top_k.
+        value_norms: ``[*,N,S]``, as `value_norms` computes them: return norm-weighted maps, p times these norms (Kobayashi et al. 2020). Their rows do not sum to 1.
+            Where p is 0 the result is 0. Only with value "probability" or "dropped"; not together with top_k.
         options: as given to `sdpa`.
 
     Returns:
@@ -310,10 +310,10 @@ def maps(
 
 
 def value_norms(v: A, output_weight: Array | None, *, num_threads: int | None = None) -> A:
-    """How large the vectors are that attention weights multiply (Kobayashi et al. 2020, "Attention is Not Only a Weight").
+    """Norms of the vectors that attention weights multiply (Kobayashi et al. 2020, "Attention is Not Only a Weight").
 
     A layer's output for query t is the sum over heads n and keys s of ``p[n,t,s] f[n,s]``, plus the bias of the output projection, with
-    ``f[n,s] = W_O^n v[n // (N // K),s]``; their f(x) is ``(x W^V + b^V) W^O``. ``W_O^n`` are the columns ``[n V, (n+1) V)`` of output_weight. A norm-weighted map
+    ``f[n,s] = W_O^n v[n // (N // K),s]``; the paper writes ``f(x) = (x W^V + b^V) W^O``. ``W_O^n`` are the columns ``[n V, (n+1) V)`` of output_weight. A norm-weighted map
     is ``p[n,t,s] |f[n,s]|``: ``maps(q, k, value_norms=...)``.
 
     Args:
@@ -322,7 +322,7 @@ def value_norms(v: A, output_weight: Array | None, *, num_threads: int | None = 
         num_threads: as `sdpa`.
 
     Returns:
-        ``[*,N,S]``, Euclidean norms, in the dtype of v. One number for each key and head: queries do not matter.
+        ``[*,N,S]``, Euclidean norms, in the dtype of v. One number for each head and key; it does not depend on the query.
 
     Raises:
         ValueError, TypeError: an array of another shape or dtype.

@@ -1,4 +1,4 @@
-"""A cache of the keys and values of earlier tokens, for texts that are computed a few tokens at a time, and rotary tables."""
+"""Two classes for texts that are computed a few tokens at a time: a cache of earlier keys and values, and tables of rotary positions."""
 
 from __future__ import annotations
 
@@ -202,8 +202,8 @@ class RotaryEmbedding:
         original_max_position_embeddings: length of the texts in training, in tokens. llama3 and yarn need it; longrope needs it if attention_factor is None.
         low_freq_factor, high_freq_factor: for llama3: wavelengths above original length / low_freq_factor are scaled; wavelengths below original length /
             high_freq_factor are not.
-        beta_fast, beta_slow: for yarn, counted in full turns of a pair over the original length: a frequency with at least beta_fast turns is kept, and one with fewer than
-            beta_slow turns is scaled.
+        beta_fast, beta_slow: for yarn: numbers of full turns that a pair makes over the original length. The frequency of a pair with at least beta_fast turns is kept, and
+            that of a pair with fewer than beta_slow turns is scaled.
         attention_factor: for yarn and longrope: the factor of cos and sin. None: for yarn computed from factor, mscale and mscale_all_dim, for longrope from factor and
             the original length.
         mscale, mscale_all_dim: for yarn in DeepSeek's models; 0: not used.

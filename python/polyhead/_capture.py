@@ -105,7 +105,7 @@ class Capture:
 
         Raises:
             ValueError: nothing was captured, a call has no maps, or the calls have different shapes; the message names the calls. `view` can show a
-                capture without maps or with different shapes: it has a tab for each shape, and pooled maps of calls that exceed the budget.
+                capture without maps or with different shapes: its page has a tab for each shape, and pooled maps of calls that exceed the budget.
         """
         require_calls(self)
         without = [call for call in self.calls if call.maps is None]

@@ -25,7 +25,7 @@ def capture(
     models of transformers that use any of these, and code that multiplies a softmax along the keys by values ("eager"). Maps are computed from q and k
     as `maps` does, or are the softmax that the model made. The model's results have the same bits as without the capture.
 
-    Code that multiplies a softmax by values itself has two limits. A softmax over features (linear attention) is mistaken for a softmax over keys. If the model
+    Capturing code that multiplies a softmax by values itself has two limits. A softmax over features (linear attention) is mistaken for a softmax over keys. If the model
     multiplies the softmax by a mask of its own, the product is recorded as the map, even if that mask is a dropout. In such code a softmax [L,T,S] is recorded as
     L sequences of one head. A softmax that is changed in another way, or of which only a part is multiplied, is listed in ``missed``.
 
@@ -46,8 +46,8 @@ def capture(
         ImportError: torch is not installed.
 
     Attention that ran and was not captured is listed in ``missed`` with its module and the reason: modules with attention in their name in which no call was
-    recognised, unknown operators, nested tensors, tensors without memory. An exception are the nested tensors that nn.TransformerEncoder makes of padded texts: they are
-    captured, and the rows of padding are 0. Calls in other threads, and calls that a backward pass repeats (checkpoint), are not recorded.
+    recognised, unknown operators, nested tensors, tensors without memory. The nested tensors that nn.TransformerEncoder makes of padded texts are captured, however, with
+    rows of 0 for the padding. Calls in other threads, and calls that a backward pass repeats (checkpoint), are not recorded.
     """
     if not isinstance(keep, (tuple, list, set, frozenset)):
         raise TypeError(f"keep is of type {type(keep).__name__}; it must be a sequence of {', '.join(map(repr, KEPT))}")

@@ -29,6 +29,6 @@ def set_num_threads(count: int) -> None:
         count: at least 1.
 
     Raises:
-        ValueError, TypeError: for another count.
+        ValueError, TypeError: count is less than 1 or not an int.
     """
     _core.set_num_threads(count)

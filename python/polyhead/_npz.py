@@ -10,7 +10,7 @@ from typing import IO, Any
 
 Array = Any
 
-_MOST_RATIO = 1032  # largest compression ratio of deflate: 2 bits can encode 258 bytes
+_MOST_RATIO = 1032  # largest compression ratio of deflate: 2 bits can encode 258 bytes, which are 2064 bits
 _MAGIC = b"\x93NUMPY"
 _CHUNK = 1 << 18
 
@@ -21,7 +21,7 @@ def read_npz(path: str) -> dict[str, Array]:
         try:
             return _arrays(file)
         except Exception as error:  # zipfile, zlib and NumPy's parser of headers raise errors of many kinds
-            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: an offset stored in the file points before the start of the file
+            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: the file is damaged: an offset stored in it points before its start
                 raise
             reason = str(error).split("\n")[0][:200] or type(error).__name__
             raise ValueError(f"'{path}' is no npz file that polyhead can read: {reason}") from error

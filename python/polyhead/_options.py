@@ -157,7 +157,7 @@ def annotations_of(kind: type) -> dict[str, str]:
 
 _signatures: dict[str, inspect.Signature] = {}
 _MASK = "'attend' (booleans, True: may attend), 'block' (True: may not) or 'bias' (numbers, added to the scores)"
-_OTHER_NAMES = {  # names of masks in torch and transformers -> the options of polyhead to use instead. Some of these masks mean the opposite with True
+_OTHER_NAMES = {  # names of masks in torch and transformers -> the options of polyhead to use instead. In some of these masks True means the opposite
     "attn_mask": _MASK,
     "attention_mask": _MASK,
     "mask": _MASK,
@@ -167,8 +167,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def takes(options: type, name: str | None = None) -> Callable[[_F], _F]:
-    """Decorator for a function with ``**options``: help() and inspect.signature then show each option by name. name: the name by which errors, also those of the
-    bindings, call the function, if that differs from the function's own name."""
+    """Decorator for a function with ``**options``: help() and inspect.signature then show each option by name. name: the function's name in error
+    messages, also in those of the bindings, if it differs from the function's own name."""
 
     def decorate(function: _F) -> _F:
         signature = inspect.signature(function)

@@ -1,5 +1,5 @@
-"""Score programs (`polyhead::ScoreProgram`): the instructions traced from a Python function of a score for torch and JAX, their derivatives, and the places of the
-gradients of captured arrays among a backward pass's sums."""
+"""Score programs (`polyhead::ScoreProgram`): the instructions traced from a Python function of a score for torch and JAX, their derivatives, and
+where a backward pass's sums hold the gradient of each captured array."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Trace:
         self.float64 = float64  # whether the program is computed in float64; else in float32
         self.instructions: list[Instruction] = []
         self.tables: list[Any] = []  # the captured arrays
-        self.integers: set[int] = set()  # the integers that the function names
+        self.integers: set[int] = set()  # the integer constants in the function
         self.partials: dict[int, tuple[tuple[int, int], ...]] = {}  # register -> ((operand, derivative by the operand), ...), for registers whose derivatives differ from those of their operation
         self._known: dict[tuple[Any, ...], int] = {}
 
@@ -233,14 +233,14 @@ def _hyperbolic(x: Number, *, is_sine: bool) -> Number:
     return (sine if is_sine else cosine).with_derivatives((x, cosine if is_sine else sine))
 
 
-_LARGE = 1e9  # from here on sqrt(x^2 + 1) is x in float64
+_LARGE = 1e9  # for larger x, sqrt(x^2 + 1) rounds to x in float64
 
 
 def _hyperbolic_arcsine(x: Number) -> Number:
     magnitude, square = x.of("absolute"), x * x
     small = _log1p(magnitude + square / (1 + (1 + square).of("square_root")))
     y = (magnitude > _LARGE).where(magnitude.of("log") + math.log(2), small)
-    return (x < 0).where(-y, (x > 0).where(y, x)).with_derivatives((x, 1 / (1 + square).of("square_root")))  # x at 0 keeps the sign of -0, and NaN
+    return (x < 0).where(-y, (x > 0).where(y, x)).with_derivatives((x, 1 / (1 + square).of("square_root")))  # for 0 and NaN return x itself, which keeps the sign of -0
 
 
 def _hyperbolic_arccosine(x: Number) -> Number:
@@ -251,8 +251,8 @@ def _hyperbolic_arccosine(x: Number) -> Number:
 
 
 def floor_of_quotient(a: Number, b: Number, bits: int) -> Number:
-    """The floor of the exact quotient a / b. bits: of the precision. The floor of the rounded quotient may be larger by 1, as for 1 / 0.1, so the sign of the remainder
-    decides. From 2^bits on it is the rounded quotient."""
+    """The floor of the exact quotient a / b. bits: number of bits of the mantissa. The floor of the rounded quotient may be too large by 1, as for 1 / 0.1; the sign of the
+    remainder tells whether it is. A quotient of 2^bits or more is a whole number already, so the rounded quotient is returned."""
     quotient = (a / b).of("floor")
     product = quotient * b
     high = [_high_half(x, bits) for x in (quotient, b)]
@@ -260,7 +260,7 @@ def floor_of_quotient(a: Number, b: Number, bits: int) -> Number:
     rest = ((high[0] * high[1] - product) + high[0] * low[1] + low[0] * high[1]) + low[0] * low[1]  # quotient b - product, exactly (Dekker 1971)
     remainder = quotient.of("equal", 0).where(a, (a - product) - rest)
     too_large = (b < 0).where(remainder > 0, remainder < 0)
-    infinite = a.of("absolute").of("equal", math.inf).where(b.of("equal", 0).of("logical_not"), 0)  # NaN in torch and NumPy
+    infinite = a.of("absolute").of("equal", math.inf).where(b.of("equal", 0).of("logical_not"), 0)  # an infinite a divided by a number other than 0: torch and NumPy give NaN
     return infinite.where(math.nan, too_large.where(quotient - 1, quotient)).with_derivatives()
 
 

@@ -1,5 +1,5 @@
-"""Compiles the runs of score programs (`polyhead::provide_score_run`) with llvmlite, the compiler that numba consists of, if it is installed. A run without a function
-is interpreted, with the same bits. Functions stay for the life of the process, so equal runs are compiled once."""
+"""Compiles the runs of score programs (`polyhead::provide_score_run`) with llvmlite, numba's binding of LLVM, if llvmlite is installed. A run without a compiled
+function is interpreted, with the same bits. Functions stay for the life of the process, so equal runs are compiled once."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class ScoreCompiler(NamedTuple):
 
 # The lock is held while llvmlite works, and a fork waits for it. Otherwise llvmlite's own lock could be locked in the child for ever, because the thread that holds it
 # does not exist there.
-_lock = threading.RLock()  # a signal handler may fork in the thread that compiles
+_lock = threading.RLock()  # reentrant, because a signal handler may fork in the thread that compiles
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _engines: list[Any] = []  # own the machine code of the functions
-_OLDEST = (0, 45)  # llvmlite with pointers without a type and with create_pass_builder
+_OLDEST = (0, 45)  # the first version of llvmlite that has untyped pointers and create_pass_builder
 _provided: set[str] = set()  # texts of runs that have a function
 _wanted = True
 _functions, _seconds = 0, 0.0
@@ -77,7 +77,7 @@ def set_score_compiler(wanted: bool) -> None:
         wanted: True: rules are compiled if llvmlite is installed. False: they are interpreted, except those that are compiled already.
 
     Raises:
-        TypeError: wanted is no bool.
+        TypeError: wanted is not a bool.
     """
     global _wanted
     if not isinstance(wanted, bool):
@@ -103,8 +103,8 @@ def score_compiler() -> ScoreCompiler:
 
 
 def compile_runs(texts: Sequence[str]) -> bool:
-    """Compiles the runs that have no function, as many as may have one. Returns whether one of the runs has a function now. Without a compiler, or if it fails, nothing
-    is compiled."""
+    """Compiles the runs that have no function yet, up to the library's limit on functions. Returns whether one of the runs has a function now. Without a compiler, or if
+    it fails, nothing is compiled."""
     global _functions, _seconds, _failure
     if not texts or not _wanted or _failure:
         return False
@@ -123,7 +123,7 @@ def compile_runs(texts: Sequence[str]) -> bool:
                     for i, text in enumerate(missing):
                         _functions += _core.provide_score_run(text, engine.get_function_address(f"run{i}"))
                         _provided.add(text)
-                except Exception as error:  # whatever goes wrong in a compiler, the interpreter computes the same
+                except Exception as error:  # if the compiler fails in any way, the interpreter computes the same results
                     _failure = f"llvmlite failed: {error}"
                     return False
                 _seconds += time.perf_counter() - start
@@ -131,18 +131,18 @@ def compile_runs(texts: Sequence[str]) -> bool:
 
 
 def _missing(texts: Sequence[str]) -> list[str]:
-    """The texts that have no function yet, but at most as many as the library can still take functions."""
+    """The texts that have no function yet, but at most as many as the number of functions that the library still accepts."""
     return [text for text in dict.fromkeys(texts) if text not in _provided][: _core.most_score_run_functions - len(_provided)]
 
 
 def _compiled(llvm: Any, new_machine: Callable[[], Any], functions: list[str]) -> Any:
-    llvm.check_jit_execution()  # MCJIT does not report that memory may not become executable, and a call of its function would end the process
-    machine = new_machine()  # an engine owns its machine
+    llvm.check_jit_execution()  # raises an error if the system allows no executable memory: MCJIT would not report that, and a call of its function would end the process
+    machine = new_machine()  # a new one for each engine, because an engine owns its machine
     module = llvm.parse_assembly("\n".join((*_DECLARATIONS, *functions)))
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     module.verify()
     tuning = llvm.create_pipeline_tuning_options(speed_level=2)
-    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False  # the code has vectors already
+    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False  # the code is vectorised already
     builder = llvm.create_pass_builder(machine, tuning)
     builder.getModulePassManager().run(module, builder)
     engine = llvm.create_mcjit_compiler(module, machine)

@@ -109,8 +109,8 @@ def sdpa_backward_backward(
     gradients: Collection[str] = ("q", "k", "v", "bias", "sink", "relative_bias", "d_out"),
     **options: Unpack[SdpaOptions],
 ) -> SecondGradients[A]:
-    """Gradients of `sdpa_backward` (docs/maths.md, equations 8d to 8h). A loss that depends on gradients needs them, for example a loss on forces, as forces are
-    the gradient of an energy.
+    """Gradients of `sdpa_backward` (docs/maths.md, equations 8d to 8h), for losses that depend on gradients. An example is a loss on forces: forces are the gradient
+    of an energy.
 
     Args:
         q, k, v: as given to `sdpa`, in one dtype.

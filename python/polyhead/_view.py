@@ -84,8 +84,8 @@ def view(
             2^26 attention weights and `view` computes them (the folder of an encoder or a decoder, or None), the page shows pooled maps of this text.
         text: with a model: one text or several. With attention weights: a text to show above the maps.
         texts: with a model: further texts over which the heads are measured. The page opens with a scatter of all heads, any measure against any other (mean and
-            standard deviation over these texts), and names the heads whose measure holds in 9 of 10 of them. Their maps are not in the page; without text it
-            shows the maps of the first. docs/viewer.md has the formulas.
+            standard deviation over these texts), and names each head whose measure reaches a limit in 9 of 10 texts. The page has no maps of these texts; without
+            the argument text it shows the maps of the first one. docs/viewer.md has the formulas.
         tokens: with attention weights: T words of the queries; default: their positions. For an encoder-decoder these are the decoder's words.
         keys: with attention weights: S words of the keys; default: the words of the queries if S = T, else the positions of the keys. For an encoder-decoder
             these are the encoder's words.
@@ -95,18 +95,18 @@ def view(
             resized and normalised as the folder's preprocessor_config.json says. With one text and a model that also has a text encoder (CLIP, SigLIP), the page shows
             the text in a tab beside each image, and the similarity of the two.
         patches: rows and columns of the image's patches, which are the tokens that are not special, row by row from the top left. If ``annotations.special``
-            is not given, the tokens before them are special.
+            is not given, the tokens before the patches are special.
         without: with a model: heads to switch off, one at a time: ``"all"`` or pairs (layer, head). The page shows as a badge how much the text's
             embedding changes, 1 - cosine in thousandths. With attention weights: these changes as you have measured them, ``[layers, heads]``
             (NaN: not measured) or a dict ``{(layer, head): change}``.
         annotations: what is known about tokens and heads, such as special tokens, the links of a translation and names of the axes.
-        computation: with attention weights: q, k and v, from which the page shows how each weight is computed; gates and a pair bias. Without source: what
-            `view` computes the attention weights from.
+        computation: with attention weights: q, k and v, from which the page shows how each weight is computed; and gates and a pair bias, which the page also shows.
+            Without source: the q and k from which `view` computes the attention weights.
         size: how much the page holds: pooled maps, and megabytes for q, k and v.
         call: with a model: the second part of a text, tokens to generate, and whether long texts are shortened.
         weighting: what the page shows first. ``"norm"``: norm-weighted maps, each attention weight times the norm of the value vector that it multiplies, transformed
             by the head's slice of the output projection (Kobayashi et al. 2020). The reader can switch if the page has these norms: those of a model's folder (except
-            encoder-decoders and pooled maps), or ``computation.value_norms``. A `Capture` has no values.
+            encoder-decoders and pooled maps), or ``computation.value_norms``. A `Capture` has no values, so it has no norms.
         title: title of the page.
         lang: language of the page, ``"en"`` or ``"zh"``; default: what the reader's browser prefers.
         path: also write the page there.
@@ -117,7 +117,7 @@ def view(
     Raises:
         OSError: the model cannot be read, or the page cannot be written.
         ValueError: the numbers of words and of attention weights disagree; attention weights are outside of ``[0, 1]``; a text is too long; q, k,
-            bias and attend do not fit the attention weights, or give other attention weights; without names a head that does not exist.
+            bias and attend do not fit the attention weights, or give other attention weights; ``without`` has a head that does not exist.
         TypeError: an argument of another type.
     """
     check_groups(annotations=(annotations, Annotations), computation=(computation, Computation), size=(size, PageSize), call=(call, ModelCall))

@@ -67,7 +67,7 @@ class _Calls:
         self.batch = math.prod(lead)
         self.rows = [self.T]  # number of queries of each call
         self.starts = [0]  # position of each call's first key
-        self.filled = 0  # number of keys in a cache of fixed size; 0: no such cache
+        self.filled = 0  # number of slots in use, for a cache of fixed size; 0: no such cache
 
     def add(self, step: _Calls, cache: str) -> None:
         if cache == "fixed":

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ._view_arguments import MapArguments, given
 
-# Name in an output of transformers -> name of the page's tab, side of the queries, side of the keys. In an encoder-decoder the side "query" are
+# Name in an output of transformers -> name of the page's tab, side of the queries, side of the keys. In an encoder-decoder the side "query" means
 # the decoder's tokens, the side "key" the encoder's.
 _OUTPUTS = {
     "attentions": ("Self-attention", "query", "query"),

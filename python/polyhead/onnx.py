@@ -30,7 +30,7 @@ class Replacement(NamedTuple):
     replaced: list[str]
     """The nodes that polyhead computes: their names, or the names of their first outputs."""
     kept: dict[str, str]
-    """The attention nodes that stay as they are, and why. Nodes of a function have its name before theirs: "block/attention"."""
+    """The attention nodes that stay as they are, and why. The name of a node inside a function starts with the function's name: "block/attention"."""
 
 
 def replace_attention(model: Any) -> Replacement:

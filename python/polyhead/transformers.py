@@ -67,9 +67,9 @@ _EAGER_MASKS = {"beit", "nllb-moe"}
 
 # Families whose module calls the registered attention function, but whose result would differ from that of "eager".
 _OBSTACLES = {
-    "deepseek_v4": "joins its mask with one of numbers for compressed keys, which boolean masks lose",
+    "deepseek_v4": "joins its mask with a mask of numbers for compressed keys, and a boolean mask would lose these numbers",
     "bigbird_pegasus": "computes a part of its attention in code of its own",
-    "recurrent_gemma": "carries the output of padded positions, which differs between implementations, on to others",
+    "recurrent_gemma": "carries the output of padded positions on to other positions, and that output differs between implementations",
 }
 
 

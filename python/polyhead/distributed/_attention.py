@@ -121,8 +121,8 @@ def attention(
         k: ``[*,K,S_r,H]``, the rank's S_r keys, dtype of q. Below, T and S are the numbers of queries and keys of the whole sequence.
         v: ``[*,K,S_r,V]``, dtype of q.
         group: a ProcessGroup of torch.distributed with a backend for the CPU (gloo), None for the default one, or a `Communicator`.
-        order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`. If one_row is needed and missing, this call raises the error, and not
-            the backward pass.
+        order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`. If the backward pass would need one_row and it is missing, already this call
+            raises the error.
         seed: seed of dropout, the same on all ranks. None: torch's generator draws a seed on every rank, and all ranks use the seed of rank 0.
         return_lse: also return lse ``[*,N,T_r]``, without a gradient.
         attend, block: bool, broadcast to ``[*,N,T_r,S]``: True = may attend (attend) or may not attend (block). At most one of the two.

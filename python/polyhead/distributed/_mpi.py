@@ -46,7 +46,7 @@ class MpiCommunicator:
 
     Raises:
         ImportError: mpi4py is not installed.
-        TypeError: comm is no Intracomm.
+        TypeError: comm is not an Intracomm.
     """
 
     def __init__(self, comm: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""Runs a model's attention over several ranks, without a change of the model."""
+"""Runs a model's attention over several ranks, without changing the model."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def sequence_parallel(
         A context manager. Leaving its block restores torch's functions, with or without an exception.
 
     Raises:
-        ValueError, TypeError: for an argument group that is no process group; in the block, as `polyhead.distributed.attention`.
+        ValueError, TypeError: group is not a process group; in the block, as `polyhead.distributed.attention`.
         ConnectionError: in the block: a rank is silent, gone, or cannot be reached; the message names it.
         NotImplementedError: in the block: a CausalBias as attn_mask; nn.MultiheadAttention with need_weights=True, bias_k, bias_v, add_zero_attn or
             key_padding_mask.

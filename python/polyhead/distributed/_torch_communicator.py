@@ -100,7 +100,7 @@ class TorchCommunicator:
 
     Raises:
         ValueError: torch.distributed is not initialised, this process is not in the group, or the group has no backend for the CPU.
-        TypeError: group is no ProcessGroup.
+        TypeError: group is not a ProcessGroup.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -113,7 +113,7 @@ class TorchCommunicator:
         weakref.finalize(found, _end, self._under_way, os.getpid())
         local = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun sets it
         self.ranks_per_machine = int(local) if local.isdecimal() and int(local) > 0 and len(self._ranks) == dist.get_world_size() else None
-        """The number of ranks on each machine that torchrun gives, for a group of all processes; else None."""
+        """The number of ranks on each machine, which torchrun sets; None without torchrun, or for a group of only some processes."""
 
     def __reduce__(self) -> Any:
         raise TypeError("a TorchCommunicator cannot be copied or pickled, as its connections belong to this process; make a new TorchCommunicator of the group in each process that needs one")

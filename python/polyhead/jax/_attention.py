@@ -106,7 +106,7 @@ def attention(
 
     Raises:
         ValueError, TypeError: as `polyhead.sdpa`, when the function is traced. The values of lengths and offsets in JAX's arrays are checked when the call runs; JAX then
-            raises its own error with polyhead's sentence.
+            raises its own error, which contains polyhead's message.
         NotImplementedError: a score_fn with a primitive that docs/flex_attention.md does not list, or with forward mode, second derivatives, or gradients of lse, of a
             relative_bias or of the attention weights; third derivatives; forward mode of forward mode (`jax.jacfwd` of `jax.jacfwd`); another device;
             gradients of lse and derivatives of attention weights with empty_rows "uniform"; derivatives by k_scale and v_scale; derivatives of attention weights by a

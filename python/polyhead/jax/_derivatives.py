@@ -9,7 +9,7 @@ a tangent of d_out, and H the symmetric matrix of second derivatives of <d_out, 
     backward_p          J^T d_out                    tangent_p                      backward_tangent_p
     backward_tangent_p  H t + J^T t_d_out            second_p                       refused: a third derivative
     second_p            H t, J t                     backward_tangent_p             refused
-    second_tangent_p    (the derivative of J t)      second_p; and that of lse      refused, and so is evaluating it
+    second_tangent_p    (the derivative of J t)      second_p, and formulas for lse refused; evaluating it is refused too
 
 The tangent of the attention weights is computed by the primitive map_tangent_p. It and its transpose are formulas of jax.numpy, which JAX differentiates.
 """
@@ -142,7 +142,7 @@ def _linear_jvp(primitive: Any) -> Callable[..., Any]:
 
 
 def _weights_tangent_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-    # map_tangent is a formula of jax.numpy, which JAX differentiates. `_jvp` gives the tangent of its input p.
+    # map_tangent is a formula of jax.numpy, which JAX differentiates. `_jvp` computes the tangent of p, one of the inputs of map_tangent.
     moves = {i: t for i, t in enumerate(tangents) if _moves(t)}
 
     def function(moving: dict[int, Any]) -> Any:
@@ -298,7 +298,7 @@ def _of_lse(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, targets: dict[
         rows = jnp.expand_dims(sink, -1) if sink.ndim == call.levels + 1 else sink
         rows = rows.reshape(*rows.shape[: call.levels], *(1,) * (lse.ndim - rows.ndim), *rows.shape[call.levels :])
         empty = lse == -jnp.inf
-        share = jnp.where(empty, 0, jnp.exp(rows - jnp.where(empty, 0, lse)))  # replace infinity before exp(): the derivative would be NaN
+        share = jnp.where(empty, 0, jnp.exp(rows - jnp.where(empty, 0, lse)))  # replace infinity before exp(), because its derivative would be NaN
     halved = {**of, "v": jnp.ones((*of["v"].shape[:-1], 1), lse.dtype), "sink": lse + jnp.log1p(share)}
     half_call = call.without("v_scale", "sink")
     half_call = half_call._replace(operands=(*half_call.operands, "sink"))

@@ -24,7 +24,7 @@ from ._call import Call
 TARGET = "polyhead_attention"
 jax.ffi.register_ffi_target(TARGET, _core.jax_handler(), platform="cpu")
 
-SHARED = names_of("documents", "heads")  # arguments of which one array serves all sequences of a call
+SHARED = names_of("documents", "heads")  # arguments that are one array for all sequences of a call
 Extents = tuple[tuple[int, ...], ...]
 
 

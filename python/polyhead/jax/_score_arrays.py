@@ -88,7 +88,7 @@ class Arrays(Registers):
             low, high = self.range(start)
             if mode == "clip":
                 start = self.minimum(self.maximum(start, self.constant(0, integer=True)), self.constant(last, integer=True))
-            elif low < 0 or high > last:  # a load beyond the end gives NaN, but a load counts a negative index from the end
+            elif low < 0 or high > last:  # mode "fill": a load beyond the end gives NaN, but a load takes a negative index from the end, so replace it by an index beyond the end
                 if size != 1 or view.shape[axis] != view.captured.shape[dim] or not jnp.issubdtype(view.captured.dtype, jnp.floating):
                     raise refuse("an index that may be outside of its array, with mode='fill' (use mode='clip')")
                 beyond = self.constant(view.captured.shape[dim], integer=True)

@@ -54,7 +54,7 @@ def _round(reader: Arrays, params: Any, equation: Any, a: int) -> int:
         return x.of("round").register
     magnitude = x.of("absolute")
     nearest = magnitude.of("round")
-    away = nearest + (magnitude - nearest).of("equal", 0.5)  # |x| + 0.5 would round up the number below 0.5
+    away = nearest + (magnitude - nearest).of("equal", 0.5)  # floor(|x| + 0.5) would give 1 for the largest number below 0.5
     return (x < 0).where(-away, away).register
 
 

@@ -1,4 +1,4 @@
-"""Numbers of a score program that are not yet known, each a register of its trace, and the arithmetic on them."""
+"""Numbers that are known only when a score program runs, each a register of the program's trace, and the arithmetic on them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Registers:
         register = self.trace.constant(float(value))
         if integer:
             if int(value) != float(value) or (self.bits == 24 and int(np.float32(value)) != int(value)):
-                raise ValueError(f"attention: score_fn uses the integer {int(value)}, which is no number of the precision of the scores; compute in float64")
+                raise ValueError(f"attention: score_fn uses the integer {int(value)}, which the precision of the scores cannot represent; compute in float64")
             self.ranges[register] = (float(value), float(value))
         return register
 

@@ -1,4 +1,4 @@
-"""Derivatives of the attention weights, as plain functions of jax.numpy. They use tensors [*,N,T,S], which are no extra cost: the attention weights are such a tensor."""
+"""Derivatives of the attention weights, as plain functions of jax.numpy. They use tensors [*,N,T,S]; the attention weights are a tensor of that size too."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _sink_share(of: dict[str, Any]) -> Any:
     sink, lse, p = of["sink"], of["lse"], of["p"]
     empty = lse == -jnp.inf
     share = jnp.where(empty, 0, jnp.exp((sink[:, None] if sink.ndim == 1 else sink) - jnp.where(empty, 0, lse)))  # the derivative of infinity - infinity is NaN
-    # The relative error of exp(sink - lse) is |lse| eps, because lse is rounded. That of 1 - sum p is eps / share. The smaller one decides.
+    # The relative error of exp(sink - lse) is |lse| eps, because lse is rounded. That of 1 - sum p is eps / share. Use the formula with the smaller error.
     rest = 1 - jnp.sum(p, -1, dtype=share.dtype)
     eps, eps_of_p = (float(jnp.finfo(dtype).eps) for dtype in (share.dtype, p.dtype))  # type: ignore[no-untyped-call]
     return jnp.where(rest * jnp.abs(lse) * eps > eps_of_p, rest, share)

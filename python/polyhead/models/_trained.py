@@ -18,7 +18,7 @@ class ClassifiedImage(NamedTuple):
 
 
 class ImageClassifier(Model):
-    """A Vision Transformer on small grey images."""
+    """A Vision Transformer that classifies small grey images."""
 
     def __call__(self, image: Array) -> ClassifiedImage:
         """`image`: [height,width], floating, from 0 to ``config["white"]``."""

@@ -117,7 +117,7 @@ _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 METHODS: tuple[tuple[Any, ...], ...] = (
     (
         "esm.multihead_attention", "MultiheadAttention", "forward", _MULTIHEAD, (), multihead, ("apply_sparse_mask",), (*_PROJECTIONS, "bias_k", "bias_v"),
-        {"rot_emb": "esm.rotary_embedding.RotaryEmbedding"},  # the replacement calls rot_emb, with q and k of other dimensions than in esm's method
+        {"rot_emb": "esm.rotary_embedding.RotaryEmbedding"},  # only this class: the replacement calls rot_emb with other dimensions of q and k than esm's method does
     ),
     (
         "esm.axial_attention", "ColumnSelfAttention", "forward", ("x", "self_attn_mask", "self_attn_padding_mask"), (), column,

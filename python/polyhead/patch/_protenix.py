@@ -12,7 +12,7 @@ from .._options import Precision
 from ._layer import LINEARS, SIGMOID, Projections, attend, attended, is_ours, masks_and_bias, with_rows
 
 _SCALED = ("torch", "triattention")  # kernels of triangle attention that get scaled queries
-_SCALING = ("deepspeed", "cuequivariance")  # kernels that scale; for at most _FEW queries protenix calls torch's code instead, and then nothing scales
+_SCALING = ("deepspeed", "cuequivariance")  # kernels that scale the queries; for at most _FEW queries protenix calls torch's code instead, and the queries stay unscaled
 _FEW = 16
 
 

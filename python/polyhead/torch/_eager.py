@@ -81,7 +81,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *d_outputs: Tensor | None) -> Any:
-        if torch.compiler.is_compiling():  # compiled autograd traces this function
+        if torch.compiler.is_compiling():  # true when compiled autograd traces this function
             return _gradients(ctx, ctx.saved_tensors, d_outputs)
         return _core.eager_attention_backward(ctx, *d_outputs)
 

@@ -39,7 +39,7 @@ def _sink_share(sink: Tensor, lse: Tensor, p: Tensor | None = None) -> Tensor:
     share = torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # avoids infinity minus infinity, whose gradient is NaN
     if p is None:
         return share
-    # The relative error of exp(sink - lse) is |lse| eps, because lse is rounded. That of 1 - sum p is eps / share. The smaller one decides.
+    # The relative error of exp(sink - lse) is |lse| eps, because lse is rounded. That of 1 - sum p is eps / share. Use the formula with the smaller error.
     rest = 1 - p.sum(-1, dtype=share.dtype)
     return torch.where(rest * lse.abs() * torch.finfo(share.dtype).eps > torch.finfo(p.dtype).eps, rest, share)
 
@@ -160,7 +160,7 @@ def softmax_gradients(
 
 
 def _score_gradients(d_score: Tensor, d_sink: Tensor | None, q: Tensor, k: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    # torch's operators make T x S tensors here; that is no extra cost, as d_score is such a tensor.
+    # torch's operators make T x S tensors here. d_score, which the caller has made already, has that size too.
     d_bias = None if options.bias is None or not wanted[3] else d_score.sum_to_size(options.bias.shape)
     relative = _relative_gradients(d_score, options, options.slopes if wanted[5] else None, options.table if wanted[6] else None)
     if not (wanted[0] or wanted[1]):

@@ -208,7 +208,7 @@ class GatedAttention(nn.Module):
                     masks={} if keep is None else {"attend_keys": keep}, causal=None, dropout=dropout,
                     attention_weights="probability" if attention_weights else None, by_torch=by_torch,
                 )  # fmt: skip
-        weight = self.linear_q._parameters.get("weight")  # a quantized layer has none
+        weight = self.linear_q._parameters.get("weight")  # None for a quantized layer, which has no such parameter
         inputs.require_one_device("GatedAttention", x=x, **{"linear_q.weight": weight})
         return self._by_torch(self, x, axis, bias, keep, dropout, attention_weights)
 

@@ -11,7 +11,7 @@ from .._attention import TopKeys
 
 
 def numbers_of(p: Tensor, kind: str, top_k: int, pooled: tuple[int, int]) -> Any:
-    """The numbers of one kind of attention weights p: ``[*,N,T,S]`` in host memory, before dropout."""
+    """Numbers of one kind that describe the attention weights p, ``[*,N,T,S]`` in host memory, before dropout."""
     if kind == "statistics":
         return _statistics(p)
     if kind == "top_keys":

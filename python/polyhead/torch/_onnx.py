@@ -30,7 +30,7 @@ def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         torch.onnx.export(model.eval(), inputs, "model.onnx", dynamo=True, opset_version=23, custom_translation_table=onnx_translations())
 
     The export needs the packages onnx and onnxscript. It supports all dtypes, extents that are not fixed (``dynamic_shapes``), and every option of `attention`
-    that Raises below does not list. There is a node for the output, and a further node each for lse and attention weights if the model uses them. Masks and
+    except those listed under Raises. There is a node for the output, and a further node each for lse and attention weights if the model uses them. Masks and
     biases become the node's mask ``[..,T,S]``. NaN or infinity in a masked key reaches the result, because runtimes compute the key's score and add -inf. If
     key and value differ from the query in dtype, or a bfloat16 call has precision "exact", all are converted to float32.
 

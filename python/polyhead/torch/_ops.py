@@ -82,7 +82,7 @@ def _like_q(q: Tensor, last: Any) -> Tensor:
     for i in reversed(order):
         strides[i] = stride
         stride = stride * torch.sym_max(shape[i], 1)
-    return q.new_empty_strided(shape, strides)  # a permuted view of a new tensor would not do: dual tensors refuse a result that is a view
+    return q.new_empty_strided(shape, strides)  # not a permuted view of a new tensor, because dual tensors refuse a result that is a view
 
 
 @custom_op("polyhead::attention", mutates_args=(), schema=f"(Tensor q, Tensor k, Tensor v, {_SCHEMA}) -> (Tensor, Tensor, Tensor)")

@@ -165,7 +165,7 @@ RULES = {
         _split_block_size,
         lambda rows, columns: None if (rows, columns) == _BLOCK_SIZE else (rows, columns),
     ),
-    # The tensors of a relative bias are separate arguments. `with_relative_bias` checks and splits it, because that needs the diagonal of causal too.
+    # The tensors of a relative bias are separate arguments. `with_relative_bias` checks and splits a relative bias, because both steps need the diagonal of causal too.
     "RelativeBias | None": Rule(_of_relative_bias, lambda where, name, value: None, _alone, _itself),
 }
 """The rule for each annotation of an argument."""

@@ -1,5 +1,5 @@
-"""Attention with a score_mod, which has the signature of FlexAttention's. It is traced once in each call, differentiated, and run by an interpreter in the kernels, which
-calls compiled functions for runs of arithmetic if llvmlite is installed. No compiler is needed."""
+"""Attention with a score_mod, which has the signature of FlexAttention's. Each call traces the score_mod once, differentiates it, and runs it by an interpreter in the
+kernels. If llvmlite is installed, the interpreter calls compiled functions for runs of arithmetic; no compiler is needed otherwise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
     if batch not in (1, q.shape[0]) or heads not in (1, q.shape[-3]) or q.dim() != 4:
         raise ValueError(f"attention: block_mask is for B = {batch} and H = {heads}; q is {list(q.shape)}")
     rows, columns = block_mask.BLOCK_SIZE
-    # FlexAttention does not call mask_mod for full blocks, and neither does polyhead: its calls would take longer than the attention.
+    # FlexAttention does not call mask_mod for full blocks, and neither does polyhead, because calls of mask_mod for all pairs would take longer than the attention.
     partial = _blocks(block_mask.kv_num_blocks, block_mask.kv_indices, queries, keys, rows, columns)
     counts, indices = block_mask.full_kv_num_blocks, block_mask.full_kv_indices
     full = torch.zeros_like(partial) if counts is None or indices is None else _blocks(counts, indices, queries, keys, rows, columns)
@@ -70,7 +70,7 @@ def _blocks(counts: Tensor, indices: Tensor, queries: int, keys: int, rows: int,
 
 
 class _Program:
-    """A traced score_mod, and the places of the gradients of its captured tensors."""
+    """A traced score_mod, and where the backward pass's sums hold the gradients of its captured tensors."""
 
     def __init__(self, trace: Trace, result: int, heads: int, differentiate: bool) -> None:
         self.captured = trace.tables
@@ -158,7 +158,7 @@ class _Attention(Function):
 
 
 def _require_exact(tensor: Tensor, bits: int) -> None:
-    """Raises ValueError if an integer of the captured tensor is not a number of the precision in which a score_mod is computed."""
+    """Raises ValueError if the precision in which a score_mod is computed cannot represent an integer of the captured tensor."""
     if tensor.dtype not in (torch.int32, torch.int64) or tensor.numel() == 0:
         return
     for value in torch.aminmax(tensor):
@@ -181,7 +181,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], op
     recorded = torch.is_grad_enabled()
     for number in trace.integers:
         if int(torch.tensor(float(number), dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)) != number:
-            raise ValueError(f"attention: score_mod uses the integer {number}, which is no number of the precision of the scores; compute in float64")
+            raise ValueError(f"attention: score_mod uses the integer {number}, which the precision of the scores cannot represent; compute in float64")
     for tensor in trace.tables:
         if tensor.device.type != "cpu":
             raise TypeError(f"attention: score_mod captures a tensor on {tensor.device}; polyhead computes on the CPU")
@@ -208,7 +208,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], op
 
 def explain_score_mod(score_mod: Callable[..., Any], *, dtype: torch.dtype = torch.float32, heads: int = 1, gradients: bool = True) -> str:
     """Says how `attention` computes a ``score_mod`` for q of this dtype: the number of its instructions, and how many runs of arithmetic are compiled or interpreted, and
-    why. Compiles them, as `attention` does.
+    why. It compiles these runs, as `attention` does.
 
     Args:
         score_mod: the function ``score_mod(score, b, h, q_idx, kv_idx)``.

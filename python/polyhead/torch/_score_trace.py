@@ -282,7 +282,7 @@ def _sign(trace: Trace, a: Any) -> Value:
     return Value(trace, x.register if x.kind == "bool" else sign_of(Number(trace, x.register)).register, x.kind)
 
 
-_WITHOUT_REMAINDER = {"bool": "bool", "float": "floating-point numbers"}  # the kinds of which a remainder is refused: x - y floor(x / y) of floating-point numbers may be wrong by y
+_WITHOUT_REMAINDER = {"bool": "bool", "float": "floating-point numbers"}  # kinds of numbers whose remainder is refused: for floating-point numbers, x - y floor(x / y) may be wrong by y
 
 
 def _fmod(trace: Trace, a: Any, b: Any) -> Value:
@@ -415,7 +415,7 @@ def _to(trace: Trace, a: Any, *arguments: Any, dtype: torch.dtype | None = None,
         return _same(trace, x)
     if kind == "bool":
         return _NOT(trace, _EQUAL(trace, x, 0))
-    if kind == "int" and x.kind == "float":  # towards zero
+    if kind == "int" and x.kind == "float":  # round towards zero
         inner = _FLOOR(trace, _ABSOLUTE(trace, x))
         return Value(trace, _where(trace, _LESS(trace, x, 0), _NEGATE(trace, inner), inner).register, "int")
     return Value(trace, x.register, kind)

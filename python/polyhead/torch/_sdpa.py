@@ -111,7 +111,7 @@ class Arguments(NamedTuple):
 def read_arguments(
     where: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, enable_gqa: bool, *, has_all_keys: bool = True
 ) -> Arguments:
-    """Checks and converts the arguments. has_all_keys: False if other ranks hold further keys; then the distributed call checks the S of attn_mask, and not
+    """Checks and converts the arguments. has_all_keys: False if other ranks hold further keys; then the distributed call checks the S of attn_mask, instead of
     this function."""
     require(where, query=query, key=key, value=value)
     diagonal: Causal = "top_left" if is_causal else None

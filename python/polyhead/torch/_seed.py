@@ -51,7 +51,7 @@ def _allow_marks() -> None:
         next(reversed(mode.tracer.graph.nodes)).meta["memory_budget"] = 1e-9
 
 
-# torch.compile decomposes this operator only when it traces the gradient, and so calls _draw_once at that time. Marks on operators that are made then are kept.
+# torch.compile decomposes this operator only when it traces the gradient, so it calls _draw_once at that time. torch keeps only the marks of operators that are made at that time.
 _library = torch.library.Library("polyhead", "FRAGMENT")
 _library.define("dropout_seed(Device device) -> Tensor")
 _library.impl("dropout_seed", _draw_once, "CompositeImplicitAutograd")

@@ -50,8 +50,8 @@ def sequence_local_attention(
     Protenix.
 
     Window w has the queries ``[w queries, (w + 1) queries)`` and the ``keys`` positions around the middle of these queries, from ``w queries - (keys - queries) / 2`` on;
-    positions outside of ``[0, T)`` are no keys. There are ``W = ceil(T / queries)`` windows. No tensor ``[T,T]`` is made: the windows are views of q, k and v. A
-    tensor beyond whose ends windows reach (k and v if keys > queries, q if T is no multiple of queries) is copied once to add zeros there.
+    positions outside of ``[0, T)`` are no keys. There are ``W = ceil(T / queries)`` windows. No tensor ``[T,T]`` is made: the windows are views of q, k and v. If
+    windows reach beyond the ends of a tensor (k and v if keys > queries, q if T is not a multiple of queries), it is copied once, with zeros added at its ends.
 
     Args:
         q: ``[*,N,T,H]`` on the CPU, as for `attention`.

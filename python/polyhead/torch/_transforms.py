@@ -89,7 +89,7 @@ def _gradients_in_a_batch(
     call: Callable[..., Any], info: Any, names: tuple[str, ...], in_dims: tuple[int | None, ...], inputs: tuple[Any, ...], results: tuple[str, ...]
 ) -> Any:
     """The vmap rule of an operator that returns gradients. results: names of the inputs whose gradients the operator returns. The operator's last argument says which gradients are wanted."""
-    in_dims = (*in_dims[: len(names) - 1], None)  # the last argument is a list, for which torch gives a list of dimensions
+    in_dims = (*in_dims[: len(names) - 1], None)  # torch gives a list of dimensions for the last argument, which is a list of bools; replace it by one None
     wanted = {name for name, want in zip(results, inputs[-1]) if want}
     together = _together(info.batch_size, names, in_dims, inputs, wanted)
     if together is None:
