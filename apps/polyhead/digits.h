@@ -14,7 +14,7 @@ inline constexpr const char* kBuiltInDigits = "examples";  // --score examples: 
 
 struct GivenDigit {
   Tensor pixels;                        // [height,width] float32 as the model reads them, or the pixels [H,W,3] uint8 of a PNG or JPEG image
-  std::string name;                     // of the input, in messages
+  std::string name;                     // name of the input, for messages
   std::optional<std::int64_t> label{};  // absent: not known
   const char* labelled_by = "";
 };
@@ -25,7 +25,7 @@ GivenDigit read_digit(const std::string& input, std::optional<std::int64_t> numb
 // Prints the class of an image, the image, and what the class token reads in each patch. Also writes the page, if `page` has a path.
 void explain_digit(const models::ImageClassifier& model, const GivenDigit& digit, PageFile page, bool as_json);
 
-// data: a file of images with labels, or kBuiltInDigits.
+// Prints how many images of `data` the model classifies correctly. data: a file of images with labels, or kBuiltInDigits.
 void score_digits(const models::ImageClassifier& model, const std::string& data, bool as_json);
 
 }  // namespace polyhead::app

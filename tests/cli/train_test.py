@@ -121,7 +121,7 @@ class Train(ProgramTest):
         self.assertEqual(process.returncode, 1, error)
         self.assertRegex(error, r"stopped after step \d+ of 300; the same command with --resume goes on from there")
         self.assertIn("checkpoint.safetensors", self.files("parts"))
-        self.fails(1, *command, mentions=["is there from a run that was stopped"])
+        self.fails(1, *command, mentions=["belongs to a run that was stopped"])
         self.fails(1, *command, "--seed", "2", "--resume", mentions=["is of another run"])
         self.succeeds(*command, "--resume")
         self.assertEqual(self.files("parts"), self.files("whole"))
