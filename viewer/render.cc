@@ -54,7 +54,7 @@ void check(const Text& text) {
 }
 
 void check_weights(std::span<const float> weights, std::int64_t layer, std::int64_t head, bool shares) {
-  const float slack = shares ? 4e-3F : 1e-3F;  // tolerance for rounding in 16-bit dtypes and in means over heads; a share may be rounded to more than 1
+  const float slack = shares ? 4e-3F : 1e-3F;  // tolerance for rounding in 16-bit dtypes and in means over heads; it is larger for shares, which are sums of rounded numbers
   for (const float w : weights)
     require(!(w < -slack || w > 1 + slack), "viewer::render: layer ", layer, ", head ", head, " has the attention weight ", w,
             "; attention weights must be in [0, 1]");
@@ -155,7 +155,8 @@ std::string fill(std::string_view page, std::span<const std::pair<std::string_vi
   }
 }
 
-// The measures over texts: for each head, in the order of layers and heads, [mean, spread, texts with the measure, texts where it names the head].
+// The measures over texts as {measure: list}. The list has for each head, layer by layer, [mean, spread, number of texts that have the measure, number of texts in
+// which the measure is large enough to name the head].
 json measured_json(const MeasuredTexts& measured, const Page& page) {
   require(measured.texts() > 0, "viewer::render: Page::measured has no text; give at least one, or no measures");
   std::string name;  // name of the set of maps whose heads were measured; the heads of other sets were not, even if their number is the same
@@ -215,7 +216,7 @@ json data_of(const Page& page, std::optional<Encoding> chosen) {
   return data;
 }
 
-// What a live page has and other pages do not: the engine and a model's files, in base64, and an addition to the content security policy.
+// The parts that only live pages have: the engine and a model's files, in base64, and an addition to the content security policy.
 struct LiveParts {
   std::string engine = {}, files = {};
   std::string_view policy = {};

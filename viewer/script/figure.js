@@ -16,7 +16,7 @@ const HATCHING = "url(#zero)";  // the name of a pattern inside the figure
 
 const hexOf = (pixel) => `#${[0, 8, 16].map((shift) => ((pixel >>> shift) & 255).toString(16).padStart(2, "0")).join("")}`;
 
-// An estimate of the width of a text, which holds for most fonts. Chinese, Japanese and Korean characters are as wide as high.
+// An estimate of the width of a text that is large enough for most fonts. Chinese, Japanese and Korean characters are as wide as they are high.
 const widthOf = (text, size) => size * [...text].reduce((sum, character) => sum + (character >= "\u2e80" ? 1 : 0.62), 0);
 
 class Figure {

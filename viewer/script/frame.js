@@ -22,7 +22,7 @@ function fitFrame() {
   document.documentElement.classList.toggle("framed", framed);
   let frame = null;
   try {
-    frame = framed ? frameElement : null;  // null if the notebook sandboxes the page; the frame then keeps its height and scrolls
+    frame = framed ? frameElement : null;  // null if the notebook sandboxes the page: the frame then keeps its height, and its content scrolls
   } catch { /* some browsers throw instead */ }
   if (!frame) return;
   const fit = () => { frame.style.height = `${Math.ceil(document.documentElement.offsetHeight)}px`; };

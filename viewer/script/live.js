@@ -67,7 +67,7 @@ class Engine {
     return this.running;
   }
 
-  // The next call starts a new module.
+  // Drops a module that has thrown an error, so that the next call starts a new one.
   #end(running) {
     if (this.running === running) this.running = null;
   }
@@ -80,7 +80,7 @@ class Engine {
       running = this.ready();
       exports = await running;
       if (outdated()) return null;
-    } while (running !== this.running);  // an earlier call, which waited for the same module, has ended it
+    } while (running !== this.running);  // repeat if an earlier call, which waited for the same module, has ended the module
     const encoder = new TextEncoder(), named = encoder.encode(task), given = encoder.encode(text);
     try {
       const room = exports.room(named.length + given.length);
@@ -142,7 +142,7 @@ class Live {
     this.answered(json);
   }
 
-  // Shows a message and hides the old maps, because a reader would take these for maps of the text in the line.
+  // Shows a message and hides the old maps: a reader would take them for the maps of the text in the input line.
   #refuse(message) {
     this.last = null;
     document.body.classList.add("unanswered");
@@ -181,7 +181,7 @@ class Live {
   }
 }
 
-// What a live page does with the state of the page (page.js).
+// The functions below change the state of the page, which page.js defines.
 
 // Handles a new text that the reader typed, or the choice of another model.
 function typed(changes) {

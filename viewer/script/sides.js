@@ -19,8 +19,8 @@ function annotationsAreValid({ name = "", axes = ["", ""], blocked = [], links, 
   return [name, ...axes].every((text) => typeof text === "string") && axes.length === 2 && Number.isInteger(group) && blocked.every((column) => place(column, columns)) && (!links || [...links.sure, ...links.possible].every(within)) && (!gate || gates()) && (!image || imageFits(image, rows - new Set(queries.special).size));
 }
 
-// Masked keys, links and gates for words that are merged from pieces. A word is masked if all its pieces are; it has the links of its pieces, and the mean
-// of their gates.
+// Masked keys, links and gates for words that are merged from pieces. A word is masked if all its pieces are masked. It has the links of its pieces, and the mean
+// of the pieces' gates.
 function mergedSides(source, rows, columns) {
   const wordOf = (groups) => new Map(groups.flatMap((places, at) => places.map((index) => [index, at])));
   const row = wordOf(rows), column = wordOf(columns);

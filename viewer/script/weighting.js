@@ -8,7 +8,7 @@ const normsOf = (text) => (text.source ?? text).norms;
 // The norms [S] of a head's keys. The keys are pieces, even if pieces are merged into words.
 const normsOfHead = (text, layer, head) => floatsOf(normsOf(text)[layer][head]);
 
-// A map times the norms. A weight of exactly 0 stays exactly 0, whatever the norm is; other weights do not become exactly 0.
+// A map times the norms. A weight of exactly 0 stays exactly 0, whatever the norm is; any other product is at least TINY, so that its cell is not hatched.
 const timesNorms = (map, norms) => Float64Array.from(map, (weight, i) => (weight === 0 ? 0 : Math.max(TINY, weight * norms[i % norms.length])));
 
 function meanOfMaps(maps) {
