@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-EXPECTED = 137  # the number of golden vectors: without it the test would also pass with an empty folder
+EXPECTED = 137  # the number of golden vectors; without this check the test would also pass with an empty folder
 here = pathlib.Path(__file__).parent
 
 

@@ -74,7 +74,7 @@ def test_wrong_arguments_are_named(wrong: dict[str, Any], message: str) -> None:
 
 
 class Heard:
-    """The outputs and inputs of a model's modules."""
+    """Records the outputs and inputs of a model's modules."""
 
     def __init__(self, *modules: Any) -> None:
         self.inputs: list[np.ndarray] = []

@@ -59,7 +59,7 @@ class Bounds:
         m, of_p = ahead.more["m"], self.of_stored_lse
         of_d_p = self.sums(built.value_width) * np.where(self.live, m * (d_out @ turned(self.v)), 0)
         of_delta = (d_out * (self.out() + self.sums(built.value_width) * clean(ahead.out))).sum(-1) + (self.sums(built.keys) + of_p) * (self.p * d_p).sum(-1)
-        # Subnormal products are rounded to multiples of the smallest number, however small they are.
+        # Products in the subnormal range are rounded to multiples of the smallest number, so their relative error may be large.
         smallest = half_unit(0.0, np.float64 if built.dtype == np.float64 else np.float32)
         of_delta = of_delta + (built.value_width + built.keys) * smallest
         of_score = smallest * self.live + (self.p * of_p[..., None] + self.tiny) * (d_p + clean(behind.delta)[..., None]) + self.p * (of_d_p + of_delta[..., None])
