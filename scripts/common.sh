@@ -229,7 +229,7 @@ fetch_model_packages() {
   done <"$root/tests/python/model_packages.txt"
 }
 
-# use_ccache: uses ccache if it is installed. With a precompiled header, ccache works only if ccache may assume that macros have the same definitions as before.
+# use_ccache: uses ccache if it is installed. CCACHE_SLOPPINESS lets ccache assume that macros are defined as before; without it, precompiled headers would not be cached.
 use_ccache() {
   command -v ccache >/dev/null || return 0
   export CCACHE_DIR="${CCACHE_DIR-$build/ccache}" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS-pch_defines,time_macros}"

@@ -144,7 +144,7 @@ CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So 
 # the same properties.
 SCRIPTS = ("Han Hiragana Katakana Hangul Bopomofo Latin Greek Hebrew Thai Lao Bengali Gurmukhi Gujarati Oriya Tamil Telugu Kannada Malayalam Sinhala "
            "Khmer Tibetan Georgian Armenian Ethiopic Mongolian").split()
-BRACKETS = "alnum alpha blank cntrl digit graph print punct space word xdigit".split()  # `lower` and `upper` are left out for the same reason as scripts
+BRACKETS = "alnum alpha blank cntrl digit graph print punct space word xdigit".split()  # `lower` and `upper` are left out for the same reason as the scripts named above
 
 
 def stand_ins():

@@ -185,7 +185,7 @@ def passes_of(problem, head_ranks, ring_ranks, rank, far, near, threads_that_add
             time.adding += adding
         if backward and ring_ranks > 1:
             time.waiting += arrives(keys_bytes, clock) - clock
-        if head_ranks > 1:  # exchanges follow each other. Forward: q, k, v, then out. Backward: q, k, v, out, d_out, then d_q, d_k, d_v
+        if head_ranks > 1:  # one exchange starts after the other. Forward: q, k, v, then out. Backward: q, k, v, out, d_out, then d_q, d_k, d_v
             own = problem.length / ranks * problem.width * 4
             tensors = [problem.heads] * (4 if backward else 2) + [problem.kv_heads] * (4 if backward else 2)
             for of_tensor in tensors:

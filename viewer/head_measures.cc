@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kFewestTexts = 5;  // a name needs at least this many texts
 
-// What the measures need to know about a text; it is the same for all maps of the text.
+// What the measures need to know about a text. All maps of the text share these facts.
 struct Facts {
   std::int64_t count;                             // T
   std::vector<std::int64_t> rows;                 // queries that are measured

@@ -35,7 +35,7 @@ std::string page_of(const char* name, const Model& model, const std::string& tex
 }
 
 // Returns the answer for a text without a token or with too many tokens, and nullopt for any other text. Call it before the model: the model throws an Error
-// for such a text, and an Error ends the module of a page.
+// for a text that this function refuses, and an Error ends the module of a page.
 std::optional<std::string> refusal(std::int64_t tokens, std::int64_t longest) {
   if (tokens >= 1 && tokens <= longest) return std::nullopt;
   const std::string why = tokens == 0 ? "the text has no token" : cat("the text has ", tokens, " tokens; the model takes at most ", longest);

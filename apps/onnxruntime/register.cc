@@ -34,8 +34,8 @@ constexpr std::int64_t kDouble = 11;  // TensorProto.DOUBLE, a value of softmax_
 
 std::string text(std::int64_t number) { return std::to_string(number); }
 
-// Runs tasks on the threads of the session. ONNX Runtime does not tell the number of these threads, so num_threads() is polyhead's own number, which decides
-// into how many pieces a call is divided. A session with one thread runs all pieces on that thread.
+// Runs tasks on the threads of the session. ONNX Runtime does not reveal the number of these threads, so num_threads() returns polyhead's own number of threads. This
+// number decides into how many pieces a call is divided. A session with one thread runs all pieces on that thread.
 class SessionThreads final : public polyhead::Executor {
  public:
   explicit SessionThreads(const OrtKernelContext* context) : context_(context) {}
@@ -288,7 +288,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   return status_of([&] {
     static const Attention operators[] = {Attention(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT), Attention(ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE), Attention(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16),
                                           Attention(ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16)};
-    // The session reads the domain after this call, so it lives as long as the process.
+    // The session reads the domain after this call, so the domain must exist until the process ends.
     static const Ort::CustomOpDomain domain = [] {
       Ort::CustomOpDomain made("polyhead");
       for (const Attention& op : operators) made.Add(&op);

@@ -19,7 +19,7 @@ struct GivenDigit {
   const char* labelled_by = "";
 };
 // input: a PNG or JPEG image, or a file of several images; empty: the images that are part of polyhead. number: which of several images; absent: the first.
-// UsageError if there is no such image, or if the input is a single image.
+// UsageError if the file has no image of this number, or if `number` is given for a PNG or JPEG image.
 GivenDigit read_digit(const std::string& input, std::optional<std::int64_t> number);
 
 // Prints the class of an image, the image, and what the class token reads in each patch. Also writes the page, if `page` has a path.

@@ -142,7 +142,7 @@ def check_masked(checks, session, sets):
 
 def check_layer(checks, session, sets, gates, choose):
     page, (_, _, biased, plain) = session.page, sets
-    head, t = 1, choose.random.randrange(6)  # not head 0: a gate strip that ignored the head would show head 0
+    head, t = 1, choose.random.randrange(6)  # not head 0, which a gate strip that ignored the head would show
     session.open(0, head)
     axes = page.locator(".strip-corner").text_content()
     checks.that(axes == "residue j →residue i ↓", "the axes have their names", axes)

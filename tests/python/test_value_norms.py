@@ -101,7 +101,7 @@ def check(run: Any, v: list[np.ndarray], weights: list[np.ndarray], projected: l
         np.testing.assert_allclose(run.value_norms[layer], norms_of(values, weight, heads), rtol=2e-5)
         f = np.einsum("bnsv,env->bnse", np.repeat(values, heads // values.shape[1], axis=1), weight.reshape(weight.shape[0], heads, -1))
         added = np.einsum("bnts,bnse->bte", run.attentions[layer].astype(np.float64), f) + (0 if bias is None else bias)
-        np.testing.assert_allclose(added, output, atol=1e-4 * np.abs(output).max())  # so f is what the layer adds
+        np.testing.assert_allclose(added, output, atol=1e-4 * np.abs(output).max())  # shows that f is the vector which the layer adds
 
 
 def numbers(parameter: Any) -> Any:

@@ -27,7 +27,8 @@ class Bounds:
         self.v, self.k, self.q = (np.nan_to_num(x, nan=0, posinf=0, neginf=0) for x in (np.abs(ahead.more["v"]), np.abs(ahead.more["k"]), np.abs(built.wide["q"])))
         self.p = np.nan_to_num(np.where(self.live, ahead.p, 0))
         self.mp = ahead.more["m"] * self.p
-        self.tiny = self.live * 2.0 ** (-1010 if built.dtype == np.float64 else -114)  # kernels may give 0 for smaller p: they compute exp relative to the largest score of some keys, where it underflows
+        # Kernels may give 0 for smaller p: they compute exp relative to the largest score of a block of keys, and exp underflows there.
+        self.tiny = self.live * 2.0 ** (-1010 if built.dtype == np.float64 else -114)
         # Relative error of p: errors of the row's scores, and of the sum of exponentials.
         self.of_p = 8 * self.eps * (4 + np.sqrt(built.keys) + ahead.magnitude + np.sqrt(built.width))
         self.of_stored_lse = self.of_p + self.eps * np.abs(np.where(np.isfinite(ahead.lse), ahead.lse, 0))

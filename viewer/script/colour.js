@@ -74,7 +74,7 @@ class Ramp {
     return ((255 << 24) | mixed[0] | mixed[1] | mixed[2]) >>> 0;
   }
 
-  // The pixel for a weight. For exactly 0 it is transparent, so that the hatching below is visible.
+  // The pixel for a weight. The pixel for a weight of exactly 0 is transparent, so that the hatching below is visible.
   of(weight, position) { return weight === 0 ? 0 : this.at(position); }
 }
 

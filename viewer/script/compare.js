@@ -137,7 +137,7 @@ class Compare {
     told.textContent = whole ? `${text.queries.word(spot.row)} → ${text.keys.word(spot.column)} ${text.decoder.show(map[spot.row * text.keys.size + spot.column])}` : this.names?.[1] ?? "";
   }
 
-  // Scrolls the other maps of the same shape to the same place.
+  // Scrolls the other panes to the place to which the reader has scrolled one, if all maps have the same shape.
   #follow(scrolled) {
     if (this.same) for (const { scroll } of this.panes) if (scroll !== scrolled) scroll.scrollTo(scrolled.scrollLeft, scrolled.scrollTop);
   }

@@ -1,5 +1,5 @@
 // All heads as thumbnails. By default there is a row for each layer and a column for each head; the mean over the heads of a layer is on the right, and the
-// mean over all heads and the rollout over all layers are below. Or heads are sorted by a measure.
+// mean over all heads and the rollout over all layers are below. The reader may also sort the heads by a measure.
 
 class Grid {
   static thumbnailPixels = 96;

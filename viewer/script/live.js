@@ -26,8 +26,8 @@ function bytesOf(base64) {
 }
 
 class Engine {
-  // `files`: the files of the page's own model, in base64; empty if the page has no model of its own. Error if the module is not of polyhead `version`;
-  // null allows any version.
+  // `files`: the files of the model that the page carries besides the built-in ones, in base64; empty if there is none. Error if the
+  // module is not of polyhead `version`; null allows any version.
   static async unpack(base64, files = "", version = null) {
     const packed = bytesOf(base64);
     const bytes = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
@@ -95,7 +95,7 @@ class Engine {
   }
 }
 
-// The line in which the reader types, and the sentences about the answer. The first of them names the words that the model does not know.
+// The line in which the reader types, and the sentences about the answer. The first sentence names the words that the model does not know.
 class Live {
   constructor({ typed, answered }) {
     this.answered = answered;

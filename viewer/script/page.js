@@ -57,7 +57,7 @@ function update(changes, focus) {
 
 const wordsAt = (index) => (state.pieces === "merged" && mergedTexts[index].merges ? mergedTexts : texts)[index];
 const textAt = (index) => (state.special === "share" ? sharedOut(wordsAt(index)) : weighted(wordsAt(index)));
-// The text with norm-weighted maps, if the reader wants them. A text keeps its attention weights if it has no norms, or until its largest number is known.
+// The text with norm-weighted maps, if the reader has chosen them. A text without norms keeps its attention weights, as does a text whose largest number is still being computed.
 const weighted = (text) => (state.weighting === "norm" && normsOf(text) && normWeighted(text, () => show({ ...state, weighting: null }))) || text;
 const textShown = () => textAt(state.text);
 function placesOf(text) {

@@ -63,7 +63,7 @@ const tabName = (text) => [text.name.split(" · ").map(tabWord).join(" · "), BI
 const tabsOf = (texts, at) => [...texts.keys()].filter((index) => texts[index].group === texts[at].group);
 const firstsOf = (texts) => [...texts.keys()].filter((index) => index === 0 || texts[index].group !== texts[index - 1].group);
 
-// The set of another text that is in the same tab.
+// Returns the set of another text that has the same tab as the shown set.
 function sameTab(texts, from, first) {
   const there = tabsOf(texts, first);
   return there[tabsOf(texts, from).indexOf(from)] ?? first;

@@ -34,7 +34,7 @@ function outOf(text, layer, head) {
   });
 }
 
-// The output of a head times its gate, which has a number for each number of the output, or one for each query. null: the gate has another width.
+// The output of a head times its gate. The gate has a number for each number of the output, or one number for each query. null: the gate has another width.
 function gatedOut(text, layer, head, out) {
   const gate = text.gate(layer, head), width = text.gateWidth;
   if (!gate) return out;
@@ -44,7 +44,7 @@ function gatedOut(text, layer, head, out) {
 // The sum of weight × v over the first `count` keys.
 const sumOfValues = (row, v, count) => Float64Array.from(v[0] ?? [], (_, i) => v.reduce((sum, value, s) => (s < count && row[s] !== 0 ? sum + row[s] * value[i] : sum), 0));
 
-// The heads' rows beside each other, as a layer stores them: [rows][heads * width].
+// The rows of all heads side by side, as a layer stores them: [rows][heads * width].
 const beside = (parts) => parts[0].map((_, at) => Float64Array.from(parts.flatMap((rows) => [...rows[at]])));
 
 class Walk {
@@ -176,7 +176,7 @@ class Walk {
 
   #draw() {
     const step = this.steps[this.step], at = Math.min(this.frame, this.#frames() - 1), whole = at === this.#frames() - 1;
-    const key = whole && !this.playing ? this.column ?? at : at;  // at rest, the chosen key is marked
+    const key = whole && !this.playing ? this.column ?? at : at;  // while the animation does not play, the chosen key is marked
     const matrices = step.matrices(key, at + 1);
     const names = this.steps.map(({ name }, place) => `${place + 1}. ${name}`);
     if (this.listed !== names.join()) $("walk-steps").replaceChildren(...names.map((name, place) => make("li", {}, make("button", { type: "button", textContent: name, data: { place } }))));

@@ -68,7 +68,7 @@ function productOf(text, { layer, head }, spot) {
   return say("Attention weight {0} × {1}, the norm of the transformed value of “{2}”.", text.plain.decoder.show(weight), Number(norm.toPrecision(4)), text.keys.word(spot.column));
 }
 
-// Returns the changes that make a state consistent after a change. Norm-weighted maps have no comparisons, distances or rollout, and attention to special tokens is
+// Returns the further changes that make the state consistent after a change. Norm-weighted maps have no comparisons, distances or rollout, and attention to special tokens is
 // not shared out in them, because their rows do not sum to 1.
 function settleWeighting(state, changed) {
   if (state.weighting !== "norm") return {};
