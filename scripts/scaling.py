@@ -155,7 +155,7 @@ def passes_of(problem, head_ranks, ring_ranks, rank, far, near, threads_that_add
         pieces = count * math.ceil(side / rows_of_piece(side, heads, problem.width, passes, rank.threads))
         if ring_ranks == 1:
             adding = 0
-        elif backward:  # for each piece its d_q, and d_k and d_v of all keys of the block, are added; d_k and d_v also must be filled with zeros first
+        elif backward:  # each piece adds its d_q, and d_k and d_v for all keys of the block, to the results; d_k and d_v must also be filled with zeros first
             adding = rank.add / (threads_that_add or rank.threads) * (rows * heads * problem.width + (pieces * side + rows) * kv_heads * 2 * problem.width)
         else:
             adding = rank.join / min(rank.threads, heads) * rows * heads * problem.width

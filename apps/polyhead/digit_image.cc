@@ -36,7 +36,7 @@ Ink ink_of(ConstTensorView image, const std::string& name) {
   for (double& x : ink.of) x = std::max(0.0, ground >= 0.5 ? ground - x : x - ground);
   ink.most = *std::ranges::max_element(ink.of);
   if (ink.most < kLeastContrast)
-    fail(ErrorCode::unsupported, name, " shows no digit: its pixels differ from its border by at most ", training::fixed(100 * ink.most, 0), " % of the range from black to white; an image of a digit has dark ink on a light ground, or light ink on a dark one");
+    fail(ErrorCode::unsupported, name, " shows no digit: its pixels differ from its border by at most ", training::fixed(100 * ink.most, 0), " % of the range from black to white; an image of a digit has dark ink on a light background, or light ink on a dark one");
   return ink;
 }
 

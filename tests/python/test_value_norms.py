@@ -54,7 +54,7 @@ def test_maps_times_norms() -> None:
     np.testing.assert_allclose(polyhead.maps(q, k, causal="bottom_right", value_norms=norms), expected, rtol=1e-14)
     np.testing.assert_allclose(polyhead.maps(q, k, causal="bottom_right", rows=[5, 2], value_norms=norms), expected[..., [5, 2], :], rtol=1e-14)
     np.testing.assert_allclose(polyhead.maps(q, k, causal="bottom_right", rows=[5, 2], keys=[8, 0, 3], value_norms=norms), expected[..., [5, 2], :][..., [8, 0, 3]], rtol=1e-13)
-    norms[..., -1] = np.nan  # a masked key does not exist
+    norms[..., -1] = np.nan  # a masked key counts as absent, so its NaN must not appear in the map
     assert np.array_equal(np.isnan(polyhead.maps(q, k, causal="bottom_right", value_norms=norms)), np.broadcast_to((p > 0) & np.isnan(norms)[..., None, :], p.shape))
 
 
