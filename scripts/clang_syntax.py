@@ -16,8 +16,8 @@ def setting(name, entry):
 
 
 def of_chosen_sets(entries):
-    """Selects the kernel sources to check. There are two kinds of instruction sets, with and without products of pairs of bfloat16. All kernels are checked for
-    the first set of each kind, and one kernel for each other set."""
+    """Selects the kernel sources to check. There are two kinds of instruction sets: with and without an instruction that multiplies pairs of bfloat16. For the
+    first set of each kind all kernels are checked, for every other set one kernel."""
     first = {}  # kind -> its first instruction set
     seen = set()
     for entry in entries:

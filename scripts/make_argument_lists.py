@@ -14,7 +14,7 @@ import sys
 
 from polyhead._arguments import ARGUMENTS
 
-if "polyhead.torch" not in sys.modules:  # load an empty package: the other modules of polyhead.torch do not load if their lists differ from the table
+if "polyhead.torch" not in sys.modules:  # register a module that is not executed: importing polyhead.torch fails if its lists differ from the table
     sys.modules["polyhead.torch"] = importlib.util.module_from_spec(importlib.util.find_spec("polyhead.torch"))
 from polyhead.torch._rules import NOT_OF_TORCH, RULES
 
@@ -31,7 +31,7 @@ def of_torch():
 
 
 def options_of_operators():
-    """The options of the operators. Tensors come first, because the operators save the first arguments for the backward pass."""
+    """The options of the torch operators. Tensors come first, because the operators save their first arguments for the backward pass."""
     tensors = [argument.name for argument in of_torch() if argument.extent]
     tensors += [argument.name for argument in ARGUMENTS if argument.group == "relative_bias" and argument.extent]
     tensors += [argument.name for argument in ARGUMENTS if argument.extent == "scales"]

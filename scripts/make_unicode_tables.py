@@ -3,7 +3,7 @@
 
     build/venv/bin/python scripts/make_unicode_tables.py [--check]
 
-The components of `tokenizers` follow different versions of Unicode. So each table is made by calling the package with every code point. The C++ code then
+The components of `tokenizers` follow different versions of Unicode, so the script makes each table by calling the package with every code point. The C++ code then
 splits text as the package does, whatever version utf8proc and Oniguruma have. --check compares the tables with the file instead of writing it. Takes four minutes.
 """
 import pathlib
@@ -78,7 +78,7 @@ def reordered(nfd):
 
 
 def lowercase():
-    """Rows [first, last, step, distance]: every step-th character of the range becomes the character `distance` after it. U+0130 is left out: it becomes two characters."""
+    """Rows [first, last, step, distance]: the lower case of every step-th character c of the range is the character c + distance. U+0130 is left out: it becomes two characters."""
     lower = normalizers.Lowercase().normalize_str
     assert [c for c in CODES if len(lower(chr(c))) != 1] == [0x130]
     changed = [(c, ord(lower(chr(c))) - c) for c in CODES if c != 0x130 and lower(chr(c)) != chr(c)]
@@ -144,7 +144,7 @@ CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So 
 # the same properties.
 SCRIPTS = ("Han Hiragana Katakana Hangul Bopomofo Latin Greek Hebrew Thai Lao Bengali Gurmukhi Gujarati Oriya Tamil Telugu Kannada Malayalam Sinhala "
            "Khmer Tibetan Georgian Armenian Ethiopic Mongolian").split()
-BRACKETS = "alnum alpha blank cntrl digit graph print punct space word xdigit".split()  # `lower` and `upper` are left out for the same reason
+BRACKETS = "alnum alpha blank cntrl digit graph print punct space word xdigit".split()  # `lower` and `upper` are left out for the same reason as the scripts named above
 
 
 def stand_ins():
@@ -162,7 +162,7 @@ def stand_ins():
     for c in assigned:
         key = (tuple(signature[c]), len(chr(c).encode()))
         if unicodedata.category(chr(c)) != "Cn":
-            if key not in old or not 0xFE00 <= c < 0x10000:  # take the last candidate that is no full-width form, because patterns rarely name such a character
+            if key not in old or not 0xFE00 <= c < 0x10000:  # take the last candidate that is not a full-width form, because patterns rarely name a character with such a high code
                 old[key] = c
         else:
             new.append((c, key))

@@ -14,7 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-# Name in components.json -> SPDX expression of the licence, and web page. A component that is not listed here is an error: somebody has to read its licence.
+# Name in components.json -> SPDX expression of the licence, and web page. A component that is not listed here is an error: a person must read its licence and add it.
 KNOWN: dict[str, tuple[str, str]] = {
     "nlohmann_json": ("MIT", "https://github.com/nlohmann/json"),
     "CLI11": ("BSD-3-Clause", "https://github.com/CLIUtils/CLI11"),

@@ -25,7 +25,7 @@ page, picture = root / "docs/scaling.md", root / "docs/images/scaling.png"
 # ---- measurements ----
 
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated"]
-LARGE, SMALL = 8192, 1024  # numbers of positions; according to the model, at 1 Gbit/s arithmetic hides the messages of a forward pass for LARGE, but not for SMALL
+LARGE, SMALL = 8192, 1024  # numbers of positions. The model predicts for a forward pass at 1 Gbit/s: with LARGE arithmetic hides the messages, with SMALL it does not
 
 
 def cases():
@@ -76,7 +76,7 @@ def measure(program, only, again):
 
 
 def measured(group):
-    """The figures of a group's measurements that exist, by name."""
+    """The figures of a group, by name of the measurement; measurements without a file are left out."""
     files = [(name, work / f"{name}.json") for name, *_ in cases()[group]]
     return {name: json.loads(file.read_text()) for name, file in files if file.exists()}
 
@@ -89,10 +89,10 @@ class Rank:
     backward: float
     join: float  # seconds to add one element of a partial output to the others; one thread
     add: float  # seconds to add one element of a partial gradient; one thread
-    communication: float = 0  # fraction of one thread's time that is used for moving messages
+    communication: float = 0  # fraction of one thread's time that is spent on moving messages
     threads: int = 1
 
-    def kernels(self, passes):  # multiply-adds per second of attention, while a part of the time is used for moving messages
+    def kernels(self, passes):  # multiply-adds per second of attention, reduced by the time that a thread spends on moving messages
         return (self.forward if passes == 1 else self.backward) / (1 + self.communication / self.threads)
 
 
@@ -114,7 +114,7 @@ class Problem:
     width: int = 128
     causal: bool = False
 
-    def multiply_adds(self):  # number for a forward pass; a backward pass needs 2.5 times as many
+    def multiply_adds(self):  # of a forward pass; a backward pass needs 2.5 times as many
         return self.length**2 * (0.5 if self.causal else 1) * self.heads * 2 * self.width
 
 
@@ -155,7 +155,7 @@ def passes_of(problem, head_ranks, ring_ranks, rank, far, near, threads_that_add
         pieces = count * math.ceil(side / rows_of_piece(side, heads, problem.width, passes, rank.threads))
         if ring_ranks == 1:
             adding = 0
-        elif backward:  # for each piece its d_q, and d_k and d_v of all keys of the block, are added; d_k and d_v also must be filled with zeros first
+        elif backward:  # each piece adds its d_q, and d_k and d_v for all keys of the block, to the results; d_k and d_v must also be filled with zeros first
             adding = rank.add / (threads_that_add or rank.threads) * (rows * heads * problem.width + (pieces * side + rows) * kv_heads * 2 * problem.width)
         else:
             adding = rank.join / min(rank.threads, heads) * rows * heads * problem.width
@@ -185,7 +185,7 @@ def passes_of(problem, head_ranks, ring_ranks, rank, far, near, threads_that_add
             time.adding += adding
         if backward and ring_ranks > 1:
             time.waiting += arrives(keys_bytes, clock) - clock
-        if head_ranks > 1:  # exchanges follow each other. Forward: q, k, v, then out. Backward: q, k, v, out, d_out, then d_q, d_k, d_v
+        if head_ranks > 1:  # one exchange starts after the other. Forward: q, k, v, then out. Backward: q, k, v, out, d_out, then d_q, d_k, d_v
             own = problem.length / ranks * problem.width * 4
             tensors = [problem.heads] * (4 if backward else 2) + [problem.kv_heads] * (4 if backward else 2)
             for of_tensor in tensors:
@@ -222,7 +222,7 @@ def fit(points, transport, adding):
         rate = next(large["both_ways_bytes_per_second"] for large in told["large"] if large["bytes"] == 16 << 20)
         links[told["link"]] = Link(rate=rate, latency=told["latency"], message=told["latency"] / 2)
     rank = Rank(*speeds, join=adding["join"], add=adding["add"])
-    # The processor time of rings beyond arithmetic and adding is the time of the thread that moves messages, and of MPI's copies.
+    # Beyond arithmetic and adding, a ring spends processor time on the thread that moves messages and on MPI's copies.
     ratios = []
     for told in points:
         if told["plan"][1] > 1:

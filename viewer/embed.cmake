@@ -1,10 +1,10 @@
 # cmake -DOUT=assets.cc -DTEMPLATE=page.html -DSTYLE=page.css -DSCRIPT=a.js,b.js -DLIVE=live.js -P embed.cmake
-# Writes template, style and scripts as C++ arrays of characters. A string literal of more than 64 KiB may be too long for a compiler, so arrays are used.
+# Writes template, style and scripts as C++ arrays of characters. Arrays are used, because a compiler may refuse a string literal of more than 64 KiB.
 # Every byte is written as '\xNN', so that no character needs quoting. Comments, blank lines and leading blanks are left out, to keep pages small.
 string(REPLACE "," ";" SCRIPT "${SCRIPT}")
 string(REPLACE "," ";" LIVE "${LIVE}")
 
-# Removes comments: in a style each /* … */ that is alone on its line, in a script each // … that is alone on its line or follows two blanks. A // … after code
+# Removes comments: in a style each /* … */ that is alone on its line, in a script each // … that is alone on its line or after two blanks. A // … after code
 # is not removed if a quote follows it, because the // may be part of a string.
 function(shorten text)
   string(REGEX REPLACE "\n[ ]*//[^\n]*" "" text "\n${text}")
@@ -19,7 +19,7 @@ function(shorten text)
   set(shortened "${text}" PARENT_SCOPE)
 endfunction()
 
-# Removes blanks and line ends that a style does not need. No string of a style may contain these signs.
+# Removes blanks and line ends that a style does not need. No string of a style may contain the signs around which blanks are removed.
 function(shorten_style text)
   foreach(sign ":" ";" "," "{" "}")
     string(REPLACE "${sign} " "${sign}" text "${text}")

@@ -17,11 +17,11 @@ namespace {
 
 constexpr std::int64_t kFewestTexts = 5;  // a name needs at least this many texts
 
-// The facts about a text that the measures of all its maps need.
+// What the measures need to know about a text. All maps of the text share these facts.
 struct Facts {
   std::int64_t count;                             // T
   std::vector<std::int64_t> rows;                 // queries that are measured
-  std::vector<bool> by_place;                     // [T] keys that `positional` identifies by their position
+  std::vector<bool> by_place;                     // [T] true for keys that `positional` identifies by their position and not by their distance
   std::vector<std::int64_t> separators;
   std::vector<std::vector<std::int64_t>> before;  // [T] earlier occurrences of the same token
   bool starts_again(std::int64_t t) const { return !before[static_cast<std::size_t>(t)].empty() && before[static_cast<std::size_t>(t)].front() == 0; }
@@ -55,7 +55,7 @@ double sum_of(Row row) {
   return sum;
 }
 
-// A measure of one query; absent if it is not defined for this query.
+// Computes a measure of one query; absent if the measure is not defined for this query.
 using OfRow = std::optional<double> (*)(Row row, std::int64_t t, const Facts& facts);
 
 std::optional<double> entropy(Row row, std::int64_t, const Facts&) {
@@ -84,7 +84,7 @@ std::optional<double> separators(Row row, std::int64_t, const Facts& facts) {
   return sum;
 }
 
-// The sum of the weights of the keys `step` after the earlier occurrences of the query's token.
+// The sum of the weights of the keys that come `step` tokens after an earlier occurrence of the query's token.
 std::optional<double> after_earlier(Row row, std::int64_t t, const Facts& facts, std::int64_t step) {
   const std::vector<std::int64_t>& before = facts.before[static_cast<std::size_t>(t)];
   if (before.empty()) return {};
@@ -120,7 +120,7 @@ constexpr auto kMeasures = [] {
   return measures;
 }();
 
-// The share of the map that positions alone predict: the mean overlap of each row with its predicted row. The predicted weight is the mean weight that the other
+// The share of the map that positions alone predict: the mean over the rows of the overlap of a row with its predicted row. A key's predicted weight is the mean that the other
 // queries give to the same key, if the key is in facts.by_place, else to keys at the same distance.
 double positional(std::span<const float> map, const Facts& facts) {
   const std::int64_t count = facts.count;

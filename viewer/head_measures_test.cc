@@ -32,7 +32,7 @@ double measured(const Tensor& map, const std::vector<std::string>& pieces, const
 
 const std::vector<std::string> kPieces{"[CLS]", "a", "b", "a", "[SEP]"};
 const std::vector<bool> kSpecial{true, false, false, false, true};
-// Rows of the words "a", "b", "a" have weights that can be added up by eye; rows of special tokens must not count.
+// The rows of the words "a", "b", "a" have simple weights, so that the expected measures can be computed by hand. Rows of special tokens must not count.
 const Tensor kMap = Tensor::of<float>({5, 5}, {1, 0, 0, 0, 0,  //
                                                0.25F, 0.25F, 0.5F, 0, 0,  //
                                                0.5F, 0.125F, 0, 0.125F, 0.25F,  //
@@ -48,7 +48,7 @@ TEST(HeadMeasures, AreThoseOfTheirFormulas) {
   EXPECT_DOUBLE_EQ(value("sink"), (0.5 + 0.125) / 2);  // "sink" leaves out the neighbour of the first token
   EXPECT_DOUBLE_EQ(value("separators"), (0 + 0.25 + 0.0625) / 3);
   EXPECT_DOUBLE_EQ(value("duplicate"), 0.5);   // only the second "a" has an earlier occurrence, at 1
-  EXPECT_DOUBLE_EQ(value("induction"), 0.25);  // and "b" at 2 follows that occurrence
+  EXPECT_DOUBLE_EQ(value("induction"), 0.25);  // the key after that occurrence is "b" at 2
   EXPECT_DOUBLE_EQ(value("entropy"), (1.5 + (0.5 + 2 * 0.125 * 3 + 0.25 * 2) + (0.125 * 3 + 0.5 + 0.25 * 2 + 2 * 0.0625 * 4)) / 3);
   EXPECT_DOUBLE_EQ(value("distance"), (0.25 + 0.5 + (0.5 * 2 + 0.125 + 0.125 + 0.25 * 2) + (0.125 * 3 + 1 + 0.25 + 0.0625)) / 3);
 }
@@ -61,7 +61,7 @@ TEST(HeadMeasures, MeasuresThatATextDoesNotHaveAreNaN) {
   for (const char* name : {"previous", "next", "sink", "positional"}) EXPECT_TRUE(std::isnan(measured(one, {"a"}, {}, name))) << name;
 }
 
-// Worked out by hand. Key 0 is known by its place, the others by their distance; each row is predicted from the two others:
+// The expected value is computed by hand. Key 0 is identified by its position, the others by their distance; each row is predicted from the two others:
 //   row 0: (3/8, 0, 0), overlap 1; row 1: (5/8, 1/4, 0) / (7/8), overlap 1/2 + 2/7; row 2: (3/4, 0, 1/2) / (5/4), overlap 1/4 + 1/4.
 TEST(HeadMeasures, PositionalShareIsTheOverlapWithTheOtherRows) {
   const Tensor map = Tensor::of<float>({3, 3}, {1, 0, 0, 0.5F, 0.5F, 0, 0.25F, 0.5F, 0.25F});
@@ -83,7 +83,7 @@ TEST(HeadMeasures, PositionalShareTellsPositionsFromContent) {
     for (std::int64_t s = 0; s < kTokens; ++s) even.data<float>()[t * kTokens + s] = 1.0F / kTokens;
   }
   EXPECT_GT(measured(previous, pieces, {}, "positional"), 0.85);
-  EXPECT_GT(measured(even, pieces, {}, "positional"), 0.99 - 2.0 / kTokens);  // the two corners have no other pair at their distance
+  EXPECT_GT(measured(even, pieces, {}, "positional"), 0.99 - 2.0 / kTokens);  // no other pair has the distance of the pairs in the two corners
   EXPECT_LT(measured(content, pieces, {}, "positional"), 0.15);
 }
 
@@ -123,9 +123,9 @@ TEST(HeadMeasures, ANameNeedsFiveTextsAndHoldsInNineOfTen) {
   EXPECT_FALSE(named());
   texts.add(holds, {.pieces = pieces, .special = {}});
   EXPECT_TRUE(named());
-  texts.add(breaks, {.pieces = pieces, .special = {}});  // 5 of 6
+  texts.add(breaks, {.pieces = pieces, .special = {}});  // the name now holds in 5 of 6 texts
   EXPECT_FALSE(named());
-  for (int i = 0; i < 4; ++i) texts.add(holds, {.pieces = pieces, .special = {}});  // 9 of 10
+  for (int i = 0; i < 4; ++i) texts.add(holds, {.pieces = pieces, .special = {}});  // the name now holds in 9 of 10 texts
   EXPECT_TRUE(named());
   EXPECT_FALSE(texts.names(0, 0, place("entropy")));
 }
@@ -151,9 +151,9 @@ TEST(HeadMeasures, WrongSizesAreRefusedByName) {
   EXPECT_THAT(message([&] { render({.title = "", .measured = MeasuredTexts()}); }), HasSubstr("Page::measured has no text"));
 }
 
-// The page measures the texts that it shows by itself, so it has the same list of measures, with the same limits of names.
+// The page itself measures the texts that it shows, so its script has the same list of measures, with the same limits from which a measure names a head.
 TEST(HeadMeasures, ThePageHasTheSameMeasuresAndLimits) {
-  // as embed.cmake writes it, without blanks around the arrow
+  // The expected text has no blanks around the arrow, because embed.cmake removes them.
   for (const HeadMeasure& measure : head_measures()) {
     std::string number = std::to_string(measure.named_from);
     number.erase(number.find_last_not_of('0') + 1);

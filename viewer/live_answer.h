@@ -1,5 +1,5 @@
-// The answer of a live page's engine (apps/live). It has the same format as the data of other pages, with attention weights in float32. The page's script
-// draws it.
+// Writes the answer of a live page's engine (apps/live) as JSON. The JSON has the same format as the data of other pages, with attention weights in float32. The page's
+// script draws the maps from it.
 #pragma once
 
 #include <string>

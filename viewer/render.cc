@@ -54,13 +54,13 @@ void check(const Text& text) {
 }
 
 void check_weights(std::span<const float> weights, std::int64_t layer, std::int64_t head, bool shares) {
-  const float slack = shares ? 4e-3F : 1e-3F;  // tolerance for rounding in 16-bit dtypes and in means over heads; a share may be rounded to more than 1
+  const float slack = shares ? 4e-3F : 1e-3F;  // tolerance for rounding in 16-bit dtypes and in means over heads; it is larger for shares, which are sums of rounded numbers
   for (const float w : weights)
     require(!(w < -slack || w > 1 + slack), "viewer::render: layer ", layer, ", head ", head, " has the attention weight ", w,
             "; attention weights must be in [0, 1]");
 }
 
-// The largest finite number among the attention weights [T,S] times the norms [S] of their keys. The page needs it before it draws norm-weighted maps.
+// The largest finite number among the attention weights [T,S] times the norms [S] of their keys. The page needs this number before it draws norm-weighted maps.
 double largest_product(std::span<const float> weights, const ConstTensorView& norms) {
   const Tensor of_keys = Tensor::copy_of(norms, DType::f32);
   const std::span keys(of_keys.data<float>(), static_cast<std::size_t>(of_keys.numel()));
@@ -155,10 +155,11 @@ std::string fill(std::string_view page, std::span<const std::pair<std::string_vi
   }
 }
 
-// The measures over texts: for each head, in the order of layers and heads, [mean, spread, texts with the measure, texts where it names the head].
+// The measures over texts as {measure: list}. The list has for each head, layer by layer, [mean, spread, number of texts that have the measure, number of texts in
+// which the measure is large enough to name the head].
 json measured_json(const MeasuredTexts& measured, const Page& page) {
   require(measured.texts() > 0, "viewer::render: Page::measured has no text; give at least one, or no measures");
-  std::string name;  // name of the set of maps whose heads were measured; the heads of other sets were not, even if their number is the same
+  std::string name;  // name of the set of maps whose heads were measured; other sets have other heads, even if their number is the same
   if (!page.texts.empty()) {
     const std::vector<const Text*> sets = sets_of(page.texts[0]);
     const auto own = std::ranges::find_if(sets, [](const Text* set) { return !set->keys; });
@@ -181,7 +182,7 @@ json measured_json(const MeasuredTexts& measured, const Page& page) {
   return result;
 }
 
-// The data of a page as JSON. chosen: the encoding of the attention weights; without it their number decides the encoding.
+// The data of a page as JSON. chosen: the encoding of the attention weights; if it is absent, the number of attention weights decides the encoding.
 json data_of(const Page& page, std::optional<Encoding> chosen) {
   std::int64_t count = 0;
   for (const Text* set : sets_of(page)) {
@@ -215,7 +216,7 @@ json data_of(const Page& page, std::optional<Encoding> chosen) {
   return data;
 }
 
-// What a live page has and other pages do not: the engine and a model's files, in base64, and an addition to the content security policy.
+// The parts that only live pages have: the engine and a model's files, in base64, and an addition to the content security policy.
 struct LiveParts {
   std::string engine = {}, files = {};
   std::string_view policy = {};

@@ -52,8 +52,8 @@ json to_json(const Image& image) {
   return {{"height", image.pixels.extent(0)}, {"width", image.pixels.extent(1)}, {"rows", image.rows}, {"columns", image.columns}, {"channels", image.pixels.rank() == 3 ? 3 : 1}, {"pixels", base64(bytes)}};
 }
 
-// Computes the row of attention weights that the model would have without the bias. Error if a weight of 0 may come from rounding a weight of up to `lost`
-// that would matter without the bias.
+// Computes the row of attention weights that the model would have without the bias. The dtype of p rounds weights of up to `lost` to 0. Error if a weight of 0 may
+// have been such a weight, and without the bias it could be at least 1e-5.
 void remove_bias(std::span<const double> p, std::span<const double> bias, double lost, std::span<float> out, std::string_view where) {
   double largest = -std::numeric_limits<double>::infinity(), total = 0;
   for (std::size_t s = 0; s < p.size(); ++s) {

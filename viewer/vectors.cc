@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kSlack = 5e-3;  // tolerance of the check; weights of 16-bit models differ by up to this much from weights computed in float64 from the same q and k
+constexpr double kSlack = 5e-3;  // tolerance of the check: the weights of a 16-bit model differ by up to this much from weights computed in float64 from the same q and k
 
 Shape aligned(const ConstTensorView& view) {
   Shape shape = view.shape();
@@ -52,7 +52,7 @@ std::vector<double> weights_of(const HeadVectors& vectors, const ConstTensorView
     return view ? Tensor::copy_of(view.expand(attentions.shape()).select(0, layer).select(0, head), dtype) : Tensor();
   };
   const Tensor bias = pairs(vectors.bias, DType::f64), attend = pairs(vectors.attend, DType::boolean);
-  // A live page runs these loops at every key.
+  // These loops must be fast: a live page runs them after every keystroke.
   const double* const added = bias ? bias.data<double>() : nullptr;
   const bool* const open = attend ? attend.data<bool>() : nullptr;
   constexpr double kNone = -std::numeric_limits<double>::infinity();

@@ -186,7 +186,7 @@ TEST(Viewer, PageNamesNothingOutsideItself) {
   const Tensor maps = random_maps({2, 2, 3, 3}, 1);
   std::string html = render(page_of({.text = "", .queries = words(3), .attentions = maps}));
   EXPECT_THAT(html, HasSubstr("default-src 'none'"));
-  const std::string own = "url(#zero)";  // no address of another file: "#zero" is a pattern inside the figure that the page itself writes
+  const std::string own = "url(#zero)";  // this url() loads nothing: "#zero" names a pattern inside the figure that the page itself draws
   const std::size_t named = html.find(own);
   ASSERT_NE(named, std::string::npos);
   html.erase(named, own.size());
@@ -263,7 +263,7 @@ TEST(Viewer, LongTextsAreStoredInEightBitsAndLongerOnesRefused) {
   EXPECT_THAT(message_of(page_of(longer)), HasSubstr("more than 67108864 attention weights"));
 }
 
-// Pages are no larger than docs/viewer.md promises: an empty page, and a page of 12 layers of 12 heads with 128 tokens.
+// Two pages are no larger than docs/viewer.md promises: an empty page, and a page of 12 layers of 12 heads with 128 tokens.
 TEST(Viewer, PagesAreSmall) {
   EXPECT_LT(render({.title = ""}).size(), 305'000U) << "script, style and texts of both languages";  // of these, 26 kB are the steps of one head with their drawings and texts, 8 kB norm-weighted maps, 5 kB all keys of a row by feature, 1 kB names the tabs of captured models, 4 kB are the input line of live pages with its texts, and 25 kB the measures over texts: their scatter (12), formulas (5), names and texts in Chinese (8)
   const Tensor maps = random_maps({12, 12, 128, 128}, 1);
@@ -366,7 +366,7 @@ struct Worked {
     std::mt19937 random(seed);
     for (Tensor* tensor : {&q, &k, &v, &bias})
       for (std::int64_t i = 0; i < tensor->numel(); ++i) tensor->data<float>()[i] = static_cast<float>(random()) / 1e9F - 2;
-    for (std::int64_t i = 0; i < 15; ++i) attend.data<bool>()[i] = i % 5 != 1 && i < 10;  // key 1 is masked, and all keys of query 2
+    for (std::int64_t i = 0; i < 15; ++i) attend.data<bool>()[i] = i % 5 != 1 && i < 10;  // key 1 is masked for all queries, and all keys are masked for query 2
     float* weight = maps.data<float>();
     for (std::int64_t l = 0; l < 2; ++l) {
       for (std::int64_t n = 0; n < 2; ++n) {
@@ -591,7 +591,7 @@ TEST(PooledSides, PoolTheLargestTextsUntilThePageHasRoom) {
   const auto sides = [](std::vector<std::int64_t> tokens, std::int64_t heads, std::int64_t most = kMaxAttentionWeights) { return pooled_sides(tokens, heads, most); };
   using Sides = std::vector<std::int64_t>;
   EXPECT_EQ(sides({}, 1), Sides());
-  EXPECT_EQ(sides({0, 1, 8192}, 1), (Sides{0, 0, 512}));  // 2^26 pairs alone have room; with one more pair the text is pooled
+  EXPECT_EQ(sides({0, 1, 8192}, 1), (Sides{0, 0, 512}));  // a page has room for 2^26 pairs; with one more pair the longest text is pooled
   EXPECT_EQ(sides({8192}, 1), Sides{0});
   EXPECT_EQ(sides({8193}, 1), Sides{512});
   EXPECT_EQ(sides({5000, 6000, 5500}, 1), (Sides{0, 512, 0}));

@@ -9,16 +9,16 @@
 #include <string_view>
 #include <vector>
 
-#include "answer_page.h"  // of apps/polyhead
+#include "answer_page.h"  // in apps/polyhead
 #include "core/text.h"
 #include "io/file_bytes.h"
-#include "known_words.h"  // of apps/polyhead
+#include "known_words.h"  // in apps/polyhead
 #include "models/text_run.h"
 #include "polyhead/models/default_models.h"
 #include "polyhead/models/sentence_model.h"
 #include "polyhead/models/text_classifier.h"
 #include "polyhead/models/translator.h"
-#include "run_page.h"  // of apps/polyhead
+#include "run_page.h"  // in apps/polyhead
 #include "viewer/live_answer.h"
 
 namespace polyhead::live {
@@ -35,7 +35,7 @@ std::string page_of(const char* name, const Model& model, const std::string& tex
 }
 
 // Returns the answer for a text without a token or with too many tokens, and nullopt for any other text. Call it before the model: the model throws an Error
-// for such a text, and an Error ends the module of a page.
+// for a text that this function refuses, and an Error ends the module of a page.
 std::optional<std::string> refusal(std::int64_t tokens, std::int64_t longest) {
   if (tokens >= 1 && tokens <= longest) return std::nullopt;
   const std::string why = tokens == 0 ? "the text has no token" : cat("the text has ", tokens, " tokens; the model takes at most ", longest);
@@ -62,7 +62,7 @@ std::string translate(const std::string& text) {
   return page_of("grammar", model, text, answer, told);
 }
 
-// If all heads together have more attention weights for a text, the page shows their maps in blocks. MiniLM's 72 heads exceed this number from 171 tokens on.
+// If all heads together have more attention weights than this for a text, the page shows pooled maps. MiniLM's 72 heads exceed this number from 171 tokens on.
 constexpr std::int64_t kMostWeights = std::int64_t{1} << 21;
 
 struct Encoder {
@@ -73,7 +73,7 @@ struct Encoder {
 std::unique_ptr<Encoder> encoder;
 
 std::string read(const std::string& text) {
-  require(encoder != nullptr, "live: this page has no model of its own");
+  require(encoder != nullptr, "live: the task 'model' needs a page that holds an encoder, and this page holds none");
   const models::BertConfig& config = encoder->model.encoder.config;
   models::TokenizedText tokens = encoder->model.tokenizer.encode(text);
   const std::int64_t length = std::ssize(tokens.ids);
@@ -96,7 +96,7 @@ std::string answer(const std::string& task, const std::string& text) {
   if (task == "sentiment") return rate(text);
   if (task == "translate") return translate(text);
   if (task == "model") return read(text);
-  fail(ErrorCode::invalid_argument, "live: there is no task '", task, "'; sentiment, translate and model are there");
+  fail(ErrorCode::invalid_argument, "live: there is no task '", task, "'; the tasks are sentiment, translate and model");
 }
 
 }  // namespace polyhead::live

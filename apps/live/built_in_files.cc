@@ -1,4 +1,4 @@
-// The functions of src/io/file_bytes.cc and src/io/tensor_file.cc for a live page. A page has no file system: its only files are those of the models that the
+// Replaces src/io/file_bytes.cc and src/io/tensor_file.cc in a live page. A page has no file system: its only files are those of the models that the
 // module carries and those of the model that the page carries.
 #include <algorithm>
 #include <cstring>

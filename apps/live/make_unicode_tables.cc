@@ -1,5 +1,5 @@
 // Writes, as tables, the properties of characters that src/models/unicode.cc takes from utf8proc. The module of live pages is compiled for a machine without
-// utf8proc, and with these tables gives the same answers as the library. Runs on the building machine: make_unicode_tables > unicode_tables.inc
+// utf8proc; with these tables it gives the same answers as the library. Runs on the building machine: make_unicode_tables > unicode_tables.inc
 #include <utf8proc.h>
 
 #include <array>

@@ -1,4 +1,5 @@
-// native_answer TASK TEXT... or native_answer model FOLDER TEXT...: what the engine of a live page answers, computed by this machine's kernels, a line of JSON for each text. For tests.
+// native_answer TASK TEXT... or native_answer model FOLDER TEXT...: prints what the engine of a live page answers, one line of JSON for each text. For tests: this
+// program computes the answers with this machine's kernels.
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// Splits texts by the three patterns that tokenizers of live pages have: plain text, runs of spaces, and GPT-2's pattern for words. Results equal those of Regex::split()
+// Splits texts by the three kinds of pattern that tokenizers of live pages use: a fixed text, runs of spaces, and GPT-2's pattern for words. Results equal those of Regex::split()
 // (src/models/tokenizer/regex.h), which needs Oniguruma; Oniguruma has no library for wasm32.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace polyhead::live {
 
-// \p{L} and \p{N} as Oniguruma has them, for Unicode 14.
+// True for the characters that \p{L} (is_letter) and \p{N} (is_number) match in Oniguruma, for Unicode 14.
 inline bool is_letter(char32_t code) {
   const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(models::stand_in(code)));
   return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
@@ -26,7 +26,7 @@ inline bool is_number(char32_t code) {
 }
 inline bool is_space(char32_t code) { return models::is_in(models::CharClass::white_space, models::stand_in(code)); }
 
-// Returns the end of the match of GPT-2's pattern that begins at `at`. There is a match at each place.
+// Returns the end of the match of GPT-2's pattern that begins at `at`. A match begins at every character.
 inline std::size_t end_of_gpt2_word(std::string_view text, std::size_t at) {
   for (const std::string_view ending : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"})
     if (text.substr(at).starts_with(ending)) return at + ending.size();
@@ -44,7 +44,7 @@ inline std::size_t end_of_gpt2_word(std::string_view text, std::size_t at) {
     if (end > first) return end;
   const std::size_t end = while_of(at, is_space);
   if (end == text.size()) return end;
-  const std::size_t last = models::char_before(text, end).last;  // where the last space begins, which belongs to the next word
+  const std::size_t last = models::char_before(text, end).last;  // the start of the last space: that space belongs to the next word
   return last > at ? last : end;
 }
 

@@ -91,7 +91,7 @@ inline utf8proc_ssize_t normalize_utf32(utf8proc_int32_t* codes, utf8proc_ssize_
   return 1;
 }
 
-// Returns the number of bytes of the character at `text`; below 1 if the bytes are not UTF-8 (Unicode 15, table 3-7).
+// Returns the number of bytes of the character at `text`, or a number below 1 if the bytes are not UTF-8 (Unicode 15, table 3-7).
 inline utf8proc_ssize_t iterate(const utf8proc_uint8_t* text, utf8proc_ssize_t bytes, utf8proc_int32_t* code) {
   *code = -1;
   if (bytes < 1) return 0;

@@ -34,8 +34,8 @@ constexpr std::int64_t kDouble = 11;  // TensorProto.DOUBLE, a value of softmax_
 
 std::string text(std::int64_t number) { return std::to_string(number); }
 
-// Runs tasks on the threads of the session. ONNX Runtime does not tell the number of these threads, so num_threads() is polyhead's own number, which decides
-// into how many pieces a call is cut. A session of one thread runs all pieces on that thread.
+// Runs tasks on the threads of the session. ONNX Runtime does not reveal the number of these threads, so num_threads() returns polyhead's own number of threads. This
+// number decides into how many pieces a call is divided. A session with one thread runs all pieces on that thread.
 class SessionThreads final : public polyhead::Executor {
  public:
   explicit SessionThreads(const OrtKernelContext* context) : context_(context) {}
@@ -205,7 +205,8 @@ struct Kernel {
     sdpa_forward({.q = q, .k = k, .v = v, .out = three ? out.unflatten(2, {count, width}).transpose(1, 2) : out}, options);
   }
 
-  // Returns the past keys followed by the new ones: in the output if the node names it, else in `memory`. Without past, the output is a copy.
+  // Returns the past keys (or values) followed by the new ones: in the output `index` if the node names it, else in `memory`. Without a past it returns the new
+  // ones: copied to the output, or as they are if the node names no output.
   ConstTensorView with_past(Ort::KernelContext& context, Output index, const ConstTensorView& past, const ConstTensorView& fresh, polyhead::Tensor& memory) const {
     Shape shape = fresh.shape();
     if (past) {
@@ -227,7 +228,7 @@ struct Kernel {
     return all;
   }
 
-  // A mask may be shorter than the keys, which masks the keys behind it (opset 24).
+  // A mask may cover only the first keys; the keys after its end are then masked (opset 24).
   ConstTensorView whole_mask(const ConstTensorView& mask, std::int64_t keys, polyhead::Tensor& memory) const {
     if (mask.rank() < 1 || mask.rank() > 4) refuse("attn_mask is " + to_string(mask.shape()) + "; it must broadcast to [B,heads,T,S]");
     const std::int64_t covered = mask.extent(-1);
@@ -287,7 +288,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   return status_of([&] {
     static const Attention operators[] = {Attention(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT), Attention(ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE), Attention(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16),
                                           Attention(ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16)};
-    // The session reads the domain after this call, so it lives as long as the process.
+    // The session reads the domain after this call, so the domain must exist until the process ends.
     static const Ort::CustomOpDomain domain = [] {
       Ort::CustomOpDomain made("polyhead");
       for (const Attention& op : operators) made.Add(&op);

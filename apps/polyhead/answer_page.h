@@ -12,7 +12,7 @@
 
 namespace polyhead::app {
 
-// "translator, 2 layers of 4 heads"
+// Returns a text such as "translator, 2 layers of 4 heads".
 template <class Config>
 std::string kind_of(const char* name, const Config& config) {
   return cat(name, ", ", training::counted(config.layers, "layer"), " of ", training::counted(config.heads, "head"));

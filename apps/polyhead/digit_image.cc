@@ -11,10 +11,10 @@
 namespace polyhead::app {
 namespace {
 
-constexpr double kLeastContrast = 0.1;  // of the range from black to white
-constexpr double kInkOfBox = 0.3;       // a pixel with this share of the most ink belongs to the digit; paper and noise have less
+constexpr double kLeastContrast = 0.1;  // share of the range from black to white; an image with less contrast shows no digit
+constexpr double kInkOfBox = 0.3;       // a pixel with at least this share of the largest ink belongs to the digit; paper and noise have less
 
-// How much ink each pixel has: 0 on the ground, at most 1.
+// How much ink each pixel has: 0 on the background, at most 1.
 struct Ink {
   std::int64_t height, width;
   std::vector<double> of;
@@ -36,11 +36,11 @@ Ink ink_of(ConstTensorView image, const std::string& name) {
   for (double& x : ink.of) x = std::max(0.0, ground >= 0.5 ? ground - x : x - ground);
   ink.most = *std::ranges::max_element(ink.of);
   if (ink.most < kLeastContrast)
-    fail(ErrorCode::unsupported, name, " shows no digit: its pixels differ from its border by at most ", training::fixed(100 * ink.most, 0), " % of the range from black to white; an image of a digit has dark ink on a light ground, or light ink on a dark one");
+    fail(ErrorCode::unsupported, name, " shows no digit: its pixels differ from its border by at most ", training::fixed(100 * ink.most, 0), " % of the range from black to white; an image of a digit has dark ink on a light background, or light ink on a dark one");
   return ink;
 }
 
-// The mean ink of the area [top,top + side) x [left,left + side); outside of the image there is none.
+// The mean ink of the area [top,top + side) x [left,left + side). Parts of the area outside the image count as 0.
 double mean_ink(const Ink& ink, double top, double left, double side) {
   double sum = 0;
   for (auto y = static_cast<std::int64_t>(std::floor(top)); static_cast<double>(y) < top + side; ++y) {
@@ -55,7 +55,7 @@ double mean_ink(const Ink& ink, double top, double left, double side) {
 
 Tensor digit_of_image(ConstTensorView given, std::int64_t height, std::int64_t width, double white, const std::string& name) {
   const Ink ink = ink_of(given, name);
-  double side = 1, top = 0, left = 0;  // of the area that becomes a pixel; of the first area
+  double side = 1, top = 0, left = 0;  // side: of the area that becomes one pixel; top, left: corner of the first area
   if (ink.height != height || ink.width != width) {
     std::int64_t first_y = ink.height, last_y = -1, first_x = ink.width, last_x = -1;
     for (std::int64_t y = 0; y < ink.height; ++y)

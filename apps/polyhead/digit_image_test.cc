@@ -26,7 +26,7 @@ std::vector<float> read(const Tensor& from, std::int64_t height, std::int64_t wi
   return {image.data<float>(), image.data<float>() + image.numel()};
 }
 
-// Whether a pixel belongs to a hook of 20 x 20 pixels at (top, left): its upper half, and the right half of its lower half.
+// Whether a pixel belongs to a hook whose 20 x 20 box begins at (top, left). The hook is the box without the left half of its lower half.
 bool in_hook(std::int64_t y, std::int64_t x, std::int64_t top, std::int64_t left) {
   y -= top, x -= left;
   return y >= 0 && y < 20 && x >= 0 && x < 20 && (y < 10 || x >= 10);
@@ -40,7 +40,7 @@ TEST(DigitImage, InkIsCutOutAndScaledOnAnyGround) {
 }
 
 TEST(DigitImage, NarrowInkStaysNarrowInTheMiddle) {
-  const Tensor line = grey(60, 60, [](auto y, auto x) { return y >= 10 && y < 50 && x >= 25 && x < 35 ? 0 : 255; });  // 40 x 10: a quarter of the square's width
+  const Tensor line = grey(60, 60, [](auto y, auto x) { return y >= 10 && y < 50 && x >= 25 && x < 35 ? 0 : 255; });  // 40 x 10 pixels: the line is a quarter as wide as the square that is cut out
   EXPECT_EQ(read(line, 4, 4), (std::vector<float>{0, 16, 16, 0, 0, 16, 16, 0, 0, 16, 16, 0, 0, 16, 16, 0}));
 }
 

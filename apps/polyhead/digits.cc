@@ -40,7 +40,7 @@ training::Images images_of(const std::string& path) {
   }
 }
 
-// The image in shades, two columns for a pixel.
+// The image as shaded blocks for the terminal, two columns for each pixel.
 std::string drawn(const Tensor& pixels, double white, std::size_t width) {
   static constexpr std::array kShades{"  ", "\u2591\u2591", "\u2592\u2592", "\u2593\u2593", "\u2588\u2588"};
   const std::int64_t rows = pixels.extent(0), columns = pixels.extent(1);
@@ -54,7 +54,7 @@ std::string drawn(const Tensor& pixels, double white, std::size_t width) {
   return text;
 }
 
-// What the class token reads in each patch: the mean over the heads of the last layer.
+// A heatmap of the class token's attention to each patch: the mean over the heads of the last layer.
 std::string patches_read(const models::ImageClassifierConfig& c, const models::ClassifiedImage& answer, std::size_t width) {
   const HeadChoice choice = choose_head(c.layers - 1, std::nullopt, true, c.layers, c.heads);
   const Tensor map = chosen_map(answer.attentions, {}, choice);

@@ -26,7 +26,7 @@
 namespace polyhead::app {
 namespace {
 
-// Calls f(argument, view) for each tensor of a mask of which explain() needs only the shape. Lists of numbers, such as offsets, are options with values.
+// Calls f(argument, view) for each tensor of a mask of which explain() needs only the shape. Lists of numbers, such as offsets, are left out: options give their values.
 template <class M, class F>
 void visit_shapes(M& mask, const F& f) {
   visit_arguments(mask, TensorArguments{[&](const Argument& argument, auto& view) {

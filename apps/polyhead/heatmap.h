@@ -16,7 +16,7 @@ struct Heatmap {
   std::vector<std::string> columns;  // S words
 };
 
-// Lines of at most `width` terminal columns (at least 20); the last line is the legend. The width of a cell decides what is shown:
+// Returns lines of at most `width` terminal columns (at least 20); the last line is the legend. The width of a cell decides what is shown:
 //   5 columns or more  a shade and the attention weight in percent; words are above the map's columns
 //   2 to 4             a shade; words are written downward above the map's columns
 //   1                  a shade; the map's columns have numbers, which are repeated in front of the rows' words

@@ -55,7 +55,7 @@ struct TextBeside {
 void require_both_sides(const std::string& model);
 // `side` is the text encoder of the model in the folder `model`. `budget` and value_norms: as in see_image().
 TextBeside see_text_beside(const std::string& model, const models::AnyTextModel& side, const std::string& text, models::TokenizedText tokens, viewer::VectorBudget* budget, bool value_norms);
-// transformers' logits_per_image.
+// The similarity of text and image, which transformers calls logits_per_image; nullopt if similarities are not shown.
 std::optional<double> similarity_to(const TextBeside& beside, const SeenImage& seen);
 // Adds a tab with the text to the page's entry for an image, and appends the similarity of image and text to the image's name. The tab has views of `beside`.
 void show_text_beside(const TextBeside& beside, const SeenImage& seen, viewer::Text& image);

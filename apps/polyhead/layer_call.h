@@ -59,7 +59,7 @@ void set_input(const LoadedLayer& loaded, LayerCall* call);
 Shape shared_bias_shape(const LayerCall& call);
 
 // Sets `options` from the rules, the defaults of the layer's layout, and the masks of `in`, which may be nullptr. `options` then has views of these three objects.
-// The caller must set a relative bias and sink logits before.
+// A relative bias and sink logits must be set in `options` before this call.
 void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTensors* in, LayerCall* call);
 
 }  // namespace polyhead::app

@@ -44,7 +44,7 @@ struct LayerConstructor {
   nn::MultiHeadAttentionConfig config = {};  // settings that no argument changes
   std::string_view io_layout = {};           // layout of the layer's parameters in files; "": the layout has the same name as the layer
   bool cross = false;                        // queries and keys are different sequences
-  bool pair_bias = false;                    // adds a bias for each query and key
+  bool pair_bias = false;                    // adds a bias for each pair of a query and a key
 
   bool takes(Setting setting) const { return std::ranges::find(arguments, setting, &LayerArgument::setting) != arguments.end(); }
   std::string_view layout() const { return io_layout.empty() ? name : io_layout; }

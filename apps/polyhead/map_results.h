@@ -26,7 +26,7 @@ struct MapResults {
   bool any() const { return top_keys || pooled || window || key_mass || attention_weights || statistics || key_sums || divergence; }
 };
 
-// UsageError for options that need --attention-weights, if it is not given.
+// Throws UsageError if an option that needs --attention-weights is given without it.
 void check_map_results(const MapResults& wanted);
 
 void add_map_results(Parser& parser, MapResults* wanted, bool beside_output);

@@ -30,8 +30,8 @@ void check(const MapsOptions& o) {
     throw UsageError("no result is chosen; give one or more of --attention-weights, --map-window, --top-keys, --pooled-map, --key-mass, --key-sums, --statistics and "
                      "--divergence, or --rollout");
   if (o.rollout && o.maps.any()) throw UsageError("--rollout cannot be combined with other results, because --rollout reads q and k of several layers");
-  if (o.rollout && o.maps.by_norms) throw UsageError("--weighting norm cannot be combined with --rollout, which is of attention weights");
-  if (o.rollout && o.maps.keys) throw UsageError("--keys: rows of the rollout have all keys");
+  if (o.rollout && o.maps.by_norms) throw UsageError("--weighting norm cannot be combined with --rollout, which multiplies attention weights");
+  if (o.rollout && o.maps.keys) throw UsageError("--keys cannot be combined with --rollout: rows of the rollout have all keys");
   if (!o.rollout) check_map_results(o.maps);
   check_tensor_format("--output", o.output);
   check_not_input(o.output, std::array{o.tensors});

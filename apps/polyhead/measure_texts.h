@@ -19,7 +19,7 @@ std::uint64_t usable_memory();
 // function before other slow work.
 void require_measurable(const models::AnyTextModel::Sizes& sizes, std::span<const models::TokenizedText> texts);
 
-// Runs the model on each text and measures its heads. The maps of a text are dropped before the next text. told(i): called before text i.
+// Runs the model on each text and measures its heads. The maps of a text are freed before the next text. told(i) is called before text i.
 viewer::MeasuredTexts measure_texts(const models::AnyTextModel& model, std::vector<models::TokenizedText> texts, const std::function<void(std::size_t)>& told = {});
 
 }  // namespace polyhead::app

@@ -93,7 +93,7 @@ int run_and_report_errors(const std::vector<std::string>& arguments) {
     print_diagnostic(error.what());
     return 2;
   } catch (const std::bad_alloc&) {
-    print_diagnostic("there is not enough memory for this");
+    print_diagnostic("there is not enough memory for this command");
   } catch (const std::exception& error) {
     print_diagnostic(error.what());
   }

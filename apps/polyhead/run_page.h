@@ -11,8 +11,8 @@
 
 namespace polyhead::app {
 
-// Calls viewer::pooled_sides for texts with these numbers of tokens, to each of which the model adds `generate` tokens. Maps of an encoder-decoder are never
-// pooled: Error if a page has no room for all of them.
+// Returns what viewer::pooled_sides() returns for texts with these numbers of tokens plus the `generate` tokens that the model adds to each text. Maps of an
+// encoder-decoder are never pooled: Error if a page has no room for all of them.
 std::vector<std::int64_t> pooled_sides(const models::AnyTextModel::Sizes& sizes, std::span<const std::int64_t> tokens, std::int64_t generate, std::int64_t most_numbers = viewer::kMaxAttentionWeights);
 
 // The set of maps with which the page opens, and the further tabs. For an encoder-decoder that has generated tokens, the first set is the cross-attention.

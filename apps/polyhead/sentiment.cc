@@ -28,7 +28,7 @@ struct ReadWord {
   std::string word;
   double weight;
 };
-// The words to which a pooling head attends most, largest weight first: as many as needed for 0.8 of the head's attention.
+// The words to which a pooling head attends most, largest weight first: the fewest words that together have 0.8 of the head's attention.
 std::vector<ReadWord> read_words(const models::ClassifiedText& answer, std::string_view text, std::int64_t head) {
   std::vector<ReadWord> words;
   for (std::string& word : answer.text.words_in(text)) words.push_back({std::move(word), 0});
@@ -116,7 +116,7 @@ void score_sentiment(const models::TextModel& model, const SentimentScoring& o) 
   const training::ClassificationScore score = training::score_texts(model, texts);
   Json json = {{"texts", texts.inputs.size()}, {"counted", score.counted}};
   add(json, score);
-  std::string text = cat(training::described(score), " (", counted(texts.inputs.size(), "text"), texts.data.labels.empty() ? cat("; the side of ", score.counted, " that are not 0") : "", ")\n");
+  std::string text = cat(training::described(score), " (", counted(texts.inputs.size(), "text"), texts.data.labels.empty() ? cat("; accuracy is for the sign of the ", score.counted, " ratings that are not 0") : "", ")\n");
   if (!o.baseline.empty()) {
     const training::ClassificationScore words = training::score_bag_of_words(read(o.baseline), texts.data);
     add(json["bag_of_words"], words);

@@ -20,7 +20,7 @@ static_assert(std::atomic<const TemporaryFolder*>::is_always_lock_free);  // a s
 }  // namespace
 
 TemporaryFolder::TemporaryFolder(const std::vector<std::string>& names) {
-  require(living == nullptr, "TemporaryFolder: there is one already");
+  require(living == nullptr, "TemporaryFolder: another one exists; only one may exist at a time");
   std::string name = fs::temp_directory_path() / "polyhead-XXXXXX";
   if (mkdtemp(name.data()) == nullptr) fail(ErrorCode::io, "cannot make a folder in ", fs::temp_directory_path().string(), ": ", std::generic_category().message(errno));
   path_ = name;

@@ -7,7 +7,7 @@
 
 namespace polyhead::app {
 
-// A new folder in the system's folder of temporary files. The destructor removes it with all that is in it. At most one at a time.
+// A new folder in the system's folder of temporary files. The destructor removes it with all that is in it. At most one TemporaryFolder may exist at a time.
 class TemporaryFolder {
  public:
   // names: the files that will be in the folder, which remove_temporary_folder() removes.
@@ -24,7 +24,7 @@ class TemporaryFolder {
   friend void remove_temporary_folder() noexcept;
 };
 
-// Removes the living TemporaryFolder and the files that its constructor was told of. Async-signal-safe: for signal handlers of a program that is about to end.
+// Removes the current TemporaryFolder and the files that its constructor was given by name. Async-signal-safe: for signal handlers of a program that is about to end.
 void remove_temporary_folder() noexcept;
 
 }  // namespace polyhead::app

@@ -55,7 +55,7 @@ struct TraceOptions {
   NumberStyle numbers;
 };
 
-// The layer, and the names that the library or tutorial that defines it uses for the projections.
+// A layer, and the names of its projections in the library or tutorial that defines the layer.
 struct TracedLayer {
   LoadedLayer loaded;
   std::string title;

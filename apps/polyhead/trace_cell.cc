@@ -143,7 +143,7 @@ std::string text_of(const Worked& worked, const Cell& cell, const std::vector<st
   row.push_back({"sum", "", digits(worked.sum), "1.000000"});
   const std::string query = token(words, cell.query), looked = token(words, cell.key);
   std::string text = wrap(cat("layer ", cell.layer, ", head ", cell.head, ": ", query, " looks at ", looked, " with the weight ", fixed(key.weight, 6)), width);
-  if (std::abs(key.weight - worked.of_map) > 1e-4) append(text, wrap(cat("the model's map has ", fixed(worked.of_map, 6), ": it computes with fewer digits"), width));
+  if (std::abs(key.weight - worked.of_map) > 1e-4) append(text, wrap(cat("the model's map has ", fixed(worked.of_map, 6), ", because the model computes in a lower precision"), width));
   append(text, cat("\n", wrap(cat("1. Products of q of ", query, " and k of ", looked), width), table(std::move(features), width)));
   append(text, cat("\n", wrap("2. From q . k to the weight", width), table(std::move(steps), width)));
   append(text, cat("\n", wrap(cat("3. All keys of ", query, ": softmax"), width), table(std::move(row), width)));

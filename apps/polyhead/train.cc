@@ -44,7 +44,7 @@ struct TrainOptions {
   std::string task, data, folder;
   std::uint64_t seed = 1;
   std::optional<std::int64_t> steps, threads, snapshots;
-  std::vector<std::string> texts;  // of the snapshots
+  std::vector<std::string> texts;  // texts whose maps the snapshots show
   bool resume = false, json = false;
 };
 
@@ -84,7 +84,7 @@ void train(const TrainOptions& o) {
   if (o.threads) set_num_threads(static_cast<int>(*o.threads));
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, stop);
   const TrainedTask* const found = find_task(o.task);
-  if (!o.texts.empty() && !o.snapshots) throw UsageError("--text is a text of the snapshots; it needs --snapshots N");
+  if (!o.texts.empty() && !o.snapshots) throw UsageError("--text is a text for the snapshots; it needs --snapshots N");
   if (o.snapshots && found != nullptr) check_snapshots(found->name, *o.snapshots);
   if (o.snapshots && found == nullptr) throw UsageError("--snapshots is for one model; heads trains many");
   if (found == nullptr) return train_heads({.data = o.data, .folder = o.folder, .seed = o.seed, .steps = o.steps, .json = o.json, .stop = &g_stop});
@@ -121,7 +121,7 @@ void train(const TrainOptions& o) {
     fail(ErrorCode::io, "stopped after step ", result.steps, " of ", plan.steps, "; the same command with --resume goes on from there");
   if (snapshots) snapshots->write_page();
   if (o.json) return;
-  if (result.end == training::RunEnd::no_improvement) print(cat("ended after step ", result.steps, ": ", plan.patience, " validations in a row were not better\n"));
+  if (result.end == training::RunEnd::no_improvement) print(cat("ended after step ", result.steps, ": ", plan.patience, " validations in a row did not improve the score\n"));
   print(cat(o.folder, ": ", result.best->text, "\n"));
 }
 
@@ -134,7 +134,7 @@ Subcommand declare_train(Parser& parser) {
   parser.add_option("-o,--output", o->folder, "folder for the model; for the task heads, folder for the results")->type_name("FOLDER")->required();
   add_value(parser, "--seed", &o->seed, read_seed, "N", "seed of the initialisation, the order of the examples and dropout; default 1");
   add_value(parser, "--steps", &o->steps, read_positive, "N", "number of training steps; default: as the task needs");
-  add_value(parser, "--threads", &o->threads, read_positive, "N", "number of threads; default: all processors. Results do not depend on it");
+  add_value(parser, "--threads", &o->threads, read_positive, "N", "number of threads; default: all processors. Results do not depend on this number");
   add_value(parser, "--snapshots", &o->snapshots, read_positive, "N", "classify, translate: write learning.html into the folder, a page with the attention maps of a few texts at N training steps, from the first to the last, and a slider over the steps");
   parser.add_option("--text", o->texts, "a text of the snapshots; may be given several times (default: an example)")->type_name("TEXT");
   parser.add_flag("--resume", o->resume, "go on from the folder's checkpoint, with the same bits as an uninterrupted run; the task heads always does");

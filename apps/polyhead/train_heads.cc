@@ -64,7 +64,7 @@ std::string chart(std::span<const HeadScores> rows, std::size_t width) {
   const auto column = [&](double score) {
     return highest > lowest ? static_cast<std::size_t>(std::lround((score - lowest) / (highest - lowest) * static_cast<double>(columns - 1))) : columns / 2;
   };
-  std::string text = "heads  score: o of a seed, | the mean\n";
+  std::string text = "heads  score: o is one seed, | is the mean\n";
   for (const HeadScores& row : rows) {
     std::string line(columns, ' ');
     double sum = 0, count = 0;

@@ -9,7 +9,7 @@ namespace polyhead::app {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-const std::string kLegend = "heads  score: o of a seed, | the mean\n";
+const std::string kLegend = "heads  score: o is one seed, | is the mean\n";
 
 TEST(HeadsChart, HasTheScoresOfEachRowOnOneAxis) {
   const std::vector<HeadScores> rows{{1, {0, 0.2, 0.4}}, {4, {0.6, 0.8}}, {16, {1.3, 1.1, 1.2}}};  // the axis has 14 columns: 0, 0.1, ..., 1.3

@@ -23,7 +23,7 @@ using training::AlignedPair;
 using training::AlignedTokens;
 using training::Language;
 
-constexpr std::int64_t kGrammarSentences = 2000, kShortSentence = 20;  // number of held-out sentences to score; most words of a short sentence
+constexpr std::int64_t kGrammarSentences = 2000, kShortSentence = 20;  // number of held-out sentences to score; maximum number of words of a short sentence
 
 std::string joined(const std::vector<std::string>& words, std::string_view between) {
   std::string text;

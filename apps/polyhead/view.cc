@@ -378,9 +378,9 @@ void view_trained(const ViewOptions& o, const Parser& parser) {
   for (const Option* option : parser.options()) {
     const std::string name = option->name();
     if (option->is_given() && name != "MODEL_DIR" && name != "--text" && name != "--output" && name != "--json")
-      throw UsageError(cat(name, o.model.empty() ? " needs MODEL_DIR; the model in the program" : cat(" is not for a model that `polyhead train` made, as in '", o.model, "'"), " takes --text, -o and --json"));
+      throw UsageError(cat(name, o.model.empty() ? " needs MODEL_DIR; the model that is part of polyhead" : cat(" is not for a model that `polyhead train` made, as in '", o.model, "'"), " takes --text, -o and --json"));
   }
-  if (o.texts.size() != 1) throw UsageError(o.texts.empty() ? "there is no text; give --text \"...\", and MODEL_DIR for another model than the one of ratings in the program" : "a model that `polyhead train` made takes one --text");
+  if (o.texts.size() != 1) throw UsageError(o.texts.empty() ? "there is no text; give --text \"...\", and MODEL_DIR, unless the text is for the model of ratings that is part of polyhead" : "a model that `polyhead train` made takes one --text");
   try_text({.model = o.model, .text = o.texts[0], .page = o.page, .json = o.json});
 }
 

@@ -51,10 +51,10 @@ std::string model_name(const std::filesystem::path& directory);
 std::vector<std::string> words_of(const std::string& text, const models::TokenizedText& tokens);
 
 // Returns the index of a token. `given` is the index, or a spelling that occurs once: a word of the text or the tokenizer's piece (`spelled`). UsageError if there is no
-// such token, or if a number is an index and the spelling of another token; the message begins with `option` and names the token as `what` ("query").
+// such token, or if `given` is both an index and the spelling of another token. The message begins with `option` and calls the token `what` ("query").
 std::int64_t find_token(std::string_view option, std::string_view what, const std::string& given, const std::vector<std::string>& words, const std::vector<std::string>& spelled);
 
-// The tokens of every text. Texts of more than `longest` tokens are truncated or, if `truncate` is not set, an Error whose message ends in `remedy`. Notes on stderr
+// The tokens of every text. A text of more than `longest` tokens is truncated if `truncate` is set; else it is an Error whose message ends in `remedy`. Notes on stderr
 // say what was replaced or left out. list: the option that gave the texts, if the messages have to name it.
 std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,
                                             const std::vector<InputText>& texts, bool truncate, std::string_view remedy = "--truncate leaves out the end", std::string_view list = {});

@@ -15,7 +15,7 @@ namespace polyhead::app {
 namespace {
 
 constexpr double kMostly = 0.5;       // a head with this usual weight is marked: it looks at that distance whatever the words are
-constexpr std::size_t kMostRows = 12;  // in the terminal
+constexpr std::size_t kMostRows = 12;  // lines of the list in the terminal
 
 std::string distance_name(std::int64_t distance) {
   if (distance == 0) return "at itself";

@@ -89,7 +89,7 @@ std::size_t count_parameters(const models::BertEncoder& encoder) {
   return static_cast<std::size_t>(count);
 }
 
-// Error if the JSON has a pattern that the engine does not have.
+// Throws an Error if the JSON of a tokenizer splits by a pattern that the engine of live pages does not implement.
 void require_patterns(const std::string& folder, const Json& json, const std::string& place) {
   if (json.is_object()) {
     if (const auto found = json.find("Regex"); found != json.end() && found->is_string() && !page_has_pattern(found->get<std::string>()))
@@ -169,7 +169,7 @@ models::SentenceModel open_for_page(const std::string& folder) {
   return model;
 }
 
-// Returns the text with which the page opens: `given`, or if that is empty, a text that is short enough for the model. Error if the model does not take it.
+// Returns the text with which the page opens: `given`, or if `given` is empty, an example that is short enough for the model. Error if the model cannot read `given`.
 std::string text_of_page(const models::SentenceModel& model, const std::string& given) {
   std::int64_t length = 0;
   for (const std::string& text : given.empty() ? std::vector<std::string>{kText, kShortText} : std::vector<std::string>{given}) {

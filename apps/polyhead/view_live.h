@@ -1,4 +1,4 @@
-// `polyhead view --live`: a page in which readers type their own sentence, for the models of the program and for one of a folder.
+// `polyhead view --live`: a page in which readers type their own sentence, with the models that are part of the program and with a model in a folder.
 #pragma once
 
 #include <optional>

@@ -42,7 +42,7 @@ std::string describe(const MeasuredTexts& measured, std::size_t width) {
       const MeasuredTexts::Value& of = measured.value(head.first, head.second, i);
       if (row.size() <= kShown) row.push_back(cat(name_of(head), " ", fixed(of.mean, 2), of.count > 1 ? cat(" ± ", fixed(of.spread(), 2)) : ""));
     }
-    if (row.size() == 1) row.emplace_back("no text has it");
+    if (row.size() == 1) row.emplace_back("not defined in any text");
     rows.push_back(std::move(row));
   }
   for (const std::string& line : aligned(rows)) append(text, cat(clip(line, width), "\n"));

@@ -23,7 +23,7 @@ bool is_symbol(char c) {  // ASCII punctuation and space, except ' , - and .
   return (c >= ' ' && c <= '&') || (c >= '(' && c <= '+') || c == '/' || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
 }
 
-// Inserts spaces into pairs of neighbouring characters, like a substitution by a regular expression: both characters of a match are consumed.
+// Inserts spaces into pairs of neighbouring characters that match. As in a substitution by a regular expression, both characters of a match are consumed.
 template <class Matches>
 std::string separate(std::string_view text, const Matches& matches, std::string_view before, std::string_view between, std::string_view after) {
   std::string result;
@@ -62,7 +62,7 @@ std::vector<std::string> tokenize_13a(std::string_view text) {
     replace_all(line, from, to);
   std::string spaced = " ";
   for (const char c : line) is_symbol(c) ? spaced.append({' ', c, ' '}) : spaced.append(1, c);
-  // The pairs are bytes. The last byte of a character of several bytes is no digit, as the rule needs.
+  // The characters compared here are bytes. That is correct, because no byte of a multi-byte character is an ASCII digit.
   spaced = separate(spaced + ' ', [](char a, char b) { return !is_digit(a) && is_stop(b); }, "", " ", " ");
   spaced = separate(spaced, [](char a, char b) { return is_stop(a) && !is_digit(b); }, " ", " ", "");
   spaced = separate(spaced, [](char a, char b) { return is_digit(a) && b == '-'; }, "", " ", " ");
@@ -94,7 +94,7 @@ double corpus_bleu(std::span<const std::string> hypotheses, std::span<const std:
     length += size;
     reference_length += closest;
   }
-  // Without 4-grams, or without a match, sacrebleu gives 0 or exp(-1e9 / 4), which is 0 in float64.
+  // If there are no 4-grams, or nothing matches, sacrebleu returns 0 or exp(-1e9 / 4), which is 0 in float64.
   if (total.back() == 0 || std::ranges::all_of(correct, [](auto count) { return count == 0; })) return 0;
   double logs = 0, smooth = 1;
   for (std::size_t order = 0; order < kOrders; ++order)

@@ -69,7 +69,7 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
   EXPECT_EQ(halves.texts, 50);
   EXPECT_GE(halves.both, 25);
 
-  // The model without the scores of terms, so with its heads alone.
+  // A copy of the model without term scores: its answers come from the heads alone.
   models::TextModel heads = model;
   fill(heads.classifier.scores, 0);
   EXPECT_GE(score_texts(heads, texts).correlation, 0.9);

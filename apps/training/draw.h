@@ -16,7 +16,7 @@ inline double uniform(std::uint64_t seed, std::uint64_t number) {
   return uniform_double(static_cast<std::uint32_t>(bits >> 32), static_cast<std::uint32_t>(bits));
 }
 
-// FNV-1a followed by derive_seed(), because the high bits of FNV-1a are weak for short texts.
+// A hash of a text: FNV-1a followed by derive_seed(), because the high bits of FNV-1a hardly differ between short texts.
 inline std::uint64_t hash_of(std::string_view text) { return nn::derive_seed(fnv1a(text), 0); }
 
 }  // namespace polyhead::training

@@ -18,7 +18,7 @@ using namespace grammar;
 
 constexpr int kNone = -1;
 
-// Random choices. If a text is given, only choices that can produce it.
+// Makes random choices. If a text is given, it makes only choices that can produce this text.
 class Draw {
  public:
   explicit Draw(std::uint64_t seed, const Lexicon& of = lexicon(), const std::vector<Text>* wanted = nullptr) : words(of), text(wanted), seed_(seed) {}
@@ -415,7 +415,7 @@ void where_sentence(Draw& draw, Sentence& s, Text& end) {
   end = "?";
 }
 
-// Returns the part of the data (training, validation, held out) to which a combination of words belongs.
+// Returns the part (training, validation or held out) to which a combination of words belongs.
 GrammarPart part_of(const std::string& key) {
   if (key == "car red small" || key == "car parked" || hash_of(key) % 12 == 0) return GrammarPart::held_out;
   return hash_of(key) % 24 == 1 ? GrammarPart::validation : GrammarPart::training;

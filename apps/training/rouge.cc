@@ -112,7 +112,7 @@ std::vector<std::string> rouge_tokens(std::string_view text) {
   };
   while (!text.empty()) {
     const char32_t code = take_character(text);
-    // As in Python, U+0130 becomes an i (and a combining dot), and the Kelvin sign a k.
+    // As in Python, U+0130 becomes an i and a combining dot, which ends the word. The Kelvin sign becomes a k.
     const auto lower = code == 0x130 ? U'i' : static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code)));
     if ((lower >= 'a' && lower <= 'z') || (lower >= '0' && lower <= '9'))
       word += static_cast<char>(lower);

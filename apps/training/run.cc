@@ -135,7 +135,7 @@ RunResult run(Task& task, const Plan& plan, const RunOptions& options) {
     require(identity == options.identity, checkpoint.string(), " is of another run (", identity, "); this one is ", options.identity);
     best = best_of(io::load_parameters(state, optimizer, checkpoint));
   } else {
-    require(!found, checkpoint.string(), " is there from a run that was stopped; resume that run, or remove the file");
+    require(!found, checkpoint.string(), " belongs to a run that was stopped; resume that run, or remove the file");
     make_folder(options.folder);
   }
 

@@ -56,7 +56,7 @@ double section_loss(const Tensor& p, std::span<const std::vector<Section>> secti
       const double share = weight / static_cast<double>(texts * count);
       for (std::int64_t t = 0; t < count; ++t) {
         const std::int64_t row = ((b * heads + head) * longest + t) * longest;
-        double sum = 1e-6;  // so that the loss is finite where a weight underflows to 0
+        double sum = 1e-6;  // keeps the loss finite if all weights underflow to 0
         for (const std::int64_t s : wanted) sum += static_cast<double>(p.data<float>()[row + s]);
         loss -= share * std::log(sum);
         for (const std::int64_t s : wanted) d_p.data<float>()[row + s] -= static_cast<float>(share / sum);

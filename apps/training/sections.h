@@ -15,7 +15,7 @@ namespace polyhead::training {
 enum class Section : std::int64_t { background, method, result };
 inline constexpr std::array kSectionNames{"background", "method", "result"};
 
-// The names of the sections that the first `heads` heads of layer 0 are trained to read: one for each of these heads, as far as there are sections.
+// The names of the sections that the first heads of layer 0 are trained to read, one section for each head. `heads`: the number of heads; there are at most three sections.
 std::vector<std::string> sections_of_heads(std::int64_t heads);
 
 // A section for each sentence of an abstract, by its words. Authors first tell what is known, and then speak of themselves ("we", "our", "this paper"): sentences
@@ -23,9 +23,9 @@ std::vector<std::string> sections_of_heads(std::int64_t heads);
 // method. Empty if no sentence speaks of the authors.
 std::vector<Section> sections_of(std::span<const std::string> sentences);
 
-// weight times the mean over texts of: the sum over sections h, of the mean over rows t, of -log(sum of p[b,h,t,s] over the sentences s of section h). A text
-// that lacks section h, or has no other, has no such term. p [B,sections,S,S] float32, the attention weights of the heads that are guided; sections: for each text
-// those of its sentences, empty where they are not known. Adds the gradient by p to d_p, which has the shape of p.
+// Returns weight * mean over texts b of (sum over sections h of (mean over rows t of -log(sum of p[b,h,t,s] over the sentences s of section h))). A section adds no
+// term for a text that lacks it or consists of it alone. p [B,sections,S,S] float32: the attention weights of the guided heads. sections: for each text those of its
+// sentences; empty if they are not known. Adds the gradient by p to d_p, which has the shape of p.
 double section_loss(const Tensor& p, std::span<const std::vector<Section>> sections, double weight, Tensor& d_p);
 
 }  // namespace polyhead::training

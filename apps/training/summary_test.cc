@@ -89,7 +89,7 @@ TEST(Sections, AreToldByTheirWords) {
   const std::vector<std::string> abstract{"Results of others vary.", "This is how it was.", "In this work we measure rain.", "The gauge is a bucket.", "Experiments show less rain than before.", "Our code is short.", "It outperforms all."};
   EXPECT_THAT(sections_of(abstract), testing::ElementsAre(background, background, method, method, result, method, result));
   EXPECT_THAT(sections_of(std::vector<std::string>{"This article is new.", "No."}), testing::ElementsAre(method, method));
-  EXPECT_THAT(sections_of(std::vector<std::string>{"It rains.", "Were they wet?"}), testing::IsEmpty());  // nobody speaks of the authors
+  EXPECT_THAT(sections_of(std::vector<std::string>{"It rains.", "Were they wet?"}), testing::IsEmpty());  // no sentence speaks of the authors
 }
 
 TEST(Sections, LossAndItsGradient) {
@@ -111,7 +111,7 @@ TEST(Sections, LossAndItsGradient) {
     };
     const double slope = (at(before + 0.0078125F) - at(before - 0.0078125F)) / 0.015625;
     p.data<float>()[i] = before;
-    EXPECT_NEAR(d_p.data<float>()[i], slope, 3e-3 * std::abs(slope)) << i;  // the error of the difference: a third of (step / p)^2
+    EXPECT_NEAR(d_p.data<float>()[i], slope, 3e-3 * std::abs(slope)) << i;  // relative error of the difference quotient: a third of (step / p)^2
   }
 }
 

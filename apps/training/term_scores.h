@@ -17,7 +17,7 @@ struct TermScores {
 // `weight` multiplies the scores and the constant.
 TermScores fit_term_scores(const ClassifiedTexts& data, const models::TextClassifierConfig& config, double weight);
 
-// The most frequent terms, sorted; as many as fit_term_scores() gives scores to.
+// The most frequent terms, sorted. Their number has the same limit as the terms that get scores from fit_term_scores().
 std::vector<std::string> most_frequent_terms(const std::vector<std::string>& texts);
 
 }  // namespace polyhead::training

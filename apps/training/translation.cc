@@ -142,8 +142,8 @@ std::string invented_word(std::uint64_t seed, bool capital) {
 }
 
 bool is_capital(char c) { return c >= 'A' && c <= 'Z'; }
-// True for words of at least four bytes that consist of ASCII letters and bytes of accented letters. Elisions such as "l'" are excluded: a word in their
-// place would be joined to the next word.
+// True for words of at least four bytes that consist of ASCII letters and bytes of accented letters. Elisions such as "l'" are excluded: an invented
+// word in their place would be joined to the next word.
 bool is_replaceable(std::string_view word) {
   return word.size() >= 4 && std::ranges::all_of(word, [](unsigned char c) { return ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || (c >= 0x80 && c <= 0xC3); });
 }
@@ -194,7 +194,7 @@ class FileSource final : public Source {
         tokens += pair.tokens;
       }
       // At about two of three joins: drop the final . ! or ? of both texts of the first pair, or make it a comma, and begin the next pair with small letters.
-      // Real long sentences have no full stops and capitals inside; with these signs the guided head would find its place by them.
+      // Real long sentences have no full stops and capitals inside. If joined texts had them, the guided head would learn to find its place by these signs.
       for (std::size_t k = 0; k + 1 < parts.size(); ++k) {
         const std::uint64_t kind = nn::derive_seed(nn::derive_seed(seed, list.size()), k) % 3;
         if (kind == 0) continue;

@@ -18,7 +18,7 @@ struct TwoSidedText {
 
 inline bool inside(models::ByteSpan token, models::ByteSpan part) { return token.first >= part.first && token.last <= part.last; }
 
-// Short texts with a clear rating. A positive and a negative text, joined, are not too long for the model.
+// Short texts with a clear rating. Any positive text joined with any negative text is short enough for the model.
 struct Sides {
   std::vector<std::size_t> positive, negative;  // numbers of the texts
   Sides() = default;

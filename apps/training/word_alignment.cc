@@ -56,7 +56,7 @@ std::vector<std::int64_t> IbmModel2::ids(std::span<const std::string> tokens, bo
 }
 
 std::vector<std::vector<double>> IbmModel2::posterior(std::span<const std::int64_t> source, std::span<const std::int64_t> target, double tension) const {
-  constexpr double kUnseen = 1e-9;  // probability of a translation that the training never saw
+  constexpr double kUnseen = 1e-9;  // probability of a translation that does not occur in the training data
   const auto translation = [&](std::size_t row, std::int64_t word) {
     const auto found = translations_[row].find(word);
     return found == translations_[row].end() ? kUnseen : std::max(found->second, kUnseen);

@@ -68,11 +68,11 @@ def check_model(checks, session, choose):
         checks.that(not wrong, f"layer {layer}, head {head}, {row} to {column}: each number follows from those before it", wrong)
         by_hand = softmax([score if at != column else dot / math.sqrt(width) for at, score in enumerate([number(line[1]) for line in table(session, ".softmax")[:-1]])])[column]
         weight = expected.weight(layer, head, row, column)
-        checks.that(abs(by_hand - weight) <= TOLERANCE and abs(steps["weight"][1] - weight) <= TOLERANCE, f"copied out, they give the model's weight {weight:.6f}", (by_hand, steps["weight"]))
+        checks.that(abs(by_hand - weight) <= TOLERANCE and abs(steps["weight"][1] - weight) <= TOLERANCE, f"the numbers on the page give the model's weight {weight:.6f}", (by_hand, steps["weight"]))
         every = max(abs(weights[at] - expected.weight(layer, head, row, at)) for at in range(expected.columns))
-        checks.that(every <= TOLERANCE, "so do those of the other keys", every)
+        checks.that(every <= TOLERANCE, "the numbers of the other keys give their weights", every)
         checks.that(session.text("#worked-title") == f"“{expected.word(expected.queries, row)}” → “{expected.word(expected.keys, column)}”, worked out" and not page.locator("#worked-note").is_visible(),
-                    "the panel names the two words and has no complaint", session.text("#worked-title"))
+                    "the panel names the two words and shows no note", session.text("#worked-title"))
         page.keyboard.press("Escape")
 
 
@@ -93,7 +93,7 @@ def check_kept(checks, session, choose):
     checks.that(page.locator("#worked-body").text_content() == before and "v[5]" in before, "the address keeps the cell and the feature")
     page.locator(".cells").focus()
     page.keyboard.press("n")
-    checks.that(page.locator("#worked-body").text_content() != before and session.text("#worked-title") == wanted, "the next head's numbers of the same pair")
+    checks.that(page.locator("#worked-body").text_content() != before and session.text("#worked-title") == wanted, "another head shows its own numbers of the same pair")
     page.locator("#special").select_option("hide")
     checks.that(len(table(session, ".softmax")) == expected.columns + 1, "hidden tokens still count in the row's sum")
     page.keyboard.press("m")
@@ -166,7 +166,7 @@ def check_arrays(checks, session, arrays, choose):
         bias = arrays.bias[head][t * KEYS + s]
         checks.that(not wrong and abs(steps["biased"][1] - (SCALE * dot + bias)) <= TOLERANCE and f"{bias:.6f}" in steps["biased"][0] and "kept" in steps["score"][0],
                     f"head {head}: product, scale, bias and mask follow from one another", (wrong, steps))
-        checks.that(abs(steps["weight"][1] - arrays.weights[head][t][s]) <= TOLERANCE, "the weight of arrays with bias, mask, shared keys", steps["weight"])
+        checks.that(abs(steps["weight"][1] - arrays.weights[head][t][s]) <= TOLERANCE, "the weight on the page equals that of the arrays, with bias, mask and shared keys", steps["weight"])
         for feature in range(VALUES):
             page.locator("#worked-feature").fill(str(feature))
             page.keyboard.press("Enter")

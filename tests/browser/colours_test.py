@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Colours: the view "lines" draws the lines of each of several heads in the head's colour, and weak attention weights are visible on the ground of a map.
+"""Colours: the view "lines" draws the lines of each of several heads in the head's colour, and weak attention weights stand out from the background of a map.
 
     colours_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -55,7 +55,7 @@ def lightness(red, green, blue):
     return sum(a * b for a, b in zip((0.2104542553, 0.793617785, -0.0040720468), cones))
 
 
-WEAK, STEP = 0.02, 0.02  # an attention weight, and the difference of its lightness from that of the smallest weight above 0
+WEAK, STEP = 0.02, 0.02  # an attention weight, and the least difference of its lightness from that of the smallest weight above 0
 
 
 def one_weak(data):

@@ -39,7 +39,7 @@ def weights_of(maps):
 
 
 def add_texts(expected):
-    """Returns an edit that adds two texts: text 1 has as many words as text 0 but other ones, and each of its heads has the map of the head five places later; text 2 has two words fewer."""
+    """Returns an edit that adds two texts. Text 1 has as many words as text 0, but other words, and each of its heads has the map of the head five places later. Text 2 has two words fewer."""
     def edit(data):
         first = data["texts"][0]
         other = json.loads(json.dumps(first))
@@ -190,8 +190,8 @@ def check_texts(checks, session, choose):
     hover(session, "b", row, column)
     found = float(session.text(".pane.b .told").split()[-1])
     wanted = expected.weight(*theirs, row, column)
-    checks.that(abs(found - wanted) < 0.6e-4, "their weights are told", (found, wanted))
-    checks.that(page.locator(".pane.b .row-band").is_visible() and not page.locator(".pane.a .row-band").is_visible(), "each map has its own cursor then")
+    checks.that(abs(found - wanted) < 0.6e-4, "the pane of B shows the weight of head B", (found, wanted))
+    checks.that(page.locator(".pane.b .row-band").is_visible() and not page.locator(".pane.a .row-band").is_visible(), "maps of different extents have separate cursors")
 
 
 def check_still(checks, session):

@@ -75,7 +75,7 @@ def check_click(checks, session, choose, table):
     named = lambda i, j: (f"A: {title(*divmod(i, expected.heads))}", f"B: {title(*divmod(j, expected.heads))}")
     checks.that(heads() == named(i, j), "a click compares the two heads", heads())
     bits = float(session.text(".pane.difference .told").split()[1])
-    checks.that(abs(bits - table[i][j]) < 1e-3, "the comparison tells the same distance", (bits, table[i][j]))
+    checks.that(abs(bits - table[i][j]) < 1e-3, "the comparison shows the same distance", (bits, table[i][j]))
     reload(page)
     session.drawn()
     page.locator("#distances .cells").wait_for()
@@ -86,7 +86,7 @@ def check_click(checks, session, choose, table):
     page.mouse.move(0, 0)
     for key in ["ArrowUp"] * len(table) + ["ArrowLeft"] * len(table) + ["ArrowDown", "ArrowRight", "ArrowRight", "Enter"]:
         page.keyboard.press(key)
-    checks.that(heads() == named(1, 2), "arrow keys and Enter do the same", heads())
+    checks.that(heads() == named(1, 2), "arrow keys and Enter open a comparison too", heads())
 
 
 def check_order(checks, session, groups, order):
@@ -107,7 +107,7 @@ def check_order(checks, session, groups, order):
     checks.that(page.locator("#order").is_checked() and len(labels()) == len(groups), "a reload keeps the order")
     session.resize(390)
     wide = page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
-    checks.that(wide <= 0, "390 pixels hold the map", wide)
+    checks.that(wide <= 0, "the map fits into 390 pixels", wide)
 
 
 def plant(generator, expected, groups):

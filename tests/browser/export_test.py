@@ -39,7 +39,7 @@ def check_svg(checks, session, choose):
     checks.that(cells == wanted, "SVG: every cell has its colour")
     session.page.locator("#special").select_option("hide")
     hidden = sum(element.text in ("[CLS]", "[SEP]") for element in xml.fromstring(saved(session, "svg")[1]).iter(NAME + "text"))
-    checks.that(hidden == 0, "SVG: hidden tokens are not in it", hidden)
+    checks.that(hidden == 0, "SVG: hidden tokens are not in the figure", hidden)
     session.page.locator('[data-view="lines"]').click()
     root = xml.fromstring(saved(session, "svg")[1])
     tokens = [[i for i in range(len(side["pieces"])) if i not in side["special"]] for side in (expected.queries, expected.keys)]
@@ -80,7 +80,7 @@ def check_csv(checks, session, choose):
     session.open(layer, head)
     rows = list(csv.reader(io.StringIO(saved(session, "csv")[1].decode("utf-8-sig"))))
     checks.that(rows[0][1:] == [f"{i}: {piece}" for i, piece in enumerate(expected.keys["pieces"])] and [row[0] for row in rows[1:]] == [f"{i}: {piece}" for i, piece in enumerate(expected.queries["pieces"])],
-                "CSV: words with their places", rows[0])
+                "CSV: words with their indices", rows[0])
     error = max(abs(float(rows[row + 1][column + 1]) - expected.weight(layer, head, row, column)) for row in range(expected.rows) for column in range(expected.columns))
     checks.that(error < 1e-5, f"CSV: every attention weight, off by at most {error:.2g}", error)
 

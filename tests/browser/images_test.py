@@ -47,7 +47,7 @@ def check_patches(checks, session, digit, greys):
             wrong.append((index, colour))
     checks.that(not wrong, "the patches have the colours of the weights from the chosen one", wrong)
     lit = [[index for index, *_, lit in page.evaluate(SQUARES, at) if lit] for at in (0, 1)]
-    checks.that(lit == [[3], [3]], "the chosen patch is framed in both", lit)
+    checks.that(lit == [[3], [3]], "the chosen patch is framed in the image and in the grid", lit)
     page.locator(".read-body .patches").nth(1).locator('[data-index="6"]').hover()
     wrong = session.right(layer, head, 3, 6)
     checks.that(not wrong, "pointing at another patch shows its weight", wrong)
@@ -55,16 +55,16 @@ def check_patches(checks, session, digit, greys):
     for key, wanted in (("ArrowDown", 5), ("ArrowRight", 6), ("ArrowUp", 4), ("Home", 0)):
         page.keyboard.press(key)
         headline = session.text("#readout")
-        checks.that(headline.startswith(f"{PATCHES[wanted]} →"), f"{key} chooses the patch there", headline)
+        checks.that(headline.startswith(f"{PATCHES[wanted]} →"), f"{key} chooses patch {wanted}", headline)
     page.locator('[data-reading="looked"]').click()
     page.locator(".read-body .patches").nth(1).locator('[data-index="2"]').click()
     note = session.text(".read > .quiet")
-    checks.that("who looks at “1,2”" in note, "the other direction", note)
+    checks.that("who looks at “1,2”" in note, "the note names the other direction: who looks at a patch", note)
     page.keyboard.press("n")
     reload(page)
     session.drawn()
     checks.that(session.text("#head-title") == "Layer 1 · Head 3" and [index for index, *_, lit in page.evaluate(SQUARES, 1) if lit] == [2], "a reload keeps head and patch")
-    checks.that(page.locator(".card .patches").count() == digit.heads and page.locator(".card img").count() == 0, "the heads of the layer follow, without the image")
+    checks.that(page.locator(".card .patches").count() == digit.heads and page.locator(".card img").count() == 0, "the heads of the layer are shown below, without the image")
     for theme in ("light", "dark"):
         page.locator("#menu summary").click()
         page.locator("#theme").select_option(theme)
@@ -80,7 +80,7 @@ def check_patches(checks, session, digit, greys):
         session.drawn()
         boxes = page.locator(".read-body .patches").evaluate_all("(both) => both.map((one) => one.getBoundingClientRect().toJSON())")  # reads both boxes in one call, because they may move between two calls
         fits = page.evaluate("document.documentElement.scrollWidth <= innerWidth") and all(box["x"] >= 0 and box["x"] + box["width"] <= width and box["width"] > 100 for box in boxes)
-        checks.that(fits and boxes[0]["y"] == boxes[1]["y"], f"{width} pixels: both are beside each other", boxes)
+        checks.that(fits and boxes[0]["y"] == boxes[1]["y"], f"{width} pixels: image and grid are side by side", boxes)
 
 
 def check_sentences(checks, session):
@@ -89,7 +89,7 @@ def check_sentences(checks, session):
     labels = page.locator(".queries .label").all_text_contents()
     checks.that(labels == ["0: The first sentence of this…", "1: Another one of this small…", "2: The end of this small text,…"], "sentences have their number and first words", labels)
     notes = [label.get_attribute("title") for label in page.locator(".keys .label").all()]
-    checks.that(notes == [f"{at}: {sentence}" for at, sentence in enumerate(SENTENCES)], "pointing at one tells it all", notes)
+    checks.that(notes == [f"{at}: {sentence}" for at, sentence in enumerate(SENTENCES)], "the tooltip of a sentence shows the whole sentence", notes)
     for width in (390, 1280):
         session.resize(width)
         session.hover(1, 2)

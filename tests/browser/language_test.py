@@ -28,7 +28,7 @@ TEXTS = """() => {
 
 
 def states(session):
-    """Brings the page into one state after the other, and yields the name of each."""
+    """Brings the page into one state after the other, and yields the name of each state."""
     page = session.page
     yield "all heads"
     page.locator("#export summary").click()
@@ -234,14 +234,14 @@ def check_switch(checks, session):
     checks.that(session.text("#head-title") == "第 0 层 · 第 5 头" and "lang=zh" in page.url, "chosen in the menu", page.url)
     reload(page)
     session.drawn()
-    checks.that(session.text("#head-title") == "第 0 层 · 第 5 头", "a reload keeps it")
+    checks.that(session.text("#head-title") == "第 0 层 · 第 5 头", "a reload keeps the language")
     session.hover(2, 3)
     page.locator("#menu summary").click()
     page.locator("#lang").select_option("en")
     page.keyboard.press("Escape")
     session.hover(2, 3)
     after = page.evaluate(TEXTS)
-    checks.that(after == before, "and back, all texts are as before", sorted(set(after) ^ set(before)))
+    checks.that(after == before, "after switching back, all texts are as before", sorted(set(after) ^ set(before)))
 
 
 def check_language(checks, session, wanted, why):

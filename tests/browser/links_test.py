@@ -42,7 +42,7 @@ def check_cover(checks, session, choose):
                 at = 4 * (t * expected.columns + s)
                 if pixels[at:at + 3] != (before[at:at + 3] if s in wanted[t] else first) and pixels[at + 3]:
                     wrong.append((t, s))
-        checks.that(not wrong, f"{percent} %: they, and only they, keep their colour", wrong)
+        checks.that(not wrong, f"{percent} %: the strongest links, and no others, keep their colour", wrong)
     t, s = choose.cells(1)[0]
     session.hover(t, s)
     wrong = session.right(layer, head, t, s)
@@ -70,7 +70,7 @@ def check_merge(checks, session, choose):
     page.locator("#special").select_option("hide")
     checks.that(page.locator(".queries .label").all_text_contents() == WORDS[1:-1], "special tokens can be hidden too")
     page.locator("#merge").uncheck()
-    checks.that(page.locator(".queries .label").count() == expected.rows - 2, "the pieces come back")
+    checks.that(page.locator(".queries .label").count() == expected.rows - 2, "the words become pieces again")
 
 
 def check_whole(checks, session):

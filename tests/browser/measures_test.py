@@ -94,7 +94,7 @@ def check_order(checks, session, name):
     checks.that(shown() == [place for place in order if place in kept], "a reload keeps the order and the limit below which heads are hidden")
     page.locator("#sort").uncheck()
     dim = page.locator("#grid .thumb.dim:not(.mean)").count()
-    checks.that(dim == len(places) - len(kept), "by layer, the others are dimmed", dim)
+    checks.that(dim == len(places) - len(kept), "ordered by layer, the other heads are dimmed", dim)
 
 
 def check_none(checks, session):

@@ -5,7 +5,7 @@
 """
 from session import pixels_of, reload, run
 
-# [left, top, width, height] of the frame as shares of the minimap, and of the visible part of the matrix as shares of the matrix. Both must agree.
+# FRAME: [left, top, width, height] of the frame as shares of the minimap. VISIBLE: the same of the visible part, as shares of the matrix. Both must agree.
 FRAME = """() => {
   const whole = document.querySelector('#minimap canvas').getBoundingClientRect(), frame = document.querySelector('.minimap-frame').getBoundingClientRect();
   return [(frame.left - whole.left) / whole.width, (frame.top - whole.top) / whole.height, frame.width / whole.width, frame.height / whole.height];
@@ -39,13 +39,13 @@ def check_minimap(checks, session, choose):
     (layer, head), = choose.heads(1)
     session.open(layer, head)
     page.locator('[data-zoom="0"]').click()
-    checks.that(not visible(session), "a map that fits has none")
+    checks.that(not visible(session), "a map that fits has no minimap")
     zoom(session)
-    checks.that(visible(session), "a map that does not fit has one")
+    checks.that(visible(session), "a map that does not fit has a minimap")
     at = same(session, checks, "the frame is what is visible")
     checks.that(at[0] < 0.01 and at[1] < 0.01 and at[2] < 0.9, "at first the beginning is visible", at)
     pixels = pixels_of(page.locator("#minimap canvas"))
-    checks.that(len({tuple(pixels[i:i + 3]) for i in range(0, len(pixels), 4)}) > 3, "it has the colours of the map")
+    checks.that(len({tuple(pixels[i:i + 3]) for i in range(0, len(pixels), 4)}) > 3, "the minimap has the colours of the map")
     box = page.locator("#minimap canvas").bounding_box()
     page.mouse.click(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2)
     at = same(session, checks, "a click moves the frame")
@@ -54,26 +54,26 @@ def check_minimap(checks, session, choose):
     page.mouse.down()
     page.mouse.move(box["x"] + 1, box["y"] + 1, steps=4)
     page.mouse.up()
-    at = same(session, checks, "a drag moves it")
+    at = same(session, checks, "a drag moves the frame")
     checks.that(at[0] < 0.01 and at[1] < 0.01, "back to the beginning", at)
     page.locator("#stage").evaluate("(stage) => stage.scrollTo(60, 40)")
-    same(session, checks, "scrolling moves it too")
+    same(session, checks, "scrolling moves the frame too")
     checks.that(page.locator("#minimap").get_attribute("aria-hidden") == "true", "the minimap is hidden from screen readers, whose users have the arrow keys")
     page.locator('[data-view="lines"]').click()
-    checks.that(not visible(session), "lines have none")
+    checks.that(not visible(session), "the view of lines has no minimap")
     page.locator('[data-view="matrix"]').click()
     page.emulate_media(media="print")
-    checks.that(not visible(session), "paper has none")
+    checks.that(not visible(session), "a printed page has no minimap")
     page.emulate_media(media="screen")
     page.locator('[data-zoom="0"]').click()
-    checks.that(not visible(session), "it goes when all fits again")
+    checks.that(not visible(session), "the minimap disappears when the map fits again")
     reload(page)
 
 
 def check_narrow(checks, session, choose):
     session.open(*choose.heads(1)[0])
     zoom(session)
-    checks.that(visible(session), "a phone has one, too")
+    checks.that(visible(session), "a page of the width of a phone has a minimap too")
     same(session, checks, "the frame is what is visible on a phone")
     wide = session.page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
     checks.that(wide <= 0, "the page does not become wider", wide)

@@ -43,12 +43,12 @@ def check_chromium(checks, browser, path, name, fits, expected, choose):
         shown = frame.locator("#readout .weight").text_content(timeout=20000)
         checks.that(abs(float(shown) - expected.weight(layer, head, row, column)) < 6e-5, f"{name}: a cell shows its weight", shown)
         frame.locator('[data-view="lines"]').click(timeout=20000)
-        checks.that(frame.locator(".lines").is_visible(), f"{name}: Lines shows the lines")
+        checks.that(frame.locator(".lines").is_visible(), f"{name}: the button Lines shows the lines")
         frame.locator("#special").select_option("hide", timeout=20000)
         special = len(expected.queries["special"])
         checks.that(frame.locator(".words.left .label").count() == expected.rows - special, f"{name}: special tokens are hidden")
         frame.locator("#back").click(timeout=20000)
-        checks.that(not frame.locator("#head").is_visible(), f"{name}: Back leaves the head")
+        checks.that(not frame.locator("#head").is_visible(), f"{name}: the button Back closes the head")
         frame.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"]').click(timeout=20000)
         frame.locator('[data-view="matrix"]').click(timeout=20000)
     except Exception as error:
@@ -92,7 +92,7 @@ def check_firefox(checks, path, expected, choose):
                     return until(holds, 4)
                 except MarionetteException:
                     driver.execute_script("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", [selector])
-            raise MarionetteException(f"no click on {selector} did what it says")
+            raise MarionetteException(f"no click on {selector} had its effect")
 
         drawn = "return document.querySelector('.thumb') && [...document.querySelectorAll('.thumb img')].every((image) => image.naturalWidth > 0)"
         until(lambda: driver.execute_script(drawn))

@@ -75,7 +75,7 @@ def check_pinned(checks, session, choose):
     checks.that(session.lit() == [[other[0]], [other[1]]] and page.locator(".label.pinned").count() == 2 and page.locator(".pin-band").is_visible(), "both pairs are marked", session.lit())
     checks.that(page.evaluate(places) == before, "nothing moves", (before, page.evaluate(places)))
     page.mouse.move(2, 2)
-    checks.that(session.text("#where") == f"Attention from row {row} to column {column}.", "the pinned pair alone comes back", session.text("#where"))
+    checks.that(session.text("#where") == f"Attention from row {row} to column {column}.", "when the pointer leaves, only the pinned pair is named", session.text("#where"))
 
 
 def check_special(checks, session, choose):

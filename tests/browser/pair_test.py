@@ -33,7 +33,7 @@ def check_pair(checks, session, choose):
         checks.that(len(lines) == expected.layers * expected.heads and not wrong, f"{expected.pair(row, column)}: every head with its weight", wrong[:3])
         checks.that([line[2] for line in lines] == sorted((line[2] for line in lines), reverse=True), "the largest weight first")
         away = [line for line in lines if (line[3] is None) != (usual(expected, *line[:2], row, column) is None) or line[3] is not None and abs(line[3] - usual(expected, *line[:2], row, column)) > ABSOLUTE]
-        checks.that(not away, "each beside its mean weight at that distance without this pair", away[:3])
+        checks.that(not away, "each weight is beside the head's mean weight of the other pairs at that distance", away[:3])
         marked = [line for line in lines if bool(line[4]) != ((usual(expected, *line[:2], row, column) or 0) >= 0.5)]
         checks.that(not marked, "heads that look there anyway are marked", marked[:3])
         page.locator("#link-rank").select_option("above")
@@ -105,7 +105,7 @@ def check_shared(checks, session, choose):
     checks.that(len(lines) == expected.layers * expected.heads and not wrong, f"{expected.pair(row, column)}: every head with its weight, special tokens shared out", wrong[:3])
     places = [t for t in words if t != row and t + column - row in words]
     away = [line for line in lines if (line[3] is None) != (not places) or places and not near(line[3], sum(share(*line[:2], t, t + column - row) for t in places) / len(places), min(total(*line[:2], t) for t in places))]
-    checks.that(not away, "beside the mean of such weights at that distance", away[:3])
+    checks.that(not away, "each weight is beside the mean of such weights at that distance", away[:3])
     page.locator("#special").select_option("show")
     wrong = [line for line in listed(page) if abs(line[2] - expected.weight(*line[:2], row, column)) > ABSOLUTE]
     checks.that(not wrong, "shown again: the model's weights", wrong[:3])

@@ -73,7 +73,7 @@ def check_read(checks, session, choose):
         checks.that(not wrong, f"the other way: who looks at word {t}", wrong)
         word_at(session, s).hover()
         wrong = session.right(layer, head, s, t)
-        checks.that(not wrong, "the other way: the weight between the two", wrong)
+        checks.that(not wrong, "the other way: the weight from the other word to this word", wrong)
         page.locator('[data-reading="looks"]').click()
         word_at(session, t).click()
         checks.that("mean attention" in session.text(".read > .quiet"), "a second click lets go of the word")
@@ -100,7 +100,7 @@ def check_kept(checks, session, choose):
     wrong = []
     for place, (layer, head) in enumerate(heads):
         wrong += wrong_tints(colours(session), page.locator(".card .running").nth(place).evaluate(WORDS), lambda s: expected.weight(layer, head, t, s))
-    checks.that(not wrong, "each has its own tints", wrong)
+    checks.that(not wrong, "each kept head has its own tints", wrong)
     page.locator(".card h3 button").first.click()
     checks.that(session.text("#head-title") == wanted[0], "a click on its name opens a head", session.text("#head-title"))
 
@@ -184,7 +184,7 @@ def check_export(checks, session, choose):
     missing = [tint for tint in tints if "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", tint)[:3]) not in svg]
     checks.that(not missing, "the exported figure has every tint", missing)
     words = [piece for piece in text_of(session).locator(".piece").all_text_contents() if f">{piece}</text>" not in svg]
-    checks.that(not words, "and every word", words)
+    checks.that(not words, "the exported figure has every word", words)
 
 
 def spelled(text, pieces):

@@ -26,14 +26,14 @@ def check_numbers(checks, session, choose):
     wanted = rollout(expected)
     session.open("rollout", "mean")
     checks.that(session.text("#head-title") == "Rollout over all layers" and "not what was carried" in session.text("#rollout-note") and page.locator("#rollout-note").is_visible(), "the rollout has its name, and a paragraph that says what it leaves out")
-    checks.that(page.locator("#badges li").count() == 0, "measures of heads are not given for it")
+    checks.that(page.locator("#badges li").count() == 0, "measures of heads are not shown for the rollout")
     wrong = []
     for row, column in choose.cells(6):
         session.hover(row, column)
         shown = float(session.shown_weight())
         if abs(shown - wanted[row][column]) > 2 * ABSOLUTE:
             wrong.append((row, column, shown, wanted[row][column]))
-    checks.that(not wrong, "6 cells show it", wrong)
+    checks.that(not wrong, "6 cells show the rollout", wrong)
     page.locator("#export summary").click()
     with page.expect_download() as waiting:
         page.locator('[data-export="csv"]').click()
@@ -41,14 +41,14 @@ def check_numbers(checks, session, choose):
     worst = max(abs(float(x) - wanted[t][s]) for t, row in enumerate(rows[1:]) for s, x in enumerate(row[1:]))
     checks.that(len(rows) == expected.rows + 1 and worst < 2e-5 and rows[0][0] == "rollout", f"CSV: every number, error at most {worst:.1e}", (rows[0][0], worst))
     page.mouse.click(*page.locator(".cells").evaluate("(one) => { const box = one.getBoundingClientRect(); return [box.left + 5, box.top + 5]; }"))
-    checks.that("product over layers" in session.text("#worked-note"), "it has no q and k, and the page says so", session.text("#worked-note"))
+    checks.that("product over layers" in session.text("#worked-note"), "the rollout has no q and k, and the page says so", session.text("#worked-note"))
     reload(page)
     session.drawn()
-    checks.that(session.text("#head-title") == "Rollout over all layers", "the address keeps it", session.text("#head-title"))
+    checks.that(session.text("#head-title") == "Rollout over all layers", "the address keeps the rollout", session.text("#head-title"))
     page.locator("[data-head][data-layer='0']").first.click()
     page.locator('[data-view="compare"]').click()
     page.locator("#other-layer").select_option("rollout")
-    checks.that(session.text(".pane.b h3") == "B: Rollout over all layers", "a head can be compared with it", session.text(".pane.b h3"))
+    checks.that(session.text(".pane.b h3") == "B: Rollout over all layers", "a head can be compared with the rollout", session.text(".pane.b h3"))
     page.locator("#measure").select_option("entropy")
     page.locator("#sort").check()
     checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0, "the list of heads sorted by a measure does not contain the rollout")
@@ -56,11 +56,11 @@ def check_numbers(checks, session, choose):
 
 def check_none(checks, session, why):
     page = session.page
-    checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0 and page.locator(".thumb").count() > 0, f"there is none {why}")
+    checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0 and page.locator(".thumb").count() > 0, f"there is no rollout {why}")
     page.goto(session.url + "#layer=rollout")
     page.reload()
     session.drawn()
-    checks.that(page.locator("#head").is_hidden(), f"its address shows all heads {why}")
+    checks.that(page.locator("#head").is_hidden(), f"the address of a rollout shows all heads {why}")
 
 
 def rounds(test):

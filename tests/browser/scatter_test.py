@@ -78,7 +78,7 @@ def make_pooled(expected):
 
 
 def make_negative(expected):
-    """Numbers of the caller's own for each head, from -0.7 to 1.1."""
+    """A measure that the caller computed, with a number from -0.7 to 1.1 for each head."""
     def edit(data):
         data["without_measure"] = {"name": "loss", "unit": "nats"}
         data["texts"][0]["without"] = [[*place, value] for place, value in negative(expected).items()]
@@ -144,7 +144,7 @@ def check_over_texts(checks, session, choose):
     badges = page.locator("#badges li").all_text_contents()
     checks.that(badges[0] == "previous token in 20 of 20 texts at least 50 %" and page.locator("#badges li.named").count() == 1, "the open head has its name as a badge", badges)
     page.locator("#over").select_option("text")
-    checks.that(page.locator("#badges li.named").count() == 0, "of one text, the badge is gone")
+    checks.that(page.locator("#badges li.named").count() == 0, "with the measures of one text, the badge is gone")
 
 
 def check_keys(checks, session):
@@ -165,7 +165,7 @@ def check_keys(checks, session):
     checks.that(values["induction"][tuple(at())][0] >= values["induction"][up][0] and tuple(at()) != up, "up: the next in the order of y")
     chosen = tuple(at())
     page.keyboard.press("Enter")
-    checks.that(session.text("#head-title") == title(*chosen), "Enter opens it", len(order))
+    checks.that(session.text("#head-title") == title(*chosen), "Enter opens the head", len(order))
     page.keyboard.press("Escape")
     checks.that(tuple(at()) == chosen, "Escape goes back to the point")
 
@@ -200,7 +200,7 @@ def check_sources(checks, session):
     option = page.locator("#over option").last.text_content()
     checks.that("not merged or shared out" in option, "sharing out does not change texts that are not in the page, and the page says so", option)
     page.locator('[data-heads="scatter"]').click()
-    checks.that("of pieces and with special tokens" in session.text("#scatter"), "below the scatter too")
+    checks.that("of pieces and with special tokens" in session.text("#scatter"), "the text below the scatter says so too")
 
 
 def check_tabs(checks, session):
@@ -208,7 +208,7 @@ def check_tabs(checks, session):
     options = lambda: page.locator("#over option").evaluate_all("(all) => all.map((one) => one.value)")
     checks.that(options() == ["text", "file"], "the first set of maps has the measures", options())
     page.locator("#tabs button", has_text="Decoder").click()
-    checks.that("file" not in options() and page.locator(".names-of-heads button").count() == 0, "another set of as many heads has not", options())
+    checks.that("file" not in options() and page.locator(".names-of-heads button").count() == 0, "another set of maps with as many heads does not have them", options())
 
 
 def check_norms(checks, session):
@@ -217,7 +217,7 @@ def check_norms(checks, session):
     checks.that(page.locator("#scatter").is_visible() and page.locator('[data-heads="maps"]').is_visible() and not page.locator('[data-heads="distances"]').is_visible(), "the scatter has a way to the maps, and none to distances")
     page.locator('[data-heads="maps"]').click()
     session.drawn()
-    checks.that(page.locator("#grid").is_visible() and page.locator("#weighting").input_value() == "norm", "which are norm-weighted")
+    checks.that(page.locator("#grid").is_visible() and page.locator("#weighting").input_value() == "norm", "the maps are norm-weighted")
     page.locator("#weighting").select_option("attention")
     checks.that(page.locator('[data-heads="distances"]').is_visible(), "attention weights have distances again")
 
@@ -227,7 +227,7 @@ def check_pooled(checks, session):
     checks.that(page.locator("#scatter").is_visible(), "a page of a pooled text opens with its scatter")
     page.locator('[data-heads="maps"]').click()
     session.drawn()
-    checks.that(page.locator("#grid").is_visible() and not page.locator('[data-heads="distances"]').is_visible(), "it leads to the maps, and not to distances")
+    checks.that(page.locator("#grid").is_visible() and not page.locator('[data-heads="distances"]').is_visible(), "the scatter of a pooled text leads to the maps, and not to distances")
     page.locator("#measure").select_option("induction")
     note = page.locator('.thumb[data-layer="0"][data-head="1"]').get_attribute("data-note")
     checks.that(note == "13 %\n± 10 %", "their thumbnails have the measured numbers", note)

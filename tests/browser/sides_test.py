@@ -12,7 +12,7 @@ import struct
 from session import Expected, axe_violations, pixels_of, reload, run
 
 SURE, POSSIBLE = [(1, 1), (2, 3), (3, 2)], [(3, 4), (4, 5)]
-WITH_SPECIAL = SURE + [(0, 0), (4, 6)]  # and two links of special tokens: the page outlines these two, but leaves them out of the alignment error rate
+WITH_SPECIAL = SURE + [(0, 0), (4, 6)]  # the last two are links of special tokens: the page outlines them, but leaves them out of the alignment error rate
 SPECIAL_ROWS, SPECIAL_COLUMNS, MASKED = [0], [0, 6], [5]
 GERMAN, ENGLISH = ["<s>", "Katzen", "saßen", "auf", "Matten"], ["<s>", "Cats", "on", "sat", "the", "mats", "</s>"]
 
@@ -72,9 +72,9 @@ def check_tabs(checks, session, sets, choose):
     session.hover(t, s)
     session.expected = cross
     wrong = session.right(1, 2, t, s)
-    checks.that(not wrong, "and its own words and weights", wrong)
+    checks.that(not wrong, "the other set has its own words and weights", wrong)
     labels = page.locator(".keys .label").all_text_contents()
-    checks.that([re.sub("[₀-₉]", "", label) for label in labels] == ENGLISH, "its keys are other words", labels)
+    checks.that([re.sub("[₀-₉]", "", label) for label in labels] == ENGLISH, "the keys of the other set are other words", labels)
     reload(page)
     session.drawn()
     checks.that(page.locator('#tabs [aria-pressed="true"]').text_content() == "Cross-attention" and page.locator(".keys .label").count() == 7, "a reload keeps the tab")
@@ -142,7 +142,7 @@ def check_masked(checks, session, sets):
 
 def check_layer(checks, session, sets, gates, choose):
     page, (_, _, biased, plain) = session.page, sets
-    head, t = 1, choose.random.randrange(6)  # not head 0: a gate strip that ignored the head would show head 0
+    head, t = 1, choose.random.randrange(6)  # not head 0, which a gate strip that ignored the head would show
     session.open(0, head)
     axes = page.locator(".strip-corner").text_content()
     checks.that(axes == "residue j →residue i ↓", "the axes have their names", axes)
@@ -160,9 +160,9 @@ def check_layer(checks, session, sets, gates, choose):
     check_access(checks, session, "a map with a gate")
     numbers = [float(x) for x in re.findall(r"\d\.\d+", session.text("#gate-note"))]
     wanted = [sum(gates[head][t]) / 4, min(gates[head][t]), max(gates[head][t])]
-    checks.that(len(numbers) == 3 and all(abs(a - b) < 1e-4 for a, b in zip(numbers, wanted)), "the gate of the row is told", (numbers, wanted))
+    checks.that(len(numbers) == 3 and all(abs(a - b) < 1e-4 for a, b in zip(numbers, wanted)), "the page shows mean and range of the row's gate", (numbers, wanted))
     cells, gate = (page.locator(name).bounding_box() for name in (".cells", ".gate"))
-    checks.that(gate["x"] > cells["x"] + cells["width"] and abs(gate["y"] - cells["y"]) < 1 and abs(gate["height"] - cells["height"]) < 1, "the strip is beside the rows", (cells, gate))
+    checks.that(gate["x"] > cells["x"] + cells["width"] and abs(gate["y"] - cells["y"]) < 1 and abs(gate["height"] - cells["height"]) < 1, "the strip of gates is beside the rows", (cells, gate))
     for name, expected in (("With", biased), ("Without", plain)):
         tab(session, f"{name} the pair bias")
         session.hover(t, 3)

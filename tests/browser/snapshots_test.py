@@ -64,7 +64,7 @@ def check_slider(checks, session, choose):
     checks.that(not page.locator("#over").is_visible(), "measures are not averaged over the steps of a text")
     page.locator("#text").select_option(label="1: other")
     checks.that(page.locator("#step").get_attribute("max") == "1", "another text has its own steps")
-    checks.that(page.locator("#over option").last.text_content().startswith("2 texts: "), "but over the texts of one step", page.locator("#over option").all_text_contents())
+    checks.that(page.locator("#over option").last.text_content().startswith("2 texts: "), "measures are averaged over the texts of one step", page.locator("#over option").all_text_contents())
 
 
 def check_tabs(checks, session):
@@ -76,7 +76,7 @@ def check_tabs(checks, session):
     checks.that(shown() == (True, "0 of 40", "answer 0", "0: fox", "translated fox 0"), "a tab with another text keeps the slider and the name of the text", shown())
     slider.focus()
     page.keyboard.press("ArrowRight")
-    checks.that(shown() == (True, "10 of 40", "answer 10", "0: fox", "translated fox 10"), "and the slider goes to the same tab of the next step", shown())
+    checks.that(shown() == (True, "10 of 40", "answer 10", "0: fox", "translated fox 10"), "the slider moves to the same tab of the next step", shown())
     checks.that(page.locator("#step-note").is_visible() and "moving average" in session.text("#step-note"), "a note says that the saved model may have other parameters", session.text("#step-note"))
 
 

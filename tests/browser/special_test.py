@@ -30,10 +30,10 @@ def check_faded(checks, session, choose):
     checks.that(not wrong, "faded: cells of special tokens have a quarter of their colour, other cells their full colour", wrong[:3])
     session.hover(0, 0)
     wrong = session.right(layer, head, 0, 0)
-    checks.that(not wrong and not page.locator("#special-note").is_visible(), "faded: the weights stay", wrong)
+    checks.that(not wrong and not page.locator("#special-note").is_visible(), "faded: the weights are unchanged", wrong)
     reload(page)
     session.drawn()
-    checks.that(page.locator("#special").input_value() == "fade", "a reload keeps it")
+    checks.that(page.locator("#special").input_value() == "fade", "a reload keeps the choice")
 
 
 def check_rows(checks, session, choose, layer, head):

@@ -52,9 +52,9 @@ def check_numbers(checks, session, choose, every):
     errors = (-3e-5, 0, 3e-5)  # of weights stored in 16 bits; they may change how a percentage is rounded
     labels = {f"{round(100 * (statistics.mean(values) + of_mean))} % ± {round(100 * abs(statistics.stdev(values) + of_spread))} %" for of_mean in errors for of_spread in errors}
     thumb = page.locator(f'.thumb[data-layer="{place[0]}"][data-head="{place[1]}"]')
-    checks.that(any(thumb.get_attribute("aria-label").endswith(f", previous token {label}") for label in labels), "a thumbnail says both", (thumb.get_attribute("aria-label"), labels))
+    checks.that(any(thumb.get_attribute("aria-label").endswith(f", previous token {label}") for label in labels), "a thumbnail shows mean and standard deviation", (thumb.get_attribute("aria-label"), labels))
     session.open(*place)
-    checks.that(any(f"previous token {label}" in page.locator("#badges li").all_text_contents() for label in labels), "an open head says both", page.locator("#badges li").all_text_contents())
+    checks.that(any(f"previous token {label}" in page.locator("#badges li").all_text_contents() for label in labels), "an open head shows mean and standard deviation", page.locator("#badges li").all_text_contents())
 
 
 def check_order(checks, session, every):
@@ -74,9 +74,9 @@ def check_order(checks, session, every):
     reload(page)
     session.drawn()
     page.wait_for_function("() => document.querySelector('#grid .row.sorted .thumb[data-note*=\"±\"]')")
-    checks.that(shown() == kept, "a reload keeps it")
+    checks.that(shown() == kept, "a reload keeps the filter")
     page.locator("#over").select_option("text")
-    checks.that("±" not in page.locator("#grid .thumb").first.get_attribute("data-note"), "this text alone again")
+    checks.that("±" not in page.locator("#grid .thumb").first.get_attribute("data-note"), "measures of this text alone have no standard deviation")
 
 
 def check_one(checks, session):

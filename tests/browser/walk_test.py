@@ -62,7 +62,7 @@ def check_steps(checks, session, choose):
               [*qkv[:2], f"q · k {both}"], [f"q · k {both}", f"scaled {both}"], [f"score {both}", f"p {both}"], [f"p {both}", qkv[2], out], [out, joined], [joined, y]]
     for at, name in enumerate(STEPS):
         checks.that(heading(session) == f"{at + 1} of {len(STEPS)}: {name}", f"step {at + 1} is called {name}", heading(session))
-        checks.that(captions(session) == wanted[at], "its matrices have the shapes of the model", (captions(session), wanted[at]))
+        checks.that(captions(session) == wanted[at], "the step's matrices have the shapes of the model", (captions(session), wanted[at]))
         if name == "q · k":
             q, k = vectors(expected, "q", layer, head), vectors(expected, "k", layer, head)
             dot = sum(q[row * H + i] * k[column * H + i] for i in range(H))
@@ -78,7 +78,7 @@ def check_steps(checks, session, choose):
     checks.that("walk=8" in page.url or page.evaluate("new Promise((done) => setTimeout(() => done(location.hash), 200))").find("walk=8") >= 0, "the address keeps the step", page.url)
     reload(page)
     session.drawn()
-    checks.that(heading(session) == f"9 of 9: {STEPS[-1]}", "and brings it back", heading(session))
+    checks.that(heading(session) == f"9 of 9: {STEPS[-1]}", "the address brings the step back", heading(session))
     violations = axe_violations(page)
     checks.that(not violations, "no violation of accessibility", [violation["id"] for violation in violations])
 
@@ -93,10 +93,10 @@ def check_keys(checks, session, choose):
     checks.that(heading(session).startswith("3 of"), "arrow keys change the step", heading(session))
     before = session.text("#readout")
     page.keyboard.press("ArrowLeft")
-    checks.that(heading(session).startswith("2 of") and session.text("#readout") == before, "and do not move the cell of the map", heading(session))
+    checks.that(heading(session).startswith("2 of") and session.text("#readout") == before, "arrow keys of the walk do not move the cell of the map", heading(session))
     page.keyboard.press("End")
     page.keyboard.press("Home")
-    checks.that(heading(session).startswith("1 of"), "Home and End are the ends", heading(session))
+    checks.that(heading(session).startswith("1 of"), "the key Home opens the first step", heading(session))
     checks.that(STEPS[0] in session.text("#status"), "a screen reader hears the step", session.text("#status"))
     page.locator('#walk-steps [data-place="3"]').click()
     checks.that(heading(session).startswith("4 of") and page.locator("#walk-steps [aria-current]").text_content() == "4. q · k", "the list opens a step")
@@ -129,10 +129,10 @@ def check_playing(checks, session, choose):
     checks.that(heading(session).startswith("6 of") and session.text("#walk-play") == "Play" and pixels_of(page.locator("#walk-body canvas").last)[3::4].count(0) < session.expected.rows, "a step by hand stops it, and shows the whole step", heading(session))
     page.locator('#walk-steps [data-place="8"]').click()
     page.locator("#walk-play").click()
-    checks.that(heading(session).startswith("1 of"), "from the end it starts again", heading(session))
+    checks.that(heading(session).startswith("1 of"), "after the last step, Play starts at the first step", heading(session))
     page.locator("#walk-open").click()
     page.wait_for_timeout(2500)
-    checks.that(not page.locator("#walk-body").is_visible() and page.evaluate("location.hash").find("walk=") < 0, "closing ends it")
+    checks.that(not page.locator("#walk-body").is_visible() and page.evaluate("location.hash").find("walk=") < 0, "closing the walk ends it")
 
 
 def check_still(checks, session, choose):
@@ -159,12 +159,12 @@ def check_without(checks, session, choose):
     page.locator('#walk-steps [data-place="5"]').click()
     checks.that(pixels_of(page.locator("#walk-body canvas").last)[3::4].count(255) > T, "the attention weights are there")
     note = session.text("#walk-body .quiet >> nth=-1")
-    checks.that("does not know this layer's scale, mask, bias, softcap or sink" in note, "what the page does not know", note)
-    checks.that("or to less" in session.text("#walk-body"), "so it does not promise that rows sum to 1", session.text("#walk-body"))
+    checks.that("does not know this layer's scale, mask, bias, softcap or sink" in note, "the note says what the page does not know", note)
+    checks.that("or to less" in session.text("#walk-body"), "the page does not promise that rows sum to 1", session.text("#walk-body"))
     page.locator('#walk-steps [data-place="4"]').click()
-    checks.that(session.text("#walk-body .formula") == "× scale", "nor that the scale is 1/√H", session.text("#walk-body .formula"))
+    checks.that(session.text("#walk-body .formula") == "× scale", "the page does not promise that the scale is 1/√H", session.text("#walk-body .formula"))
     page.locator('#walk-steps [data-place="1"]').click()
-    checks.that("does not know how many heads of keys and values" in session.text("#walk-body") and page.locator("#walk-body .band.column").count() == 1, "nor how heads share keys: only q has a frame", session.text("#walk-body"))
+    checks.that("does not know how many heads of keys and values" in session.text("#walk-body") and page.locator("#walk-body .band.column").count() == 1, "the page does not know how heads share keys: only q has a frame", session.text("#walk-body"))
     page.keyboard.press("m")
     checks.that("mean over heads" in session.text("#walk-note") and page.locator("#walk-open").is_disabled(), "a mean says why it has no steps", session.text("#walk-note"))
 

@@ -56,8 +56,8 @@ def check_numbers(checks, session, choose):
             checks.that(abs(shown - right) <= 2e-3 * wanted.unit + 1e-3 * right, f"{layer}, {head}, {row} to {column}: {right:.4g}", shown)
             if head != "mean":
                 factors = [float(number) for number in re.findall(r"[\d.]+", session.text("#where"))[:2]]
-                checks.that(abs(factors[0] - expected.weight(layer, head, row, column)) <= 1e-4 and abs(factors[1] / wanted.norms[layer, head][column] - 1) <= 1e-3, "with its two factors", session.text("#where"))
-        checks.that(not page.locator('[data-view="compare"]').is_visible(), "no comparison of such numbers")
+                checks.that(abs(factors[0] - expected.weight(layer, head, row, column)) <= 1e-4 and abs(factors[1] / wanted.norms[layer, head][column] - 1) <= 1e-3, "the line below shows the two factors of the number", session.text("#where"))
+        checks.that(not page.locator('[data-view="compare"]').is_visible(), "norm-weighted maps cannot be compared")
         page.keyboard.press("Escape")
 
 
@@ -84,9 +84,9 @@ def check_state(checks, session, choose):
     session.drawn()
     checks.that(page.locator("#weighting").input_value() == "norm" and "weighting=norm" in page.url, "the address keeps the choice")
     page.locator("#special").select_option("share")
-    checks.that(page.locator("#weighting").input_value() == "attention", "sharing out is of attention weights")
+    checks.that(page.locator("#weighting").input_value() == "attention", "sharing out switches back to attention weights")
     page.locator("#weighting").select_option("norm")
-    checks.that(page.locator("#special").input_value() == "hide", "and the other way round")
+    checks.that(page.locator("#special").input_value() == "hide", "norm-weighted maps switch sharing out off")
     page.locator('#export summary').click()
     with page.expect_download() as waiting:
         page.locator('[data-export="csv"]').click()
@@ -163,7 +163,7 @@ def check_without(checks, session):
     weights = session.expected.weight(1, 2, 3, 4)
     session.open(1, 2)
     session.hover(3, 4)
-    checks.that(abs(float(session.shown_weight()) - weights) <= 1e-4, "and shows attention weights, whatever its address says")
+    checks.that(abs(float(session.shown_weight()) - weights) <= 1e-4, "a page without norms shows attention weights, whatever its address says")
 
 
 def drop(data):

@@ -23,13 +23,13 @@ def check_badges(checks, session, changes):
         "() => [...document.querySelectorAll('#grid .thumb')].filter((one) => one.dataset.head !== 'mean').map((one) => [`${one.dataset.layer}.${one.dataset.head}`, one.dataset.note])")}
     checks.that(notes == {place: label(changes[place]) if place in changes else "" for place in notes}, f"badges of {len(changes)} heads, and none of the others", notes)
     shown = page.locator("#grid .badge:visible").all_text_contents()
-    checks.that(sorted(shown) == sorted(map(label, changes.values())), "the badges are seen", shown)
+    checks.that(sorted(shown) == sorted(map(label, changes.values())), "the badges are visible", shown)
     place = max(changes, key=changes.get)
     other = next(one for one in notes if one not in changes)
     spoken = page.locator(f'.thumb[data-layer="{place[0]}"][data-head="{place[1]}"]').get_attribute("aria-label")
     checks.that(spoken == f"Layer {place[0]} · Head {place[1]}, cosine lost without it {label(changes[place])} ‰", "a badge is spoken", spoken)
     spoken = page.locator(f'.thumb[data-layer="{other[0]}"][data-head="{other[1]}"]').get_attribute("aria-label")
-    checks.that(spoken == f"Layer {other[0]} · Head {other[1]}", "a head without one says nothing of it", spoken)
+    checks.that(spoken == f"Layer {other[0]} · Head {other[1]}", "a head without a number does not mention the measure", spoken)
     page.locator("#sort").check()
     first = page.locator("#grid .thumb").first
     checks.that((first.get_attribute("data-layer"), first.get_attribute("data-head")) == tuple(map(str, place)), "sorted, the largest change comes first")
@@ -41,7 +41,7 @@ def check_badges(checks, session, changes):
     page.locator("#measure").select_option("none")
     reload(page)
     session.drawn()
-    checks.that(page.locator("#measure").input_value() == "none" and page.locator("#grid .badge:visible").count() == 0, "none is kept in the address")
+    checks.that(page.locator("#measure").input_value() == "none" and page.locator("#grid .badge:visible").count() == 0, "the address keeps the choice of no measure")
 
 
 def check_head(checks, session, changes):
@@ -69,9 +69,9 @@ def check_words(checks, session, wanted):
     page.locator("#menu summary").click()
     page.locator('#menu [data-dialog="about"]').click()
     checks.that(page.locator("#without-note").is_visible() == wanted, "the page says what the number means" if wanted else "a page for which no head was switched off does not mention the measure")
-    checks.that("It does not say which word decided the model's answer" in session.text("#about"), "what weights do not say")
+    checks.that("It does not say which word decided the model's answer" in session.text("#about"), "the page says what attention weights do not show")
     options = page.locator("#measure option").evaluate_all("(all) => all.map((one) => one.value)")
-    checks.that(("without" in options) == wanted, "the measure is offered only then", options)
+    checks.that(("without" in options) == wanted, "the measure is offered only if heads were switched off", options)
 
 
 def check_measure(checks, session, changes):

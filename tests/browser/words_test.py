@@ -74,7 +74,7 @@ def check_long(checks, session):
     for press in ("Larger", "Larger", "Fit"):
         session.page.get_by_role("button", name=press).click()
         sizes.append(size())
-    checks.that(sizes[0] < sizes[1] < sizes[2] and sizes[3] == sizes[0], "it grows, and fits again", sizes)
+    checks.that(sizes[0] < sizes[1] < sizes[2] and sizes[3] == sizes[0], "the map grows, and fits again", sizes)
 
 
 def words(*pieces):

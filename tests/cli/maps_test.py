@@ -88,7 +88,7 @@ class Maps(ProgramTest):
         for command in ("maps", "attend"):  # self.file has neither v nor output_weight, so that the option is refused before anything is computed from them
             self.fails(2, command, "--tensors", self.file, "-o", out, "--weighting", "norm", "--key-sums", mentions=["--weighting norm is for the attention weights"])
         save_safetensors(other, self.tensors | {"norm_weighted_map": weight, "value_norms": weight})
-        self.assertEqual(self.succeeds("maps", "--tensors", other, "-o", self.folder / "sums.npz", "--key-sums").stderr, b"")  # results of an earlier call are no mistake
+        self.assertEqual(self.succeeds("maps", "--tensors", other, "-o", self.folder / "sums.npz", "--key-sums").stderr, b"")  # results of an earlier call in the input file cause no note
         self.fails(1, "maps", "--tensors", self.file, "-o", out, "--weighting", "norm", "--attention-weights", mentions=["has no tensor 'v'"])
 
     def of_heads(self, f):

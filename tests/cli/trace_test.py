@@ -127,7 +127,7 @@ class Trace(ProgramTest):
         self.assertIn("5  in the source: reshape(1,3,2,3)  [1,3,2,3]\n  [0,0]\n  10 11 12\n  13 14 15\n", text)
         self.assertIn("W_q.weight  [6,6]\n  1 0 0 0 0 0\n  0 1 0 0 0 0\n", text)
         self.assertNotIn("in the source", self.succeeds("trace", "--layer", "torch", "--values").stdout.decode())
-        self.assertNotIn("in the source", self.succeeds("trace", "--layer", "d2l", "--shape", "2,3,4,100").stdout.decode())  # d2l's code takes three dimensions only, so the steps of a layer with four cannot show that code
+        self.assertNotIn("in the source", self.succeeds("trace", "--layer", "d2l", "--shape", "2,3,4,100").stdout.decode())  # d2l's code takes inputs of three dimensions only, so the steps for an input of four do not show that code
 
     def test_the_steps_of_alphafolds_code(self):
         steps = self.trace("--layer", "alphafold", "--c-in", "6", "--c", "3", "--n-head", "2", "--attn-dim", "-3", "--gated", "--parameters", "identity", "--count-from", "0", "--shape", "2,4,5,6", "--values")

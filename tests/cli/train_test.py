@@ -121,7 +121,7 @@ class Train(ProgramTest):
         self.assertEqual(process.returncode, 1, error)
         self.assertRegex(error, r"stopped after step \d+ of 300; the same command with --resume goes on from there")
         self.assertIn("checkpoint.safetensors", self.files("parts"))
-        self.fails(1, *command, mentions=["is there from a run that was stopped"])
+        self.fails(1, *command, mentions=["belongs to a run that was stopped"])
         self.fails(1, *command, "--seed", "2", "--resume", mentions=["is of another run"])
         self.succeeds(*command, "--resume")
         self.assertEqual(self.files("parts"), self.files("whole"))
@@ -352,7 +352,7 @@ class Classify(ProgramTest):
         self.assertGreater(float(answers[60].split()[1]), 0)
 
     def run_fails(self, *arguments):
-        """Runs the program, which must fail after it has printed what it trains, but no step. Returns what it wrote to stderr."""
+        """Runs the program, which must print what it trains and then fail before the first step. Returns what it wrote to stderr."""
         result = subprocess.run([BINARY, *arguments], env=environment(), capture_output=True)
         self.assertEqual(result.returncode, 1, result.stderr.decode())
         self.assertNotIn(b"step 1", result.stdout + result.stderr)
@@ -402,7 +402,7 @@ class Classify(ProgramTest):
         with subprocess.Popen([BINARY, *command], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
             while running.poll() is None and not (ours / "run.json").exists():
                 pass
-            ours.rename(self.folder / "elsewhere")  # the later snapshots cannot be saved into a file, and the training does not need them
+            ours.rename(self.folder / "elsewhere")  # a file in place of the folder: later snapshots cannot be saved, and the training must go on without them
             ours.write_text("in the way")
             told = running.communicate()[1].decode()
         self.assertEqual(running.returncode, 0, told)

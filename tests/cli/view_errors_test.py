@@ -161,7 +161,7 @@ class Texts(Errors):
         options = {} if HAS_ASAN else {"preexec_fn": limited(limit)}
         self.refuses("--file", "/dev/zero", mentions=["/dev/zero", "longer than 64 MiB"], **options)
         self.refuses("-", stdin=b"\n" * ((64 << 20) + 1), mentions=["standard input is longer than 64 MiB"])
-        self.refuses("-", stdin=b"\n" * (64 << 20), mentions=["no text"])  # a text as long as the bound is allowed
+        self.refuses("-", stdin=b"\n" * (64 << 20), mentions=["no text"])  # exactly 64 MiB are allowed
 
     def test_texts_from_one_place_only(self):
         self.refuses("-", "--text", "a", status=2)

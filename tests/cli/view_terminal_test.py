@@ -54,7 +54,7 @@ class Terminal(ProgramTest):
             self.assertNotIn("\x1b", out)
             self.assertRegex(out, "[░▒▓█]")
         _, out, _ = run_on_terminal("view", self.model, "--text", FOX, env={"NO_COLOR": ""})
-        self.assertIn("\x1b", out, "an empty NO_COLOR means nothing")
+        self.assertIn("\x1b", out, "an empty NO_COLOR has no effect")
 
     def test_the_width_is_the_terminals_own(self):
         _, out, _ = run_on_terminal("view", self.model, "--text", FOX, columns=40)

@@ -137,7 +137,7 @@ class Json(ViewTest):
             with self.subTest(arguments):
                 found = [w for row in self.json("--text", FOX, *arguments)["texts"][0]["map"] for w in row]
                 self.assertLess(max(abs(a - b) for a, b in zip(found, expected, strict=True)), 1e-6)
-        self.assertGreater(max(abs(a - b) for a, b in zip(head(0, 0), head(0, 1))), 1e-3, "heads that agree would prove nothing")
+        self.assertGreater(max(abs(a - b) for a, b in zip(head(0, 0), head(0, 1))), 1e-3, "the test shows nothing if both heads are equal")
 
     def test_the_weighting_norm_multiplies_by_the_norms_of_the_values(self):
         arrays = self.folder / "a.safetensors"
@@ -150,7 +150,7 @@ class Json(ViewTest):
         for t, row in enumerate(told["texts"][0]["map"]):
             for s, number in enumerate(row):
                 self.assertAlmostEqual(number, weights[t * 12 + s] * norms[s], places=5)
-        self.assertGreater(max(norms) / min(norms), 1.01, "equal norms would prove nothing")
+        self.assertGreater(max(norms) / min(norms), 1.01, "the test shows nothing if all norms are equal")
         drawn = self.succeeds("view", self.model, "--text", FOX, "--weighting", "norm").stdout.decode()
         self.assertIn("times the norms of the transformed values", " ".join(drawn.split()))
         page = self.folder / "norm.html"
@@ -215,7 +215,7 @@ class Texts(ViewTest):
         path = self.folder / "texts.txt"
         path.write_bytes("the fox\r\n\n  \nlazy dog\n東京".encode())
         self.assertEqual([t["text"] for t in self.json("--file", path)["texts"]], ["the fox", "lazy dog", "東京"])
-        self.assertEqual(self.json("--file", path), self.json(path), "the second argument is the same")
+        self.assertEqual(self.json("--file", path), self.json(path), "the second argument means the same as --file")
 
     def test_standard_input(self):
         for arguments in (("-",), ("--file", "-")):

@@ -1,4 +1,4 @@
-// node answer.mjs ENGINE TASK TEXT..., or node answer.mjs ENGINE model FOLDER TEXT...: what the engine of live pages answers, a line of JSON for each text. The script of the page itself (viewer/script/live.js) talks to the engine.
+// node answer.mjs ENGINE TASK TEXT..., or node answer.mjs ENGINE model FOLDER TEXT...: prints what the engine of live pages answers, a line of JSON for each text. The page's own script (viewer/script/live.js) calls the engine.
 import { readdirSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";
 

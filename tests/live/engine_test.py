@@ -30,7 +30,7 @@ SENTENCES = {
 }
 OF_ENCODERS = ["The quick brown fox jumps over the lazy dog.", "  two  spaces, don't we'll `` ''  ", "ﬁ Å ½ ① naïve café 中文 東京 ß é \u0301 \u200b😀", "x" * 40, "", "the " * 300, "the " * 600]
 FAIL = {"", "good " * 300, "dog " * 60}  # texts that are refused: without a word, or longer than the model allows
-# The same for the encoders. Unigram has no special tokens, so an empty text has no token. MiniLM has 512 positions, the small models 64.
+# Texts that each encoder refuses. Unigram has no special tokens, so an empty text has no token. MiniLM has 512 positions, the small models have 64.
 FAIL_OF_ENCODERS = {"words": {"the " * 300, "the " * 600}, "pairs": {"the " * 300, "the " * 600}, "unigram": {"", "the " * 300, "the " * 600}, "MiniLM": {"the " * 600}}
 here = pathlib.Path(__file__).parent
 
@@ -75,7 +75,7 @@ def compare(one, other, path, worst):
         size = 1 if ".weights[" in path else 4 * max(1, max(map(abs, b), default=1))
         near([abs(x - y) / size for x, y in zip(a, b)], path, worst)
     elif isinstance(one, float) or isinstance(other, float):
-        size = 4 * max(1, abs(other)) if path.endswith(".largest_weighted") else 1  # a weight times a norm
+        size = 4 * max(1, abs(other)) if path.endswith(".largest_weighted") else 1  # largest_weighted is a weight times a norm, so it may be large
         near([abs(one - other) / size], path, worst)
     else:
         assert one == other, f"{path}: {one!r} and {other!r}"
@@ -121,7 +121,7 @@ def main(native_answer, native_sweep, modules):
     assert there[-1] == here_[-1] == f"{count} passed, 0 failed", (there[-1], here_[-1])
     for a, b in zip(there[:-1], here_[:-1]):
         (seed, dtype, *of_module, _), (_, dtype_here, *own, _) = a.split(), b.split()
-        share = {"float64": 1e-10, "float32": 1e-4}.get(dtype, 5e-2)  # the printed digests are sums of terms of both signs, which cancel
+        share = {"float64": 1e-10, "float32": 1e-4}.get(dtype, 5e-2)  # wide tolerances: the printed digests are sums of terms of both signs, which cancel
         assert dtype == dtype_here and all(abs(float(x) - float(y)) <= share * max(20, abs(float(y))) for x, y in zip(of_module, own)), (a, b)
         passed += 1
     print(f"{passed} passed, 0 failed")

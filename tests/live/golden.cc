@@ -1,4 +1,4 @@
-// golden BACKEND f64|f32 < FILES: compares with the golden vectors as WebAssembly under node. FILES: all files of tests/golden/vectors, packed as apps/polyhead/page_files.h
+// golden BACKEND f64|f32 < FILES: runs the golden vectors as WebAssembly under node. FILES: all files of tests/golden/vectors, packed as apps/polyhead/page_files.h
 // says, because the module cannot open files. BACKEND: the name of a backend, or "" for the backend that polyhead chooses.
 #include <cstdio>
 #include <string>

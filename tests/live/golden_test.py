@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-EXPECTED = 137  # the number of golden vectors: without it the test would also pass with an empty folder
+EXPECTED = 137  # the number of golden vectors; without this check the test would also pass with an empty folder
 here = pathlib.Path(__file__).parent
 
 
@@ -34,7 +34,7 @@ def main(vectors, modules):
     failed = 0
     with tempfile.TemporaryFile() as files:
         files.write(packed(sorted(pathlib.Path(vectors).glob("*.safetensors"))))
-        # wasm_simd128 has no fused multiply-add, so float32 results have the wider bounds of such processors.
+        # wasm_simd128 has no fused multiply-add, so float32 results have the wider bounds for processors without it.
         for backend, dtype in (("", "f64"), ("", "f32"), ("reference", "f64")):
             files.seek(0)
             done = subprocess.run([node, "--no-warnings", str(here / "run.mjs"), str(module), backend, dtype], stdin=files, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-// Runs the kernels' GoogleTest tests as WebAssembly under node (tests/live/kernels_test.py). GoogleTest's own main function would be a second library to build.
+// Runs the kernels' GoogleTest tests as WebAssembly under node (tests/live/kernels_test.py). This file has a main function, because GoogleTest's own is in a second library.
 #include <gtest/gtest.h>
 
 int main(int count, char** arguments) {

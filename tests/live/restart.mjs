@@ -1,4 +1,4 @@
-// node restart.mjs ENGINE: when the script of a live page (viewer/script/live.js) starts the engine's module. At last prints 'N passed, N failed'.
+// node restart.mjs ENGINE: tests when the script of a live page (viewer/script/live.js) starts the engine's module. The last line is 'N passed, N failed'.
 import { readFileSync } from "node:fs";
 
 const source = readFileSync(new URL("../../viewer/script/live.js", import.meta.url), "utf8");
@@ -35,7 +35,7 @@ for (const [task, text] of [["sentiment", "good ".repeat(300)], ["translate", "d
 }
 claim(await rating() && starts === 1, `a text that is too long does not end the module: ${starts} were started`);
 
-claim((await message(engine.answer("nonsense", "good"))).includes("nonsense"), "there is no task 'nonsense'");
+claim((await message(engine.answer("nonsense", "good"))).includes("nonsense"), "an unknown task is an error that names it");
 let newest = false;
 const calls = [engine.answer("sentiment", "bad", () => !newest), engine.answer("sentiment", "bad", () => !newest), engine.answer("sentiment", "good")];
 const answers = await Promise.all(calls);
@@ -48,7 +48,7 @@ claim(first.includes("nonsense") && second && starts === 4, `a call that waited 
 
 Engine.prototype.start = () => Promise.reject(new Error("no memory"));
 await message(engine.answer("nonsense", ""));
-claim(await message(engine.answer("sentiment", "good")) === "no memory", "the reason why a module does not start");
+claim(await message(engine.answer("sentiment", "good")) === "no memory", "the error has the reason why a module does not start");
 Engine.prototype.start = start;
 claim(await rating(), "after a failed start the next call starts a module");
 

@@ -28,7 +28,7 @@ def added(special):
 
 
 def byte_pairs():
-    """Returns a tokenizer.json like RoBERTa's, with byte-level BPE and GPT-2's pattern, and the number of its tokens."""
+    """Returns a tokenizer.json like RoBERTa's (byte-level BPE, GPT-2's pattern), and the number of its tokens."""
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "a"), ("o", "n"), ("Ġ", "d"), ("Ġd", "o"), ("'", "t")]
     pieces = SPECIAL + byte_characters() + ["".join(pair) for pair in merges]
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added(SPECIAL), "normalizer": None,
@@ -40,7 +40,7 @@ def byte_pairs():
 
 
 def unigram():
-    """Returns a tokenizer.json like sentencepiece's, with NFKC, one space for each run of spaces, and pieces with log-probabilities, and the number of its tokens."""
+    """Returns a tokenizer.json like sentencepiece's (NFKC, one space for each run of spaces, pieces with log-probabilities), and the number of its tokens."""
     letters = "abcdefghijklmnopqrstuvwxyz.,!'23中文éßa½"
     pieces = [[piece, 0.0] for piece in SPECIAL] + [["▁", -2.0], ["▁the", -2.5], ["▁a", -2.7]] + [[letter, -3 - 0.01 * at] for at, letter in enumerate(dict.fromkeys(letters))]
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added(SPECIAL),

@@ -73,7 +73,7 @@ def in_order(names):
 
 
 def missing(mutant, text):
-    """Returns why the mutant cannot be made in the text of its file; '' if it can."""
+    """Returns why the mutant cannot be applied to the text of its file; '' if it can."""
     for name in mutant.tests:
         if name not in PROGRAMS and not (is_python(name) and (ROOT / "tests" / "python" / name).exists()):
             return f"there is no test program {name!r}"
@@ -139,7 +139,7 @@ class Scratch:
             return False
 
     def judge(self, mutant):
-        """Returns the program that noticed the mutant, or None, and why none did, or ''."""
+        """Returns (the program that noticed the mutant, or None; the reason why none did, or '')."""
         path = self.tree / mutant.file
         original = path.read_text()
         if why := missing(mutant, original):

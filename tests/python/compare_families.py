@@ -21,7 +21,7 @@ import polyhead.transformers
 OUTPUTS, GRADIENTS = 1e-4, 1e-3
 NEW_TOKENS = 5
 
-# For these families eager softmaxes without the sink, returns these attention weights, and multiplies the output by the share of the keys. polyhead's weights include the share.
+# For these families the eager code of transformers computes a softmax without the sink, returns these attention weights, and multiplies the output by the share of the keys. polyhead's weights include the share.
 MAPS_WITHOUT_SINK = {"granite_swa", "granitemoe_swa"}
 
 

@@ -1,4 +1,4 @@
-"""What docs/flex_attention.md lists."""
+"""Reads the tables of functions in docs/flex_attention.md."""
 
 from __future__ import annotations
 

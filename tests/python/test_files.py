@@ -1,4 +1,4 @@
-"""Files that are missing, damaged or oddly named."""
+"""Tests how files are handled that are missing, damaged or oddly named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens models that `polyhead train` made in Python."""
+"""Opens, in Python, models that `polyhead train` made."""
 
 from __future__ import annotations
 

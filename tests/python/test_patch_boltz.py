@@ -99,7 +99,7 @@ def test_use_kernels_is_the_formula_of_cuequivariance(counter: Counter) -> None:
 
 
 def test_large_numbers_in_a_second_bias(counter: Counter) -> None:  # noqa: F811
-    """boltz masks by adding a large negative number. If the pair bias is as low, masked keys have as much weight as others; if it is as high as that number is low, masked keys are
+    """boltz masks by adding a large negative number. If the pair bias is as low, masked keys have as much weight as others; if the pair bias is as large but positive, they are
     attended to. Such calls are left to boltz."""
     layer = randomize(triangular_attention.primitives.Attention(8, 8, 8, 4, 2))
     x, mask = torch.randn(1, 6, 6, 8, requires_grad=True), torch.tensor([1.0, 1, 0, 0, 0, 0]).expand(1, 6, 6)

@@ -39,7 +39,7 @@ def test_triangle_attention(package: Any, starting: bool, counter: Counter) -> N
 
 @pytest.mark.parametrize("kernel", ["triattention", "deepspeed", "cuequivariance"])
 def test_kernels_of_triangle_attention(package: Any, kernel: str, counter: Counter) -> None:  # noqa: F811
-    """For at most 16 queries protenix calls torch's code, without a scale if the kernel would scale. For more the kernels compute what torch's code does."""
+    """For at most 16 queries protenix calls its torch code, without the scale if the kernel would apply it. For more queries the kernel computes the same as the torch code."""
     layer = randomize(package("protenix.model.triangular.layers").Attention(12, 12, 12, 5, 3), torch.Generator().manual_seed(6))
     x = torch.randn(2, 16, 12, requires_grad=True)
     bias = torch.randn(2, 3, 16, 16, requires_grad=True)

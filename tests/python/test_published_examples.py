@@ -1,6 +1,6 @@
 """Numbers and shapes that Keras and Dive into Deep Learning (d2l) publish with their attention layers, computed by polyhead from the same inputs.
 
-Where a source's input is random, the claim is what holds for every input: shapes, zeros, weights that do not depend on it.
+Where a source's input is random, the test checks what holds for every input: shapes, zeros, and weights that do not depend on the input.
 """
 
 from __future__ import annotations

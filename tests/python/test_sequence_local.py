@@ -58,7 +58,7 @@ def test_it_is_attention_window_by_window(length: int, queries: int, keys: int, 
 
 
 def test_a_sink_of_each_sequence_is_that_of_each_sequence_alone() -> None:
-    given = inputs(64)  # 64 atoms have two windows, as many as there are sequences: a sink must not be applied to windows instead
+    given = inputs(64)  # 64 atoms have two windows, and there are also two sequences: a sink of each sequence must not be applied to each window
     for sink in (torch.randn(2, N, 1, dtype=torch.float64), torch.randn(2, N, 64, dtype=torch.float64), torch.randn(N, dtype=torch.float64)):
         together = sequence_local_attention(*given, sink=sink)
         for i in range(2):

@@ -1,4 +1,4 @@
-"""Some features of other packages give wrong results with attention functions: polyhead corrects the results if it can, and otherwise warns."""
+"""Some features of other packages give wrong results when they are used with polyhead's attention functions. polyhead corrects these results if it can, and otherwise warns."""
 
 from __future__ import annotations
 

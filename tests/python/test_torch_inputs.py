@@ -81,7 +81,7 @@ def test_a_causal_bias_that_does_not_fit_is_refused() -> None:
 
 
 class Hidden(torch.Tensor):
-    """A subclass of Tensor with its own __torch_function__: its memory need not be its contents."""
+    """A subclass of Tensor with its own __torch_function__: its memory may hold other numbers than those that it stands for."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]

@@ -24,7 +24,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 SETTINGS = {torch.float32: 32, torch.float64: 8, torch.float16: 8}
-"""Random settings of `attention`, each with out, lse and attention weights. In a quick run, of the float32 settings only those that have an option, or a kind of value
+"""Numbers of random settings of `attention`, each with out, lse and attention weights. A quick run takes only the float32 settings that have an option, or a kind of value
 of an option, that no earlier setting has."""
 
 

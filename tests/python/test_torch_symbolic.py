@@ -1,4 +1,4 @@
-"""torch.fx.symbolic_trace records calls of polyhead.torch as single nodes, and numbers of NumPy are numbers."""
+"""torch.fx.symbolic_trace records each call of polyhead.torch as one node. NumPy's numbers are accepted as numbers."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_maps_times_norms() -> None:
     np.testing.assert_allclose(polyhead.maps(q, k, causal="bottom_right", value_norms=norms), expected, rtol=1e-14)
     np.testing.assert_allclose(polyhead.maps(q, k, causal="bottom_right", rows=[5, 2], value_norms=norms), expected[..., [5, 2], :], rtol=1e-14)
     np.testing.assert_allclose(polyhead.maps(q, k, causal="bottom_right", rows=[5, 2], keys=[8, 0, 3], value_norms=norms), expected[..., [5, 2], :][..., [8, 0, 3]], rtol=1e-13)
-    norms[..., -1] = np.nan  # a masked key does not exist
+    norms[..., -1] = np.nan  # a masked key counts as absent, so its NaN must not appear in the map
     assert np.array_equal(np.isnan(polyhead.maps(q, k, causal="bottom_right", value_norms=norms)), np.broadcast_to((p > 0) & np.isnan(norms)[..., None, :], p.shape))
 
 
@@ -74,7 +74,7 @@ def test_wrong_arguments_are_named(wrong: dict[str, Any], message: str) -> None:
 
 
 class Heard:
-    """The outputs and inputs of a model's modules."""
+    """Records the outputs and inputs of a model's modules."""
 
     def __init__(self, *modules: Any) -> None:
         self.inputs: list[np.ndarray] = []
@@ -101,7 +101,7 @@ def check(run: Any, v: list[np.ndarray], weights: list[np.ndarray], projected: l
         np.testing.assert_allclose(run.value_norms[layer], norms_of(values, weight, heads), rtol=2e-5)
         f = np.einsum("bnsv,env->bnse", np.repeat(values, heads // values.shape[1], axis=1), weight.reshape(weight.shape[0], heads, -1))
         added = np.einsum("bnts,bnse->bte", run.attentions[layer].astype(np.float64), f) + (0 if bias is None else bias)
-        np.testing.assert_allclose(added, output, atol=1e-4 * np.abs(output).max())  # so f is what the layer adds
+        np.testing.assert_allclose(added, output, atol=1e-4 * np.abs(output).max())  # shows that f is the vector which the layer adds
 
 
 def numbers(parameter: Any) -> Any:

@@ -56,7 +56,7 @@ def check(page: Any, heard: dict[str, list[np.ndarray]], layers: int) -> None:
             heads = len(vectors[name][layer])
             shown = np.stack([floats(head).reshape(len(IDS), -1) for head in vectors[name][layer]])
             wanted = output.reshape(len(IDS), heads, -1).swapaxes(0, 1)
-            assert not np.allclose(shown, wanted, atol=1e-3)  # so the rotation matters
+            assert not np.allclose(shown, wanted, atol=1e-3)  # the rotation changes q and k, so the next line tests something
             np.testing.assert_allclose(turned_back(shown, vectors["rotary"], layer), wanted, atol=2e-5 * np.abs(wanted).max())
 
 

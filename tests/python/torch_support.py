@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from effort import QUICK
 
 EXAMPLES = 300 if QUICK else 2000
-"""Random settings of each sweep against torch."""
+"""Number of random settings in each sweep against torch."""
 
 Results = dict[str, Tensor]
 

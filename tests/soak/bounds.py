@@ -27,7 +27,8 @@ class Bounds:
         self.v, self.k, self.q = (np.nan_to_num(x, nan=0, posinf=0, neginf=0) for x in (np.abs(ahead.more["v"]), np.abs(ahead.more["k"]), np.abs(built.wide["q"])))
         self.p = np.nan_to_num(np.where(self.live, ahead.p, 0))
         self.mp = ahead.more["m"] * self.p
-        self.tiny = self.live * 2.0 ** (-1010 if built.dtype == np.float64 else -114)  # kernels may give 0 for smaller p: they compute exp relative to the largest score of some keys, where it underflows
+        # Kernels may give 0 for smaller p: they compute exp relative to the largest score of a block of keys, and exp underflows there.
+        self.tiny = self.live * 2.0 ** (-1010 if built.dtype == np.float64 else -114)
         # Relative error of p: errors of the row's scores, and of the sum of exponentials.
         self.of_p = 8 * self.eps * (4 + np.sqrt(built.keys) + ahead.magnitude + np.sqrt(built.width))
         self.of_stored_lse = self.of_p + self.eps * np.abs(np.where(np.isfinite(ahead.lse), ahead.lse, 0))
@@ -59,7 +60,7 @@ class Bounds:
         m, of_p = ahead.more["m"], self.of_stored_lse
         of_d_p = self.sums(built.value_width) * np.where(self.live, m * (d_out @ turned(self.v)), 0)
         of_delta = (d_out * (self.out() + self.sums(built.value_width) * clean(ahead.out))).sum(-1) + (self.sums(built.keys) + of_p) * (self.p * d_p).sum(-1)
-        # Subnormal products are rounded to multiples of the smallest number, however small they are.
+        # Products in the subnormal range are rounded to multiples of the smallest number, so their relative error may be large.
         smallest = half_unit(0.0, np.float64 if built.dtype == np.float64 else np.float32)
         of_delta = of_delta + (built.value_width + built.keys) * smallest
         of_score = smallest * self.live + (self.p * of_p[..., None] + self.tiny) * (d_p + clean(behind.delta)[..., None]) + self.p * (of_d_p + of_delta[..., None])

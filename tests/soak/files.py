@@ -2,7 +2,7 @@
 reader accepts it, and then read the same contents.
 
     files.py FIRST_SEED SECONDS [PROGRAM]   events as attention.py; PROGRAM is polyhead_encode_texts, which compares tokenizers
-    files.py --seed SEED [PROGRAM]          that seed alone, and keeps its files below the folder soak_files
+    files.py --seed SEED [PROGRAM]          runs only this seed, and keeps its files below the folder soak_files
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Expected:
         exact = self.exact[name]
         largest = np.abs(exact[np.isfinite(exact)]).max(initial=0)
         moved = max((float(np.abs(other[name] - exact)[np.isfinite(exact)].max(initial=0)) for other in self.moved), default=0.0)
-        # Where sums cancel exactly in the oracle (d_score of one key), the result is a rounding error of terms that are not seen here.
+        # Where sums cancel exactly in the oracle (such as d_score of one key), polyhead's result is a rounding error of terms whose size is not known here.
         scale = max((float(np.abs(x[np.isfinite(x)]).max(initial=0)) for x in self.exact.values()), default=0.0)
         smallest = 2.0**-24 if self.case["dtype"] == "float16" else 2.0**-100
         bound = width * (self.times * (moved + self.eps * largest) + self.eps * 4 * scale * (name != "out") + 4 * smallest)

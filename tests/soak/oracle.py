@@ -77,7 +77,7 @@ class Forward:
     out: Array
     lse: Array
     p: Array
-    score: Array  # arbitrary at masked pairs
+    score: Array  # its elements at masked pairs have no meaning
     used: Array  # pairs whose value is used: allowed pairs, and pairs of empty rows that empty_rows lets attend
     constant: Array  # [B,N,T,1]: rows of EmptyRows::uniform
     scaled: Array  # scale <q, k>

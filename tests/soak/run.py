@@ -116,7 +116,7 @@ class Fails:
             self.process.wait()
             return True  # the process crashed
         self.findings = json.loads(line)["findings"]
-        # If a reduced case is not valid, the test's own code raises an error. That is not the failure that is searched.
+        # If a reduced case is not valid, the test's own code raises an error. Such an error is not the failure that the reduction looks for.
         return bool(self.findings) and not any(line.startswith("KeyError") or ("Error: " in line and ("numpy" in line or "tests/soak" in line)) for line in self.findings)
 
     def close(self) -> None:

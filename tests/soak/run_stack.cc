@@ -39,7 +39,7 @@ nn::LayerConfig config_of(const json& request, polyhead::DType dtype) {
   return config;
 }
 
-// Gives an attention what LayerConfig has no setting for.
+// Replaces the attention by one with the settings that LayerConfig does not have.
 void replace(nn::MultiHeadAttention& attention, const json& request) {
   nn::MultiHeadAttentionConfig config = attention.config;
   config.sink = request.at("sink");

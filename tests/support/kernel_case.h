@@ -35,7 +35,7 @@ void for_each_instruction_set(const F& f) {
 }
 
 // For one case of a sweep. Without quick(), runs f with each instruction set. With quick(), runs f with two sets: the one that the machine chooses, and one of
-// the others, which changes with the seed. Code that all sets share is tested by the first; the code of one set alone is short, and every case runs it.
+// the others, which changes with the seed. The first tests the code that all sets share. The code of a single set is short, and every case that runs with the set runs it.
 template <class F>
 void for_each_instruction_set(std::uint64_t seed, const F& f) {
   if (!quick()) return for_each_instruction_set(f);

@@ -1,4 +1,4 @@
-// Simulated machines. The library chooses block sizes by the caches and the processor count of the machine; with these classes a test runs it with the caches
+// Simulated machines. The library chooses block sizes by the caches and the processor count of the machine. With these classes a test runs the library with the caches
 // and the processor count of each simulated machine.
 #pragma once
 

@@ -9,7 +9,7 @@ StridedTensor::StridedTensor(Tensor memory, std::int64_t start, DType dtype, con
 }
 
 bool StridedTensor::padding_is_intact() const {
-  // Visits the elements in the order of their addresses: the axes are sorted by stride, largest first, and the axes of a test's tensor never interleave.
+  // Visit the elements in the order of their addresses: sort the axes by stride, largest first. This suffices, because axes of a StridedTensor do not interleave.
   const auto size = static_cast<std::int64_t>(info(view_.dtype()).size);
   std::vector<int> order(static_cast<std::size_t>(view_.rank()));
   std::iota(order.begin(), order.end(), 0);

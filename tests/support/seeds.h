@@ -20,7 +20,7 @@ inline std::string_view effort() {
 inline bool emulated() { return effort() == "emulated"; }
 inline bool quick() { return effort() == "quick" || emulated(); }
 
-// Returns the seeds first, first + 1, …, first + count - 1. If quick(), only the first quarter of the seeds is returned, but at least 40 seeds.
+// Returns the seeds first, first + 1, …, first + count - 1. If quick(), returns only the first quarter of them, but at least 40 seeds.
 inline std::vector<std::uint64_t> seeds(std::uint64_t first, std::uint64_t count) {
   const std::uint64_t few = std::max<std::uint64_t>(count / 4, 40);
   std::vector<std::uint64_t> list(quick() ? std::min(few, count) : count);

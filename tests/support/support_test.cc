@@ -31,7 +31,7 @@ TEST(StridedTensor, WriteBesideTheViewIsFound) {
   EXPECT_FALSE(tensor.padding_is_intact());
 }
 
-// Changes every byte of the memory of random layouts, one at a time. padding_is_intact() must report the changes of bytes between the elements, and no others.
+// Changes every byte of the memory of random layouts, one at a time. padding_is_intact() must report a change of a byte between the elements, and no other change.
 TEST(StridedTensor, EachByteBesideTheViewIsGuarded) {
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE(seed);

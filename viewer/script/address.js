@@ -1,6 +1,6 @@
 // Converts the page's state to its address (#layer=3&head=5…) and back.
 const initial = { text: 0, layer: null, head: null, view: "auto", reading: "looks", beside: "layer", weighting: "attention", walk: "", kept: "", block: "all", special: "show", scale: "root", theme: "auto", lang: "auto", letters: "on", measure: "none", over: "text", sort: "off", least: "0", pieces: "apart", cover: "100", with: null, heads: "maps", x: "positional", y: "sink", order: "layer", row: null, column: null, rank: "weight", feature: "0", task: "", say: "" };
-const LONGEST = 4000;  // most characters of a typed text that the address holds
+const LONGEST = 4000;  // maximum number of characters of a typed text that the address holds
 const choices = { view: ["auto", "matrix", "lines", "read", "compare"], reading: ["looks", "looked"], beside: ["none", "layer", "kept"], special: Object.keys(SPECIAL), weighting: ["attention", "norm"], scale: Object.keys(SCALES), theme: ["auto", "light", "dark"], lang: ["auto", ...Object.keys(LANGUAGES)], letters: ["on", "off"], heads: ["maps", "scatter", "distances"], x: ["layer", ...Object.keys(MEASURES)], y: ["layer", ...Object.keys(MEASURES)], order: ["layer", "alike"], measure: ["none", ...Object.keys(MEASURES)], over: ["text", "all", "file"], sort: ["off", "on"],
                   least: Array.from({ length: 21 }, (_, i) => String(5 * i)),
                   pieces: ["apart", "merged"], cover: Array.from({ length: 20 }, (_, i) => String(5 * i + 5)), rank: ["weight", "above"] };

@@ -1,4 +1,4 @@
-// The texts of live pages alone, in Chinese; other pages do not carry them. Sorted, as in chinese.js.
+// The texts that only live pages have, in Chinese; other pages do not carry them. Sorted, as in chinese.js.
 const CHINESE_LIVE = {
   "(cut off)": "（已截断）",
   "English to French": "英语译法语",

@@ -1,6 +1,6 @@
 // Colours of attention weights.
 
-// position(): maps an attention weight to its place on the ramp, from 0 to 1. `largest` is the largest attention weight of the same map.
+// The scales of colours. position() maps an attention weight to its place on the ramp, from 0 to 1; `largest` is the largest attention weight of the same map.
 const SCALES = {
   one: {
     name: () => say("linear"),
@@ -74,11 +74,11 @@ class Ramp {
     return ((255 << 24) | mixed[0] | mixed[1] | mixed[2]) >>> 0;
   }
 
-  // The pixel for a weight. For exactly 0 it is transparent, so that the hatching below is visible.
+  // The pixel for a weight. The pixel for a weight of exactly 0 is transparent, so that the hatching below is visible.
   of(weight, position) { return weight === 0 ? 0 : this.at(position); }
 }
 
-// The two ramps of a style sheet. They are kept until the colours change, because a live page asks for them at every key.
+// The two ramps of a style sheet. They are cached until the colours change, because a live page needs them after every keystroke.
 function rampsOf(style) {
   const colours = ["--ramp", "--diverging", "--nan", "--page"].map((name) => style.getPropertyValue(name)).join(";");
   if (rampsOf.colours !== colours) Object.assign(rampsOf, { colours, made: { ramp: new Ramp(style), diverging: new Ramp(style, "--diverging") } });

@@ -26,7 +26,7 @@ function mirrored(scale) {
   };
 }
 
-// The text for a difference of two weights, with only as many digits as both weights have in their pages.
+// The text for a difference of two weights. It has only as many digits as the less exact of the two pages stores.
 function showDifference(difference, exact) {
   if (Number.isNaN(difference)) return "NaN";
   const size = Math.abs(difference);
@@ -126,7 +126,7 @@ class Compare {
     };
   }
 
-  // If A and B have different shapes, each has its own cursor.
+  // Moves the cursor. If A and B have the same shape, they share the cursor; else each has a separate one.
   #hover(spot, events) {
     if (this.same) return events.hover(spot);
     const { text, map } = this.b;
@@ -137,7 +137,7 @@ class Compare {
     told.textContent = whole ? `${text.queries.word(spot.row)} → ${text.keys.word(spot.column)} ${text.decoder.show(map[spot.row * text.keys.size + spot.column])}` : this.names?.[1] ?? "";
   }
 
-  // Maps of the same shape scroll together.
+  // Scrolls the other panes to the place to which the reader has scrolled one, if all maps have the same shape.
   #follow(scrolled) {
     if (this.same) for (const { scroll } of this.panes) if (scroll !== scrolled) scroll.scrollTo(scrolled.scrollLeft, scrolled.scrollTop);
   }

@@ -3,10 +3,10 @@
 const MEAN = "mean";  // in place of a head: the mean over the heads of the layer; in place of both layer and head: the mean over all heads
 const placeOf = (text) => (isWhole(text) ? text : Number(text));
 
-// The value for a weight that is not 0 but is rounded to 0 by the encoding. Code 0 means exactly 0, as for a masked key.
+// Stands for a weight that is not 0 but that the encoding rounds to 0. The value 0 itself means exactly 0, as for a masked key.
 const TINY = 2 ** -40;
 
-// code -> attention weight; the last code is NaN. error: the largest error of a weight near 0. viewer/encoding.h describes the formats.
+// How each encoding turns a code into an attention weight. error: the largest error of a weight near 0. viewer/encoding.h describes the formats.
 const ENCODINGS = {
   linear16: {
     bytes: 2,
@@ -101,7 +101,7 @@ class Tokens {
     return this.earlier[index];
   }
 
-  // A word with its index ("3: fox"), so that repeated words differ and no spreadsheet reads a word as a formula.
+  // A word with its index ("3: fox"). The index tells repeated words apart and keeps a spreadsheet from reading a word as a formula.
   named(index) { return `${index}: ${this.unknown.get(index) ?? this.pieces[index]}`; }
 
   // The tooltip of a token: index, token, and the original characters if the token is unknown to the vocabulary.

@@ -27,7 +27,7 @@ function orderByLikeness(distances, count) {
 // The distances of all pairs of heads, equal to those of divergenceOf(). They are computed as H((p + q) / 2) − (H(p) + H(q)) / 2, so that the entropy H of
 // each row is computed only once.
 class DistanceTable {
-  static mostTerms = 3e8;  // most terms in all sums, which take a few seconds; for longer texts only every second, third … query is used
+  static mostTerms = 3e8;  // maximum number of terms in all sums, which take a few seconds; for longer texts only every second, third … query is used
 
   constructor(text) {
     this.text = text;

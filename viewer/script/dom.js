@@ -42,7 +42,7 @@ function markLabels(before, className, queryLabels, keyLabels, spot) {
 
 const fillSelect = (select, options) => select.replaceChildren(...options.map(([value, name]) => new Option(name, value)));
 
-// Shows the row or column of a word while the pointer is at its label in a strip, and chooses the row or column on a click. side: which of the two the strip labels.
+// Shows the row or column of a word while the pointer is at its label in a strip, and chooses the row or column on a click. side: whether the strip labels rows or columns.
 function followLabels(strip, side, events) {
   const spot = (event) => {
     const label = event.target.closest(".label");

@@ -16,7 +16,7 @@ const HATCHING = "url(#zero)";  // the name of a pattern inside the figure
 
 const hexOf = (pixel) => `#${[0, 8, 16].map((shift) => ((pixel >>> shift) & 255).toString(16).padStart(2, "0")).join("")}`;
 
-// An estimate of the width of a text, which holds for most fonts. Chinese, Japanese and Korean characters are as wide as high.
+// Estimates the width of a text; in most fonts the text is not wider. Chinese, Japanese and Korean characters are as wide as they are high.
 const widthOf = (text, size) => size * [...text].reduce((sum, character) => sum + (character >= "\u2e80" ? 1 : 0.62), 0);
 
 class Figure {
@@ -134,7 +134,7 @@ function compareFigure(figure, { look }, { a, b, difference, names, look: mirror
   mapFigure(figure, a.text, difference, a.shown);
 }
 
-// Adds the cells of a map, with its words, at the bottom of the figure. side: of a cell; size: of the words, which are left out if it is below 6.
+// Adds the cells of a map, with its words, at the bottom of the figure. side: length of a cell's side; size: size of the words, which are left out if size is below 6.
 function mapFigure(figure, text, drawn, shown, side = Math.min(32, Math.max(2, 1280 / Math.max(1, shown.rows.length, shown.columns.length))), size = Math.min(13, side - 1)) {
   const { rows, columns } = shown, named = size >= 6;
   const left = Figure.margin + (named ? longestWord(text.queries, rows, size) : 0) + 8;

@@ -1,5 +1,5 @@
 // Adapts the page to a notebook, where it is inside an <iframe srcdoc>. In such a frame a script may not change the address. The frame is made as high as
-// its content, so a length that depends on the height of the window would grow without end.
+// its content, so a length in the page that depends on the height of the window would make the frame grow without end.
 const framed = location.href.startsWith("about:srcdoc");
 
 // Browsers allow about 200 changes of the address in 10 seconds, and arrow keys can make more. So changes are delayed, and only the last one is written.
@@ -22,7 +22,7 @@ function fitFrame() {
   document.documentElement.classList.toggle("framed", framed);
   let frame = null;
   try {
-    frame = framed ? frameElement : null;  // null if the notebook sandboxes the page; the frame then keeps its height and scrolls
+    frame = framed ? frameElement : null;  // null if the notebook sandboxes the page: the frame then keeps its height, and its content scrolls
   } catch { /* some browsers throw instead */ }
   if (!frame) return;
   const fit = () => { frame.style.height = `${Math.ceil(document.documentElement.offsetHeight)}px`; };

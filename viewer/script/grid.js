@@ -1,5 +1,5 @@
 // All heads as thumbnails. By default there is a row for each layer and a column for each head; the mean over the heads of a layer is on the right, and the
-// mean over all heads and the rollout over all layers are below. Or heads are sorted by a measure.
+// mean over all heads and the rollout over all layers are below. The reader may also sort the heads by a measure.
 
 class Grid {
   static thumbnailPixels = 96;
@@ -88,8 +88,8 @@ class Grid {
     return make('button', {type: 'button', className, title, tabIndex: -1, data: {layer, head}, aria: {label: title}}, image);
   }
 
-  // How strongly the words of a map look at one other word: the sum over its rows of the largest weight. The first and special tokens, the word itself and its
-  // neighbours do not count.
+  // How strongly each word of a map looks at a single other word: the sum over the rows of the row's largest weight. The keys that do not count are the first
+  // token, special tokens, the row's own word and its neighbours.
   static #striking(text, map, { rows, columns }) {
     const self = isSelf(text), keys = columns.filter((s) => s > 0 && !text.keys.special.has(s));
     return rows.reduce((sum, t) => sum + keys.reduce((most, s) => (self && Math.abs(t - s) < 2 ? most : Math.max(most, map[t * text.keys.size + s] || 0)), 0), 0);

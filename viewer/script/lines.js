@@ -3,7 +3,7 @@
 
 class Lines {
   static smallest = 0.01;  // attention weight of the faintest line that is drawn
-  static most = 2000;  // lines at once: more take seconds to draw and hide each other
+  static most = 2000;  // maximum number of lines drawn at once: more lines take seconds to draw and hide each other
   static rowHeight = 24;
   static mostHeads = 6;
 

@@ -1,4 +1,4 @@
-// Known links, which are pairs of words that are known to be right, such as the word alignment of a translation; and how well the links of a head agree with them.
+// Known links: pairs of words that are known to belong together, such as the word alignment of a translation. Also measures how well the links of a head agree with them.
 
 // The links of a head: from each query word to the key word with the largest weight in its row. Special tokens and rows of zeros or NaN have no links.
 function linksOfHead(text, map) {

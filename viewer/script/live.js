@@ -26,8 +26,8 @@ function bytesOf(base64) {
 }
 
 class Engine {
-  // `files`: the files of the page's own model, in base64; empty if the page has no model of its own. Error if the module is not of polyhead `version`;
-  // null allows any version.
+  // `files`: the files of the model that the page carries besides the built-in ones, in base64; empty if there is none. Error if the
+  // module is not of polyhead `version`; null allows any version.
   static async unpack(base64, files = "", version = null) {
     const packed = bytesOf(base64);
     const bytes = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
@@ -67,7 +67,7 @@ class Engine {
     return this.running;
   }
 
-  // The next call starts a new module.
+  // Drops a module that has thrown an error, so that the next call starts a new one.
   #end(running) {
     if (this.running === running) this.running = null;
   }
@@ -80,7 +80,7 @@ class Engine {
       running = this.ready();
       exports = await running;
       if (outdated()) return null;
-    } while (running !== this.running);  // an earlier call, which waited for the same module, has ended it
+    } while (running !== this.running);  // repeat if an earlier call, which waited for the same module, has ended the module
     const encoder = new TextEncoder(), named = encoder.encode(task), given = encoder.encode(text);
     try {
       const room = exports.room(named.length + given.length);
@@ -95,7 +95,7 @@ class Engine {
   }
 }
 
-// The line in which the reader types, and the sentences about the answer. The first of them names the words that the model does not know.
+// The line in which the reader types, and the sentences about the answer. The first sentence names the words that the model does not know.
 class Live {
   constructor({ typed, answered }) {
     this.answered = answered;
@@ -142,7 +142,7 @@ class Live {
     this.answered(json);
   }
 
-  // Shows a message and hides the old maps, because a reader would take these for maps of the text in the line.
+  // Shows a message and hides the old maps: a reader would take them for the maps of the text in the input line.
   #refuse(message) {
     this.last = null;
     document.body.classList.add("unanswered");
@@ -181,7 +181,7 @@ class Live {
   }
 }
 
-// What a live page does with the state of the page (page.js).
+// The functions below change the state of the page, which page.js defines.
 
 // Handles a new text that the reader typed, or the choice of another model.
 function typed(changes) {

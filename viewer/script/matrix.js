@@ -26,7 +26,7 @@ class Matrix {
     this.shown = shown;
     this.reading = text.pooled ? readingOfBlocks(text, place) : {};
     this.paint = (block, canvas = this.canvas) => paint(canvas, map, text.keys.size, shown.rows, shown.columns, fadedIn(look, text), block);
-    this.block = 0;  // not painted yet
+    this.block = 0;  // 0: not painted yet
     axisNames(text).forEach((name, at) => { this.axes[at].textContent = name; });
     this.cells.setAttribute("aria-label", text.pooled ? say("{0}: {1}. Arrow keys move between blocks.", title, captionOf(text)) : say("{0}: {1}. Arrow keys move between pairs.", title, captionOf(text)));
     setStyle(this.element, {rows: shown.rows.length, columns: shown.columns.length});

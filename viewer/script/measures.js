@@ -5,8 +5,8 @@ const thousandths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(valu
 const tenths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(1));
 
 // of(row, t, text): the measure of query t, whose attention weights are `row`; null if undefined. whole(text, map): a measure of the whole map.
-// self: true if the measure exists only for self-attention. has(text): whether the text has the measure. named: a head is named by the measure if its value is at
-// least this over the texts. formula and source: for the reader. include/polyhead/head_measures.h explains them; it has the same measures, but `errors` and `without`.
+// self: true if the measure exists only for self-attention. has(text): whether the text has the measure. named: the measure names a head if its value is at
+// least this over the texts. formula and source: for the reader. include/polyhead/head_measures.h explains the measures and has all of them except `errors` and `without`.
 // The measure `without` exists only for heads that were switched off when the page was made; the page may hold a name and a unit for it.
 const isSelf = ({ queries, keys }) => queries === keys;
 const repeats = (text) => isSelf(text) && wordsThatLook(text).some((t) => text.queries.before(t).length > 0);

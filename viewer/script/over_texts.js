@@ -1,4 +1,4 @@
-// Measures of heads over further texts, whose maps are not in the page: the numbers are computed when the page is made. Also names heads by their measures over
+// Measures of heads over further texts, whose maps are not in the page: the measures were computed when the page was made. Also names heads by their measures over
 // several texts.
 
 class OverTexts {

@@ -1,4 +1,4 @@
-// The state of the page, its controls and its keyboard shortcuts. The object `state` decides what is shown.
+// Holds the state of the page, and handles its controls and keyboard shortcuts. The object `state` decides what is shown.
 
 const data = JSON.parse($("data").textContent);
 const decoder = new Decoder(data.encoding);
@@ -6,9 +6,9 @@ const texts = data.texts.map((json) => new Text(json, decoder));
 const mergedTexts = texts.map((text) => new MergedText(text));
 
 if (data.live) Object.assign(initial, { task: data.live.task, say: data.live.say });
-if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // a page with numbers of switched-off heads was made to show them, so show this measure first
+if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // a page with results of switched-off heads was made to show these results, so show them first
 const overTexts = data.measured && new OverTexts(data.measured);
-if (overTexts && initial.measure !== "without") initial.over = "file";  // a page that was made with texts to measure shows their measures first; `without` is measured on no further text
+if (overTexts && initial.measure !== "without") initial.over = "file";  // a page that was made with texts to measure shows their measures first, unless it has results of switched-off heads, which exist only for its own texts
 const state = { ...initial };
 let printing = matchMedia("print").matches;
 let zoom = 0;
@@ -36,7 +36,7 @@ const walk = new Walk((step) => {
 const minimap = new Minimap($("minimap"), $("stage"));
 const link = new Link({ grid, pin: (spot) => choose(spot), open: (layer, head) => update({ layer, head }, "cells"), rank: (rank) => update({ rank }) });
 
-const live = data.live && new Live({ typed, answered });  // of live.js
+const live = data.live && new Live({ typed, answered });  // the class is in live.js
 
 // ---- State ----
 
@@ -57,7 +57,7 @@ function update(changes, focus) {
 
 const wordsAt = (index) => (state.pieces === "merged" && mergedTexts[index].merges ? mergedTexts : texts)[index];
 const textAt = (index) => (state.special === "share" ? sharedOut(wordsAt(index)) : weighted(wordsAt(index)));
-// The text with norm-weighted maps, if the reader wants them. A text keeps its attention weights if it has no norms, or until its largest number is known.
+// The text with norm-weighted maps, if the reader has chosen them. A text without norms keeps its attention weights, as does a text whose largest number is still being computed.
 const weighted = (text) => (state.weighting === "norm" && normsOf(text) && normWeighted(text, () => show({ ...state, weighting: null }))) || text;
 const textShown = () => textAt(state.text);
 function placesOf(text) {
@@ -175,7 +175,7 @@ function sourceOfMeasures(text) {
   return spreads.get(name);
 }
 
-// What the measures are of, as a sentence.
+// A sentence that says over which texts the shown measures are.
 function overWhat(text, source) {
   if (source === text) return say("Each point is a head; its measures are those of this text.");
   if (source.ready === false) return say("Measuring …");
@@ -384,7 +384,7 @@ function moveCursor(key) {
   view().reveal(pinned());
 }
 
-// The previous (step -1) or next (step 1) head in reading order; null if there is none.
+// The previous (step -1) or next (step 1) head in reading order (left to right, then down); null if there is none.
 function otherHead(step) {
   const { layers, heads } = texts[state.text];
   if (!isOpen() || isWhole(state.layer)) return null;

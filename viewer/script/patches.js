@@ -18,7 +18,7 @@ class Patches extends Running {
 
   element = make("div", { className: "running image" });
 
-  // noted: whether the image itself is shown too
+  // noted: whether the untinted image is shown too
   build(tokens, text, indices, noted) {
     super.build(tokens, tokens.pieces.map((piece, index) => ({ text: tokens.special.has(index) ? piece : "" })), indices, noted);
     const { image } = tokens, squares = [], special = [];

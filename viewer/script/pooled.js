@@ -2,7 +2,7 @@
 
 // The queries or the keys of a pooled map, as blocks of consecutive tokens. Views treat a block like a token.
 class Blocks {
-  static longest = 12;  // most characters of a word in the name of a block
+  static longest = 12;  // maximum number of characters of a word in the name of a block
 
   // Cuts the tokens into `count` blocks, as attention_pooled_map() does.
   constructor(json, count) {
@@ -75,7 +75,7 @@ const POOLED = {
   },
 };
 
-// What a cell of a text's maps is. text.unit: the maps are norm-weighted.
+// A sentence that says what a cell of a text's maps holds. text.unit is set if the maps are norm-weighted.
 const captionOf = (text) => (text.pooled ? POOLED[text.pooled].caption() : text.unit ? say("Attention weight × norm of the value, row word to column word") : say("Attention from row word to column word"));
 
 // The text "Each cell is a block of 128 × 128 tokens", which is always shown beside the maps.

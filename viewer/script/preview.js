@@ -2,7 +2,7 @@
 // finds most striking.
 class Preview {
   static width = 272;
-  static longest = 112;  // pixels of a word; with a longer one the map has no words
+  static longest = 112;  // in pixels: if a word is longer, the map is drawn without words
 
   constructor(element, grid) {
     this.element = element;
@@ -13,7 +13,7 @@ class Preview {
     });
   }
 
-  // key: what stays the same while the reader's choice of a head is kept.
+  // key: the reader's choice of a head is kept until this value changes.
   begin(text, look, key) {
     if (key !== this.key) this.chosen = null;
     Object.assign(this, { text, look, key });

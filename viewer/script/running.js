@@ -40,7 +40,7 @@ const TIGHT = String.raw`[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p
 const NO_SPACE_BEFORE = new RegExp(`^(?:${TIGHT}|[.,;:!?%)\\]}’”»…،؛؟])`, "u");
 const NO_SPACE_AFTER = new RegExp(`(?:${TIGHT}|[([{“«‘])$`, "u");
 
-// As alignedText(), if the original text is not known: puts a space before each word, except before punctuation and in scripts without spaces.
+// As alignedText(), but for tokens without an original text: puts a space before each word, except before punctuation and in scripts without spaces.
 function joinedText(tokens) {
   let last = "";
   return tokens.pieces.map((piece, index) => {

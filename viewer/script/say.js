@@ -6,7 +6,7 @@ const LANGUAGES = { en: { name: "English", tag: "en", lines: {} }, zh: { name: "
 
 let spoken = LANGUAGES.en;
 
-// The text as a list of strings and elements: values that are elements are inserted as they are.
+// As say(), but returns a list of strings and elements, so that values may be elements.
 function sayParts(english, ...values) {
   const line = spoken.lines[english] ?? english;
   return line.split(/(\{\d[^}]*\})/).map((part) => {

@@ -1,6 +1,6 @@
 // All heads as points: any measure against any other, over one text, the texts of the page, or the texts that were measured when the page was made.
 
-// Multiples of a round step, at most six of which cover most - least. The first is at most `least`, the last at least `most`.
+// The ticks of an axis: multiples of a round step, chosen so that at most six steps cover most - least. The first tick is at most `least`, the last at least `most`.
 function ticksBetween(least, most) {
   const size = most - least, power = 10 ** Math.floor(Math.log10(size / 5));
   const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => size / one <= 6);
@@ -37,7 +37,7 @@ class Scatter {
 
   hide() { this.element.hidden = true; }
 
-  // names: the measures to choose from. over: what the measures are of, as a sentence.
+  // names: the measures to choose from. over: a sentence that says over which texts the measures are.
   show({ text, source, names, over, look, x, y, open }) {
     this.element.hidden = false;
     this.axes = ["layer", ...names];
@@ -81,7 +81,7 @@ class Scatter {
     const width = Math.round(Math.max(280, Math.min(1280, this.element.clientWidth))), height = Math.round(Math.min(560, Math.max(300, 0.62 * width)));
     const area = { left: 56, top: 12, right: width - 24, bottom: height - 48 };
     const scale = (axis, from, to) => {
-      const values = this.points.map((one) => one[axis]), least = Math.min(0, ...values), most = Math.max(0, ...values);  // a number that the caller measured may be negative
+      const values = this.points.map((one) => one[axis]), least = Math.min(0, ...values), most = Math.max(0, ...values);  // a measure that the caller computed may be negative
       const ticks = ticksBetween(least, most > least ? most : 1);
       return { ticks, at: (value) => from + (to - from) * ((value - ticks[0]) / (ticks.at(-1) - ticks[0])) };
     };

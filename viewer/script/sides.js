@@ -19,8 +19,8 @@ function annotationsAreValid({ name = "", axes = ["", ""], blocked = [], links, 
   return [name, ...axes].every((text) => typeof text === "string") && axes.length === 2 && Number.isInteger(group) && blocked.every((column) => place(column, columns)) && (!links || [...links.sure, ...links.possible].every(within)) && (!gate || gates()) && (!image || imageFits(image, rows - new Set(queries.special).size));
 }
 
-// Masked keys, links and gates for words that are merged from pieces. A word is masked if all its pieces are; it has the links of its pieces, and the mean
-// of their gates.
+// Masked keys, links and gates for words that are merged from pieces. A word is masked if all its pieces are masked. It has the links of its pieces, and the mean
+// of the pieces' gates.
 function mergedSides(source, rows, columns) {
   const wordOf = (groups) => new Map(groups.flatMap((places, at) => places.map((index) => [index, at])));
   const row = wordOf(rows), column = wordOf(columns);
@@ -63,7 +63,7 @@ const tabName = (text) => [text.name.split(" · ").map(tabWord).join(" · "), BI
 const tabsOf = (texts, at) => [...texts.keys()].filter((index) => texts[index].group === texts[at].group);
 const firstsOf = (texts) => [...texts.keys()].filter((index) => index === 0 || texts[index].group !== texts[index - 1].group);
 
-// The set of another text that is in the same tab.
+// Returns the set of another text that has the same tab as the shown set.
 function sameTab(texts, from, first) {
   const there = tabsOf(texts, first);
   return there[tabsOf(texts, from).indexOf(from)] ?? first;

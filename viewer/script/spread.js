@@ -1,4 +1,4 @@
-// Measures over several texts: mean and standard deviation of the values of the single texts. Text and Spread both have the method measures(layer, head).
+// Measures over several texts: mean and standard deviation of the texts' values. A Spread can take the place of a Text: both have the method measures(layer, head).
 
 class Spread {
   // texts: texts of one page that have the same heads

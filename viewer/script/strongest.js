@@ -1,4 +1,4 @@
-// Keeps the strongest weights of each row, as many as are needed to cover the fraction `part` of its sum. Other weights become TINY: not exactly 0, but too
+// Keeps the fewest largest weights of each row that together are at least the fraction `part` of its sum. Other weights become TINY: not exactly 0, but too
 // small to be visible.
 function strongest(map, stride, { rows, columns }, part) {
   const kept = map.slice();

@@ -15,7 +15,8 @@ function rowsOf(layers, layer, head, heads, count) {
   return Array.from({ length: count }, (_, at) => values.subarray(at * width, (at + 1) * width));
 }
 
-// A row of q or k before its rotation: the features (a, b) of a pair were rotated to (a cos - b sin, a sin + b cos). Scaled tables have cos² + sin² above 1.
+// A row of q or k before its rotation. The rotation turned the features (a, b) of a pair into (a cos - b sin, a sin + b cos). In scaled
+// tables cos² + sin² is above 1, so the result is divided by it.
 function unrotated(row, cos, sin, neighbours) {
   const before = Float64Array.from(row), pairs = cos.length;
   for (let i = 0; i < pairs; ++i) {

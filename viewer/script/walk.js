@@ -1,7 +1,7 @@
 // Shows step by step how a head computes its attention weights and its output from the layer's input. The shapes are those of the shown model; the numbers are those
-// of the shown text, if the page has q, k and v. The frames of a step play one after the other; a step that the reader opens shows its last frame.
+// of the shown text, if the page has q, k and v. Each step is an animation of several frames. A step that the reader opens shows its last frame.
 
-// All numbers of a head in float64, as rows: q, k, v; dots, scaled, biased and score [T][S]; weights [T][S]; out [T][V]. Absent: what the page does not have.
+// All numbers of a head in float64, as rows: q, k, v; dots, scaled, biased and score [T][S]; weights [T][S]; out [T][V]. Those that the page does not have are absent.
 function headNumbers(text, layer, head) {
   const { vectors, heads } = text;
   if (!vectors) return null;
@@ -23,7 +23,7 @@ function softmaxOf(row) {
   return exps.map((x) => (sum === 0 ? 0 : x / sum));
 }
 
-// The output [T][V] of a head alone, row by row, so that no [T][S] matrix of the other heads is kept.
+// Only the output [T][V] of a head. It is computed row by row, so that no [T][S] matrices of the other heads are stored.
 function outOf(text, layer, head) {
   const { vectors, heads } = text;
   const of = (name, count) => (vectors[name] ? rowsOf(vectors[name], layer, head, heads, count) : null);
@@ -34,7 +34,7 @@ function outOf(text, layer, head) {
   });
 }
 
-// The output of a head times its gate, which has a number for each number of the output, or one for each query. null: the gate has another width.
+// The output of a head times its gate. The gate has a number for each number of the output, or one number for each query. null: the gate has another width.
 function gatedOut(text, layer, head, out) {
   const gate = text.gate(layer, head), width = text.gateWidth;
   if (!gate) return out;
@@ -44,11 +44,11 @@ function gatedOut(text, layer, head, out) {
 // The sum of weight × v over the first `count` keys.
 const sumOfValues = (row, v, count) => Float64Array.from(v[0] ?? [], (_, i) => v.reduce((sum, value, s) => (s < count && row[s] !== 0 ? sum + row[s] * value[i] : sum), 0));
 
-// The heads' rows beside each other, as a layer stores them: [rows][heads * width].
+// The rows of all heads side by side, as a layer stores them: [rows][heads * width].
 const beside = (parts) => parts[0].map((_, at) => Float64Array.from(parts.flatMap((rows) => [...rows[at]])));
 
 class Walk {
-  static pace = { frame: 2400, least: 80, most: 400, rest: 1600 };  // in ms: all frames of a step, one frame, the last frame
+  static pace = { frame: 2400, least: 80, most: 400, rest: 1600 };  // in ms: frame: all frames of a step together; least, most: one frame; rest: the last frame
 
   constructor(changed) {
     this.changed = changed;  // called with the number of the step when it changes
@@ -176,7 +176,7 @@ class Walk {
 
   #draw() {
     const step = this.steps[this.step], at = Math.min(this.frame, this.#frames() - 1), whole = at === this.#frames() - 1;
-    const key = whole && !this.playing ? this.column ?? at : at;  // at rest, the chosen key is marked
+    const key = whole && !this.playing ? this.column ?? at : at;  // while the animation does not play, the chosen key is marked
     const matrices = step.matrices(key, at + 1);
     const names = this.steps.map(({ name }, place) => `${place + 1}. ${name}`);
     if (this.listed !== names.join()) $("walk-steps").replaceChildren(...names.map((name, place) => make("li", {}, make("button", { type: "button", textContent: name, data: { place } }))));

@@ -8,7 +8,7 @@ const normsOf = (text) => (text.source ?? text).norms;
 // The norms [S] of a head's keys. The keys are pieces, even if pieces are merged into words.
 const normsOfHead = (text, layer, head) => floatsOf(normsOf(text)[layer][head]);
 
-// A map times the norms. A weight of exactly 0 stays exactly 0, whatever the norm is; other weights do not become exactly 0.
+// A map times the norms. A weight of exactly 0 stays exactly 0, whatever the norm is; any other product is at least TINY, so that its cell is not hatched.
 const timesNorms = (map, norms) => Float64Array.from(map, (weight, i) => (weight === 0 ? 0 : Math.max(TINY, weight * norms[i % norms.length])));
 
 function meanOfMaps(maps) {
@@ -68,7 +68,7 @@ function productOf(text, { layer, head }, spot) {
   return say("Attention weight {0} × {1}, the norm of the transformed value of “{2}”.", text.plain.decoder.show(weight), Number(norm.toPrecision(4)), text.keys.word(spot.column));
 }
 
-// Returns the changes that make a state consistent after a change. Norm-weighted maps have no comparisons, distances or rollout, and attention to special tokens is
+// Returns the further changes that make the state consistent after a change. Norm-weighted maps have no comparisons, distances or rollout, and attention to special tokens is
 // not shared out in them, because their rows do not sum to 1.
 function settleWeighting(state, changed) {
   if (state.weighting !== "norm") return {};

@@ -24,7 +24,7 @@ function whyOf({ text, column, worked: { q, keys, row } }) {
   return { products, bound, steps, told };
 }
 
-// panel: the Worked object whose cell is shown.
+// Makes the part of the panel with this explanation. panel: the Worked object whose cell is shown.
 function whyPart(panel) {
   const { text, column, row: query, worked: { q, row } } = panel.cell, { products, bound, steps, told } = whyOf(panel.cell);
   const lines = row.map((key, s) => Worked.line([word(text.keys.word(s)), panel.strip(products[s], bound, say("q × k of “{0}”", text.keys.word(s))), ...steps.map(([, of]) => digits(of(key)))], { className: s === column ? "lit" : "", data: { key: s } }));

@@ -1,6 +1,6 @@
-// Converts pieces to the words that are shown. Tokenizers mark in three ways where a word begins or continues.
+// Converts pieces to the words that are shown. There are three ways in which tokenizers mark where a word begins or continues.
 
-// Byte-level BPE (GPT-2) writes each byte as a printable character: most bytes as the character of this code, the other 68 as U+0100 and following. The
+// Byte-level BPE (GPT-2) writes each byte as a printable character: most bytes as the character with the byte's code, the other 68 as U+0100 and following. The
 // space is Ġ.
 const BYTES = (() => {
   const printable = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);

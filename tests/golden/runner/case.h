@@ -19,7 +19,7 @@ struct Case {
   std::string name;
   std::string operation;
   nlohmann::json options;  // the file's metadata without `name` and `op`
-  Tensors inputs;          // the tensors of the file that are no results
+  Tensors inputs;          // the tensors of the file that are not results
   Tensors expected;        // the results in the file: out, weights, lse, their tangents, and every gradient d_X
 };
 

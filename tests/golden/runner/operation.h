@@ -24,7 +24,7 @@ Tensors compute_second_derivatives(Reader& in, const Setting& setting);
 Tensors compute_layer(Reader& in, const Setting& setting);
 
 EmptyRows read_empty_rows(Reader& in);
-// Converts a list of integers, or a list of lists, such as key lengths or offsets, to a tensor of one or two dimensions.
+// Converts a list of integers, such as key lengths or offsets, to a tensor of one dimension, and a list of such lists to a tensor of two.
 Tensor integer_tensor(const nlohmann::json& list);
 
 }  // namespace polyhead::golden

@@ -81,7 +81,7 @@ TEST(GoldenRunner, WrongFloat32ResultFails) {
   }
 }
 
-// If PyTorch's error is not recorded, the runner estimates it. For recorded cases, the bound from the estimate must be at least as large as the bound from the
+// If PyTorch's error is not recorded, the runner estimates it. In cases with a recorded error, the bound from the estimate must be at least as large as the bound from the
 // recorded error, and small enough to find errors.
 TEST(GoldenRunner, BoundFromRoundingCoversTwiceThePyTorchError) {
   for (const auto& [name, errors] : read_float32_errors(POLYHEAD_GOLDEN_ERRORS)) {

@@ -23,7 +23,8 @@ std::vector<double> constant(const Tensor& like, double value) {
 
 // Returns the largest change of each result if every input is changed by up to one unit in the last place of float32.
 std::map<std::string, double> rounding_effect(const Case& which) {
-  const Tensors exact = compute(which, inputs_as(which, DType::f64), {});  // not the results in the file: a wrong file must not widen its own bound
+  // The exact results are computed here and not read from the file, because a file with wrong results must not widen its own bound.
+  const Tensors exact = compute(which, inputs_as(which, DType::f64), {});
   std::map<std::string, double> effect;
   for (std::uint64_t sample = 0; sample < kSamples; ++sample) {
     test::Random random(sample);
