@@ -1,73 +1,26 @@
 #include "polyhead/nn/multi_head_attention.h"
 
-#include <array>
-#include <span>
+#include <optional>
 #include <vector>
 
 #include "core/parallel.h"
+#include "nn/attention_pass.h"
 #include "nn/attention_shapes.h"
-#include "nn/attention_weights_gradient.h"
 #include "nn/cached_attention.h"
 #include "nn/check.h"
 #include "nn/chunked_forward.h"
-#include "nn/elementwise.h"
-#include "nn/parameter_gradient.h"
-#include "polyhead/attention_arguments.h"
 #include "polyhead/nn/activation.h"
 #include "sdpa/dense_mask.h"
-#include "sdpa/gradient_names.h"
 
 namespace polyhead::nn {
 namespace {
 
 constexpr const char* kForward = "MultiHeadAttention.forward";
 
-// Returns all tensors that forward and backward read, except the parameters. options: those that a layer shares with sdpa.
-template <class Options>
-std::vector<Operand> inputs_of(const AttentionInput& input, const Options& options, const ConstTensorView& dropout_keep, const Rotary& rotary) {
-  std::vector<Operand> inputs;
-  inputs.reserve(23);
-  const auto add = [&](std::string_view name, const ConstTensorView& view) {
-    if (view) inputs.push_back({name, view});
-  };
-  const auto& [query, key, value, projected_key, projected_value, projected_key_scale, projected_value_scale] = input;
-  add("query", query), add("key", key), add("value", value), add("projected_key", projected_key), add("projected_value", projected_value);
-  add("projected_key_scale", projected_key_scale), add("projected_value_scale", projected_value_scale), add("dropout_keep", dropout_keep);
-  const auto& [named, cos, sin, key_cos, key_sin, order, width] = rotary;
-  add("rotary.cos", cos), add("rotary.sin", sin), add("rotary.key_cos", key_cos), add("rotary.key_sin", key_sin);
-  visit_shared_arguments(options, TensorArguments{[&](const Argument& argument, const ConstTensorView& view) { add(argument.path(), view); }});
-  return inputs;
-}
-
 // The binding names every option, so this line must be edited for each new option. new_tokens is read only with a cache; forward() adds it to the list then.
 std::vector<Operand> inputs_of(const AttentionInput& input, const AttentionOptions& options) {
   const auto& [named, mask, mask_like_input, bias, relative_bias, sink, score_rule, mode, dropout_seed, dropout_keep, rotary, cache, new_tokens, attend_later_tokens, backend, executor, workspace] = options;
   return inputs_of(input, options, dropout_keep, rotary);
-}
-
-// A gradient that backward computes, and the input that it belongs to.
-struct GradientOfInput {
-  Operand gradient;
-  ConstTensorView input;
-};
-
-static_assert(kGradientNames.size() == kInputGradients + 3, "each option with a gradient has a member in MultiHeadAttention::Gradients: bias, relative_bias, sink");
-
-// sdpa: the options of the pass, with the bias and sink that forward was given.
-std::array<GradientOfInput, 8> gradients_of(const MultiHeadAttention::Gradients& gradients, const AttentionInput& input, const SdpaOptions& sdpa) {
-  const auto& [query, key, value, projected_key, projected_value, bias, relative_bias, sink, score_rule, parameters, parameters_write, attention_weights] = gradients;
-  return {{{{"the gradient of query", query}, input.query},
-           {{"the gradient of key", key}, input.key},
-           {{"the gradient of value", value}, input.value},
-           {{"the gradient of projected_key", projected_key}, input.projected_key},
-           {{"the gradient of projected_value", projected_value}, input.projected_value},
-           {{"the gradient of bias", bias, true}, sdpa.bias},
-           {{"the gradient of relative_bias", relative_bias, true}, sdpa.relative_bias.parameter()},
-           {{"the gradient of sink", sink, true}, sdpa.sink}}};
-}
-
-Shape output_shape_of(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes) {
-  return with_extents(shapes.query, shapes.axis, c.gate == Gate::sigmoid ? shapes.positions : shapes.queries, c.output_width);
 }
 
 // Returns bool [*,L]: the positions that GlobalQuery::masked_mean averages; absent for GlobalQuery::mean.
@@ -76,12 +29,6 @@ Tensor mean_positions(const MultiHeadAttentionConfig& c, const AttentionShapes& 
   const Mask keys{.key_lengths = mask.key_lengths, .attend_keys = mask.attend_keys, .block_keys = mask.block_keys};
   const Tensor mask_of_keys = dense_mask(kForward, keys, shapes.lead, 1, 1, shapes.keys);
   return Tensor::copy_of(mask_of_keys.view().reshape(appended(shapes.lead, {shapes.positions})));
-}
-
-// Moves the axis next to the width: [.., L, .., E] -> [*,L,E].
-template <class View>
-View positions_last(const View& x, int axis) {
-  return x.move_axis(axis, -2);
 }
 
 // Calls take(name, tensor, dtype, shape) for every tensor that run() computes, then sets the views of their heads.
@@ -160,17 +107,6 @@ void project_keys(const PackedLinear& projection, ConstTensorView x, ConstTensor
   }
 }
 
-// Rotates q and k, but not added keys, in place, or rotates their gradients back; either may be absent.
-void apply_rotary(const Rotary& rotary, Rotation rotation, const AttentionShapes& shapes, TensorView q_heads, TensorView k_heads,
-                  Executor* executor) {
-  if (!rotary.cos) return;
-  if (q_heads) rotate(rotary.cos, rotary.sin, rotary.order, rotation, q_heads, executor);
-  if (!k_heads) return;
-  const bool own = static_cast<bool>(rotary.key_cos);
-  rotate(own ? rotary.key_cos : rotary.cos, own ? rotary.key_sin : rotary.sin, rotary.order, rotation, k_heads.slice(-2, 0, shapes.keys),
-         executor);
-}
-
 void require_rotary(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input, const Rotary& rotary,
                     const AttentionShapes& shapes) {
   require(rotary.cos || !(rotary.sin || rotary.key_cos || rotary.key_sin), operation, ": rotary has tables but no cos");
@@ -208,31 +144,6 @@ void require_rotary(const char* operation, const MultiHeadAttentionConfig& confi
   }
   require_table("rotary.key_cos", rotary.key_cos, shapes.keys);
   require_table("rotary.key_sin", rotary.key_sin, shapes.keys);
-}
-
-// Error if the layers differ in a way that would make gradients wrong; the message names the first difference.
-void require_same_structure(const char* operation, const MultiHeadAttentionConfig& saved, const MultiHeadAttentionConfig& own) {
-  const auto same = [&](const char* name, const auto& of_saved, const auto& of_own) {
-    require(of_saved == of_own, operation, ": saved comes from a layer with ", name, " ", of_saved, "; this layer: ", of_own);
-  };
-  same("dtype", saved.dtype, own.dtype);
-  same("query_width", saved.query_width, own.query_width);
-  same("key_width", saved.key_width, own.key_width);
-  same("value_width", saved.value_width, own.value_width);
-  same("heads", saved.heads, own.heads);
-  same("kv_heads", saved.kv_heads, own.kv_heads);
-  same("head_width", saved.head_width, own.head_width);
-  same("value_head_width", saved.value_head_width, own.value_head_width);
-  same("output_width", saved.output_width, own.output_width);
-  same("axis", saved.axis, own.axis);
-  static constexpr const char *kYes[] = {"no", "yes"}, *kGlobalQueries[] = {"off", "mean", "masked_mean"};
-  same("an output projection:", kYes[saved.output == OutputProjection::linear], kYes[own.output == OutputProjection::linear]);
-  same("a gate:", kYes[saved.gate == Gate::sigmoid], kYes[own.gate == Gate::sigmoid]);
-  same("global_query", kGlobalQueries[static_cast<int>(saved.global_query)], kGlobalQueries[static_cast<int>(own.global_query)]);
-  same("add_bias_kv:", kYes[saved.add_bias_kv], kYes[own.add_bias_kv]);
-  same("add_zero_attn:", kYes[saved.add_zero_attn], kYes[own.add_zero_attn]);
-  same("learned sink logits:", kYes[saved.sink], kYes[own.sink]);
-  same("norms of q and k:", kYes[saved.qk_norm], kYes[own.qk_norm]);
 }
 
 // Members are public: without this check, a member that the configuration does not have, such as a sink set after construction, would be ignored.
@@ -455,182 +366,6 @@ void MultiHeadAttention::restore(const AttentionInput& input, const AttentionOpt
   saved.rotary = options.rotary;
   saved.config = config;
   saved.constant_parameters = false;
-}
-
-// The steps of forward() from the last to the first      (docs/maths.md, eq. 16-22)
-void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const Gradients& gradients, const RunOptions& options) const {
-  constexpr const char* kOperation = "MultiHeadAttention.backward";
-  Executor* const executor = options.executor;
-  require(static_cast<bool>(s.lse), kOperation, ": saved is empty; give it to forward first");
-  require_same_structure(kOperation, s.config, config);
-  const AttentionInput& input = s.input;
-  const AttentionShapes shapes = attention_shapes(kOperation, config, input);
-  require(!input.projected_key || input.projected_key.dtype() == config.dtype, kOperation, ": projected_key is ",
-          input.projected_key.dtype(), "; gradients need keys and values in the dtype of the parameters, ", config.dtype);
-  require_exactly(kOperation, {"d_out", d_out}, output_shape_of(config, shapes), config.dtype);
-  SdpaOptions of_forward = s.sdpa;
-  of_forward.bias = s.bias;
-  if (config.sink) of_forward.sink = {};
-  std::vector<Operand> read = inputs_of(input, of_forward, of_forward.dropout.keep, s.rotary);
-  read.push_back({"d_out", d_out});
-  require(!s.sdpa.score_rule || s.sdpa.score_rule.backward != nullptr, kOperation, ": score_rule has no backward function");
-  require_attention_weights_gradients(kOperation, gradients.attention_weights, *this, s, gradients);
-  for (const AttentionWeightsGradient& one : gradients.attention_weights) read.push_back({"d_p", one.d_p});
-  std::vector<Operand> written;
-  for (const auto& [gradient, of] : gradients_of(gradients, input, of_forward)) {
-    written.push_back(gradient);
-    if (!gradient.view) continue;
-    require(static_cast<bool>(of), kOperation, ": ", gradient.name, " is asked for, but forward did not get this input");
-    require_exactly(kOperation, gradient, of.shape(), of.dtype());
-  }
-  if (gradients.score_rule) {
-    written.push_back({"the gradient of score_rule", gradients.score_rule});
-    require(static_cast<bool>(s.sdpa.score_rule), kOperation, ": the gradient of score_rule is asked for, but forward did not get this input");
-    require_exactly(kOperation, written.back(), {shapes.heads, s.sdpa.score_rule.gradient_count}, DType::f64);
-  }
-  polyhead::require_no_overlap(kOperation, written, read);
-  require_parameters_separate(kOperation, std::span(written), *this);
-  MultiHeadAttention* grads = gradients.parameters;
-  if (grads) {
-    require_parameters_may_change(kOperation, s.constant_parameters, options.workspace);
-    require_gradients(kOperation, *this, *grads, read, written);
-  }
-  const Write write = gradients.parameters_write;
-  const auto into = [&](Linear MultiHeadAttention::*projection, TensorView d_x, Write x_write = Write::replace) {
-    return nn::Gradients<Linear>{.x = d_x, .parameters = grads ? &(grads->*projection) : nullptr, .x_write = x_write, .parameters_write = write};
-  };
-  const auto allocate = [&](const Shape& shape) { return uninitialised(config.dtype, shape, options.workspace); };
-
-  // out = output(attended * gate)
-  Tensor d_projection_input, gated;
-  if (config.gate == Gate::sigmoid) {
-    gated = allocate(s.gate.shape());
-    multiply(s.attended, s.gate, gated, executor);
-  }
-  if (config.output == OutputProjection::linear) {
-    const ConstTensorView projection_input = gated ? ConstTensorView(gated) : ConstTensorView(s.attended);
-    d_projection_input = allocate(projection_input.shape());
-    output.backward(projection_input, d_out, into(&MultiHeadAttention::output, d_projection_input), options);
-  } else {
-    d_projection_input = allocate(d_out.shape());
-    copy(d_out, d_projection_input);
-  }
-  Tensor d_gate, d_attended;
-  if (config.gate == Gate::sigmoid) {
-    d_gate = std::move(gated);  // reuses its memory
-    gate_backward(s.gate, s.attended, d_projection_input, d_gate, executor);
-    if (s.attended.shape() == d_projection_input.shape()) {
-      d_attended = std::move(d_projection_input);
-    } else {  // the result of the one global query was gated at every position, so sum over the positions
-      d_attended = allocate(s.attended.shape());
-      reduce_positions(positions_last(ConstTensorView(d_projection_input), shapes.axis), {}, Reduce::sum,
-                       positions_last(d_attended.view(), shapes.axis), executor);
-    }
-  } else {
-    d_attended = std::move(d_projection_input);
-  }
-
-  // attended = sdpa(q, k, v)
-  const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
-  const TensorView d_query = gradients.query, d_key = input.key ? gradients.key : d_query, d_value = input.value ? gradients.value : d_key;
-  Tensor d_q, d_k, d_v, d_padded_bias;
-  if (d_query || grads) d_q = allocate(s.q.shape());
-  // Returns the gradient of k or v, [*,K,S',.]; absent if no requested gradient needs it.
-  const auto key_heads = [&](const Linear& projection, TensorView d_input, TensorView d_projected, Tensor& d) -> TensorView {
-    if (d_projected && shapes.added_keys == 0) return d_projected;
-    if (input.projected_key ? !d_projected && !(grads && config.add_bias_kv) : !d_input && !grads) return {};
-    d = allocate(with_extents(shapes.key, shapes.axis, shapes.keys + shapes.added_keys, projection.out_width()));
-    return split_heads(d.view(), shapes.axis, config.kv_heads);
-  };
-  const TensorView d_q_heads = d_q ? split_heads(d_q.view(), shapes.axis, config.heads) : TensorView(),
-                   d_k_heads = key_heads(k, d_key, gradients.projected_key, d_k),
-                   d_v_heads = key_heads(v, d_value, gradients.projected_value, d_v);
-  TensorView d_bias = gradients.bias;
-  if (d_bias && s.padded_bias) {
-    d_padded_bias = Tensor(config.dtype, s.padded_bias.shape());
-    d_bias = d_padded_bias;
-  }
-  SdpaOptions sdpa = s.sdpa;
-  sdpa.executor = executor;
-  sdpa.workspace = options.workspace;
-  if (config.sink) sdpa.sink = sink;
-  const bool learns_sink = config.sink && grads;
-  write_gradient(learns_sink ? grads->sink.view() : gradients.sink, learns_sink ? write : Write::replace, options, [&](TensorView d_sink) {
-    sdpa_backward({.q = s.q_heads,
-                   .k = s.k_heads,
-                   .v = s.v_heads,
-                   .out = s.attended_heads,
-                   .lse = s.lse,
-                   .d_out = split_heads(ConstTensorView(d_attended), shapes.axis, config.heads),
-                   .d_q = d_q_heads,
-                   .d_k = d_k_heads,
-                   .d_v = d_v_heads,
-                   .d_bias = d_bias,
-                   .d_relative_bias = gradients.relative_bias,
-                   .d_sink = d_sink,
-                   .d_score_rule = gradients.score_rule},
-                  sdpa);
-  });
-  add_attention_weights_gradients(gradients.attention_weights, s.maps(), sdpa, d_q_heads, d_k_heads);
-  if (d_padded_bias) sum_to(d_padded_bias.view().slice(-1, 0, shapes.keys), gradients.bias);
-
-  apply_rotary(s.rotary, Rotation::inverse, shapes, d_q_heads, input.projected_key ? TensorView() : d_k_heads, executor);
-
-  // q = norm(q), k = norm(k) without the added keys
-  const bool masked = restricts(s.sdpa.mask);
-  const auto own_positions = [&](const Tensor& d) { return d.view().slice(shapes.axis, 0, shapes.keys); };
-  const auto norm_backward = [&](RMSNorm MultiHeadAttention::*norm, std::int64_t heads, const Tensor& unnormed, TensorView d_normed) {
-    Tensor d_unnormed = allocate(unnormed.shape());
-    const Tensor reached = masked ? without_unreached_rows(unnormed, d_normed, executor, options.workspace) : Tensor();
-    (this->*norm).backward(split_heads(reached ? reached.view() : unnormed.view(), shapes.axis, heads), split_heads(ConstTensorView(d_normed), shapes.axis, heads),
-                           {.x = split_heads(d_unnormed.view(), shapes.axis, heads), .parameters = grads ? &(grads->*norm) : nullptr, .parameters_write = write}, options);
-    copy(d_unnormed, d_normed);
-  };
-  if (config.qk_norm) {
-    if (d_q) norm_backward(&MultiHeadAttention::q_norm, config.heads, s.unnormed_q, d_q);
-    if (d_k && !input.projected_key) norm_backward(&MultiHeadAttention::k_norm, config.kv_heads, s.unnormed_k, d_k.view().slice(shapes.axis, 0, shapes.keys));
-  }
-
-  // q = q(query), k = [k(key), bias_k, 0], v = [v(value), bias_v, 0], gate = sigmoid(gate(query))
-  const auto project_backward = [&](Linear MultiHeadAttention::*projection, ConstTensorView x, ConstTensorView d_y, TensorView d_x,
-                                    Write x_write) {
-    const Tensor reached = grads && masked ? without_unreached_rows(x, d_y, executor, options.workspace) : Tensor();
-    (this->*projection).backward(reached ? ConstTensorView(reached) : x, d_y, into(projection, d_x, x_write), options);
-  };
-  const auto unless_shared = [](ConstTensorView given) { return given ? Write::replace : Write::add; };
-  const bool global = config.global_query != GlobalQuery::off;
-  if (d_q) {
-    Tensor d_mean = global ? allocate(s.query_mean.shape()) : Tensor();
-    project_backward(&MultiHeadAttention::q, global ? ConstTensorView(s.query_mean) : input.query, d_q, global ? d_mean.view() : d_query,
-                     Write::replace);
-    if (global && d_query) {
-      spread_mean(positions_last(ConstTensorView(d_mean), shapes.axis), s.mean_positions, positions_last(d_query, shapes.axis), executor);
-    }
-  }
-  if (input.projected_key) {
-    const auto copy_own = [&](TensorView heads, TensorView d_projected) {
-      if (d_projected && shapes.added_keys > 0) copy(heads.slice(-2, 0, shapes.keys), d_projected);
-    };
-    copy_own(d_k_heads, gradients.projected_key), copy_own(d_v_heads, gradients.projected_value);
-    if (grads && write == Write::replace) {
-      const auto clear = [](const std::string&, Tensor& tensor) { fill(tensor, 0); };
-      grads->k.visit(clear), grads->v.visit(clear), grads->k_norm.visit(clear);
-    }
-  } else {
-    if (d_k) project_backward(&MultiHeadAttention::k, key, own_positions(d_k), d_key, unless_shared(input.key));
-    if (d_v) project_backward(&MultiHeadAttention::v, value, own_positions(d_v), d_value, unless_shared(input.value));
-  }
-  if (config.gate == Gate::sigmoid) {
-    gate.backward(input.query, d_gate, into(&MultiHeadAttention::gate, d_query, Write::add), options);
-  }
-  if (config.add_bias_kv && grads) {
-    const auto learned_gradient = [&](const Tensor& d, Tensor& learned) {
-      write_gradient(learned.view().reshape({d.extent(-1)}), write, options,
-                     [&](TensorView target) { sum_to(d.view().slice(shapes.axis, shapes.keys, shapes.keys + 1), target); });
-    };
-    learned_gradient(d_k, grads->bias_k);
-    learned_gradient(d_v, grads->bias_v);
-  }
 }
 
 }  // namespace polyhead::nn

@@ -26,7 +26,8 @@ ROW, FORWARD, BACKWARD, MAPS = (f"src/reference/{name}.cc" for name in ("row", "
 KEYS, PROBLEM, NORMAL, STREAM, DENSE = "src/problem/key_set.h", "src/problem/problem.h", "src/sdpa/normal_form.cc", "src/sdpa/maps.cc", "src/sdpa/dense_mask.cc"
 SUMS, WALK = "src/sdpa/map_sums.cc", "src/sdpa/map_walk.h"
 MAPS_KERNEL = "src/cpu/sdpa/maps_kernel.cc"
-LAYER_CC, SHAPES, ELEMENTWISE = "src/nn/multi_head_attention.cc", "src/nn/attention_shapes.cc", "src/nn/elementwise.cc"
+LAYER_CC, LAYER_BACKWARD, SHAPES, ELEMENTWISE = (
+    f"src/nn/{name}.cc" for name in ("multi_head_attention", "attention_backward", "attention_shapes", "elementwise"))
 
 MUTANTS = [
     # Scores
@@ -193,16 +194,16 @@ MUTANTS = [
            "values come from the value input", LAYER),
     Mutant("bias of the first sequences used for all", "include/polyhead/attention_arguments.h", 'f(Argument{"bias", ArgumentExtent::pairs, true}', 'f(Argument{"bias", ArgumentExtent::documents, true}', "each sequence of a batch has its own bias", LAYER),
     Mutant("chunks computed before all arguments are checked", LAYER_CC, "  if (is_chunked()) require_sdpa_options(layer.config, shapes_, options_);\n", "", "a refused call writes nothing", LAYER),
-    Mutant("add_bias_kv gradient dropped", LAYER_CC, "learned_gradient(d_k, grads->bias_k);", "", "bias_k has a gradient", LAYER),
+    Mutant("add_bias_kv gradient dropped", LAYER_BACKWARD, "learned_key_backward(d_k_, grads_->bias_k);", "", "bias_k has a gradient", LAYER),
     Mutant("restore without the averaged positions", LAYER_CC, "  saved.mean_positions = mean_positions(config, shapes, options.mask);\n", "", "a restored pass has the same gradients as the original", ("nn_attention",)),
     Mutant("learned sink not applied", LAYER_CC, "if (c.sink) s.sdpa.sink = layer.sink;", "", "a layer applies the sink that it learns", ("nn_attention",)),
-    Mutant("learned sink without a gradient", LAYER_CC, "learns_sink ? grads->sink.view() : gradients.sink", "gradients.sink", "a learned sink has a gradient", ("nn_attention",)),
+    Mutant("learned sink without a gradient", LAYER_BACKWARD, "learns_sink ? grads_->sink.view() : gradients_.sink", "gradients_.sink", "a learned sink has a gradient", ("nn_attention",)),
     Mutant("added key masked", SHAPES, "  fill(padded, 1);\n", "", "every query may attend to the key of add_bias_kv and to the zero key", LAYER),
     Mutant("gate derivative wrong", ELEMENTWISE, "* y_e * (1 - y_e)", "* y_e", "sigmoid' = y (1 - y)", LAYER),
     Mutant("gate gradient of d_attended dropped", ELEMENTWISE, "d_e = store<T>(load(d_e) * load(value));", "", "d_attended is multiplied by the gate", LAYER),
-    Mutant("gate's gradient missing in d_query", LAYER_CC, "into(&MultiHeadAttention::gate, d_query,", "into(&MultiHeadAttention::gate, {},",
+    Mutant("gate's gradient missing in d_query", LAYER_BACKWARD, "into(&MultiHeadAttention::gate, d_query(),", "into(&MultiHeadAttention::gate, {},",
            "the query input gets the gate's gradient too", LAYER),
-    Mutant("self attention's gradients overwrite", LAYER_CC, "given ? Write::replace : Write::add", "Write::replace",
+    Mutant("self attention's gradients overwrite", LAYER_BACKWARD, "given ? Write::replace : Write::add", "Write::replace",
            "an input that is also the key has the sum of both gradients", LAYER),
     Mutant("global mean is a sum", ELEMENTWISE, "reduce == Reduce::mean && !kept.empty() ?", "reduce == Reduce::mean && kept.empty() ?",
            "the global query is a mean", LAYER),
@@ -212,22 +213,22 @@ MUTANTS = [
            "the masked mean leaves out masked positions", LAYER),
     Mutant("three dimensions for pairs accepted", SHAPES, "(rank == 2 || rank == full) && broadcasts", "broadcasts",
            "[*,T,S] and [N,T,S] cannot be confused", LAYER),
-    Mutant("NaN of unreached keys in gradients of parameters", LAYER_CC, "reached ? ConstTensorView(reached) : x", "x",
+    Mutant("NaN of unreached keys in gradients of parameters", LAYER_BACKWARD, "reached ? ConstTensorView(reached) : x", "x",
            "NaN of a masked key does not reach gradients of parameters", LAYER),
-    Mutant("NaN of keys lost in gradients of parameters", LAYER_CC, "grads && masked ? without_unreached_rows", "grads ? without_unreached_rows",
+    Mutant("NaN of keys lost in gradients of parameters", LAYER_BACKWARD, "grads_ && masked_ ? without_unreached_rows", "grads_ ? without_unreached_rows",
            "without a mask, NaN of a key reaches gradients of parameters", ("nn_attention",)),
     Mutant("non-finite rows with a gradient counted as unreached", ELEMENTWISE, "if (load(gradient[o]) != 0) return false;", "",
            "a row with a gradient stays in the sum", MODULES),
-    Mutant("unwanted gradient of projected keys computed", LAYER_CC, "!d_projected && !(grads && config.add_bias_kv)", "false",
+    Mutant("unwanted gradient of projected keys computed", LAYER_BACKWARD, "!d_projected && !(grads_ && config_.add_bias_kv)", "false",
            "gradients that were not requested are not computed", ("nn_attention",)),
     Mutant("converted rotary table misread", "src/nn/rotary.cc", "table.dtype() == precise && table.stride(-1) == 1", "table.dtype() == precise",
            "tables may have any strides", ("nn_attention",)),
-    Mutant("rotary gradient rotated forwards", LAYER_CC, "Rotation::inverse, shapes", "Rotation::forward, shapes", "gradients rotate back", LAYER),
+    Mutant("rotary gradient rotated forwards", LAYER_BACKWARD, "Rotation::inverse, shapes_", "Rotation::forward, shapes_", "gradients rotate back", LAYER),
     Mutant("documents beside added keys accepted", LAYER_CC, "!documents || shapes.added_keys == 0", "true",
            "keys that a layer adds belong to no document", LAYER),
     Mutant("dropout trains without a seed", LAYER_CC, "config.dropout == 0 || options.dropout_seed || options.dropout_keep", "true",
            "a forgotten seed is an error", LAYER),
-    Mutant("saved pass of any layer accepted", LAYER_CC, "  require_same_structure(kOperation, s.config, config);\n", "",
+    Mutant("saved pass of any layer accepted", LAYER_BACKWARD, "    require_same_structure(s_.config, config_);\n", "",
            "saved comes from a layer of the same structure", LAYER),
     Mutant("dropout in evaluation", LAYER_CC, "if (options.mode == Mode::training)", "if (config.dropout > 0)", "evaluation drops nothing", LAYER),
     # Linear maps and the other modules
@@ -297,9 +298,9 @@ MUTANTS = [
     Mutant("parallel parts: one gradient lost", "src/nn/encoder_layer.cc", "    add(d_read, d_x, options.executor);\n", "", "d_x is the sum of both parts' gradients", MODULES),
     Mutant("qk_norm: keys in the cache of a memory are not normed", "src/nn/stack_cache.cc", "    if (attention.config.qk_norm) {", "    if (attention.config.qk_norm && false) {",
            "keys in the cache of a memory are normed", ("nn_attention",)),
-    Mutant("qk_norm: all heads of k differentiated as one", LAYER_CC, "norm_backward(&MultiHeadAttention::k_norm, config.kv_heads,", "norm_backward(&MultiHeadAttention::k_norm, 1 + 0 * config.kv_heads,",
+    Mutant("qk_norm: all heads of k differentiated as one", LAYER_BACKWARD, "norm_backward(&MultiHeadAttention::k_norm, config_.kv_heads,", "norm_backward(&MultiHeadAttention::k_norm, 1 + 0 * config_.kv_heads,",
            "each head is normalised alone", ("nn_attention",)),
-    Mutant("qk_norm: a masked NaN reaches the norm's gradient", LAYER_CC, "masked ? without_unreached_rows(unnormed, d_normed", "false ? without_unreached_rows(unnormed, d_normed", "a masked key does not exist", ("nn_attention",)),
+    Mutant("qk_norm: a masked NaN reaches the norm's gradient", LAYER_BACKWARD, "masked_ ? without_unreached_rows(unnormed, d_normed", "false ? without_unreached_rows(unnormed, d_normed", "a masked key does not exist", ("nn_attention",)),
     Mutant("RMS norm without its offset", "src/nn/rms_norm.cc", "layer.epsilon, false, layer.weight_offset", "layer.epsilon, false, 0", "the offset is added to the weight", MODULES),
     Mutant("norms of another head's slice", "src/nn/value_norms.cc", "slice(1, n * width, (n + 1) * width)", "slice(1, 0, width)", "each head has its slice of the output projection", ("nn_attention",)),
     Mutant("norms of another group's values", "src/nn/value_norms.cc", "head = n / (heads / shared)", "head = n % shared", "query heads of a group share a value head", ("nn_attention",)),

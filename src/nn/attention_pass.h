@@ -1,0 +1,42 @@
+// What the forward and the backward pass of an attention layer share.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "core/overlap.h"
+#include "nn/attention_shapes.h"
+#include "nn/elementwise.h"
+#include "polyhead/attention_arguments.h"
+
+namespace polyhead::nn {
+
+// Returns all tensors that forward and backward read, except the parameters. options: those that a layer shares with sdpa.
+template <class Options>
+std::vector<Operand> inputs_of(const AttentionInput& input, const Options& options, const ConstTensorView& dropout_keep, const Rotary& rotary) {
+  std::vector<Operand> inputs;
+  inputs.reserve(23);
+  const auto add = [&](std::string_view name, const ConstTensorView& view) {
+    if (view) inputs.push_back({name, view});
+  };
+  const auto& [query, key, value, projected_key, projected_value, projected_key_scale, projected_value_scale] = input;
+  add("query", query), add("key", key), add("value", value), add("projected_key", projected_key), add("projected_value", projected_value);
+  add("projected_key_scale", projected_key_scale), add("projected_value_scale", projected_value_scale), add("dropout_keep", dropout_keep);
+  const auto& [named, cos, sin, key_cos, key_sin, order, width] = rotary;
+  add("rotary.cos", cos), add("rotary.sin", sin), add("rotary.key_cos", key_cos), add("rotary.key_sin", key_sin);
+  visit_shared_arguments(options, TensorArguments{[&](const Argument& argument, const ConstTensorView& view) { add(argument.path(), view); }});
+  return inputs;
+}
+
+Shape output_shape_of(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes);
+
+// Moves the axis next to the width: [.., L, .., E] -> [*,L,E].
+template <class View>
+View positions_last(const View& x, int axis) {
+  return x.move_axis(axis, -2);
+}
+
+// Rotates q and k, but not added keys, in place, or rotates their gradients back; either may be absent.
+void apply_rotary(const Rotary& rotary, Rotation rotation, const AttentionShapes& shapes, TensorView q_heads, TensorView k_heads, Executor* executor);
+
+}  // namespace polyhead::nn
