@@ -71,7 +71,7 @@ std::vector<std::string> sentences_of(const std::string& input) {
   std::error_code ignored;  // a long text is no file name, and the check for a file then fails
   std::vector<InputText> texts{{input, std::nullopt}};
   if (input != "-" && training::split_at_white_space(input).size() == 1 && !std::filesystem::is_regular_file(input, ignored))
-    throw UsageError(cat("'", input, "' is no file; as a text it has one word, which cannot be summed up"));
+    throw UsageError(cat("'", input, "' is no file; as a text it has one word, which cannot be summarised"));
   if (input == "-" || std::filesystem::is_regular_file(input, ignored)) texts = read_texts(input);
   std::vector<std::string> sentences;
   for (const InputText& text : texts)

@@ -29,10 +29,10 @@ TEST(TellingHead, IsTheOneWhoseWordsLookMostAtOneOtherWord) {
   const std::vector<bool> special{true, false, false, false, false, false, true};
   Tensor maps = flat_maps(7);
   for (std::int64_t t = 0; t < 7; ++t) {
-    weight(maps, 0, 0, t, t) = 1;                           // at itself
-    weight(maps, 0, 1, t, 0) = weight(maps, 0, 1, t, 6) = 1;  // at special tokens
-    if (t > 0) weight(maps, 0, 2, t, t - 1) = 1;            // at the token before
-    if (t < 6) weight(maps, 1, 0, t, t + 1) = 1;            // at the token after
+    weight(maps, 0, 0, t, t) = 1;                           // each token attends to itself
+    weight(maps, 0, 1, t, 0) = weight(maps, 0, 1, t, 6) = 1;  // each token attends to special tokens
+    if (t > 0) weight(maps, 0, 2, t, t - 1) = 1;            // each token attends to the token before it
+    if (t < 6) weight(maps, 1, 0, t, t + 1) = 1;            // each token attends to the token after it
   }
   for (std::int64_t s = 0; s < 7; ++s) weight(maps, 1, 1, 0, s) = weight(maps, 1, 1, 6, s) = 1;  // queries that are special
   weight(maps, 1, 2, 1, 4) = 0.4F;

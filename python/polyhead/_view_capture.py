@@ -491,8 +491,8 @@ def captured_sets(tabs: list[_Tab], arguments: MapArguments) -> list[dict[str, A
     annotations, text = arguments.annotations, arguments.text
     refused = {**given(annotations, "axes"), **given(arguments.computation, "gate", "pair_bias", "value_norms"), **given(arguments, "image", "patches", "without"), **arguments.vectors()}
     if wrong := list(refused):
-        sets = f"the capture has {len(tabs)}: {', '.join(names)}; captured.select(prefix) selects some of its calls" if len(tabs) > 1 else "the capture has pooled maps or steps with a cache"
-        raise ValueError(f"{' and '.join(wrong)}: for one set of maps of single tokens; {sets}")
+        sets = f"this capture has {len(tabs)} sets: {', '.join(names)}; captured.select(prefix) selects some of its calls" if len(tabs) > 1 else "the maps of this capture are pooled or joined from decoding steps"
+        raise ValueError(f"{' and '.join(wrong)}: only for a capture with one set of maps, neither pooled nor joined from decoding steps; {sets}")
     if annotations.possible_links is not None and annotations.links is None:
         raise ValueError("possible_links are given without links, the sure ones")
     words = _Words(

@@ -51,7 +51,7 @@ decltype(auto) dispatch_floating(DType dtype, const F& f) {
   }
 }
 
-// Calls f(Type<T>{}) for any dtype.
+// Calls f(Type<T>{}), where T is the storage type of `dtype`. Accepts every dtype.
 template <class F>
 decltype(auto) dispatch_any(DType dtype, const F& f) {
   switch (dtype) {

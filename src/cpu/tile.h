@@ -143,11 +143,12 @@ POLYHEAD_INLINE void sum_tile(const Product<T, B>& product, std::int64_t row, st
   add_terms<Rows, Columns, kTransposed, kFrom>(product, row, column, 0, product.depth, sums);
 }
 
-// Return the end of the first run of a sum, and of the run that begins with term `term`.
+// Returns the number of the term after the first run of a sum (kRunTerms explains runs). It is the depth if the sum is one run.
 template <class T, class B>
 POLYHEAD_INLINE std::int64_t first_run_end(const Product<T, B>& product) {
   return product.first_run > 0 && product.first_run < product.depth ? product.first_run : product.depth;
 }
+// Returns the number of the term after the run that begins with term `term`.
 template <class T, class B>
 POLYHEAD_INLINE std::int64_t next_run_end(const Product<T, B>& product, std::int64_t term) {
   return term + kRunTerms < product.depth ? term + kRunTerms : product.depth;

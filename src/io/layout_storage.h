@@ -27,8 +27,8 @@ CanonicalViews<View> to_canonical(const Parameter& parameter, View stored, HeadC
 // Names of the canonical tensors that a parameter holds: {"q.weight"}, {"q.bias", "k.bias", "v.bias"}.
 std::vector<std::string> canonical_names(const Parameter& parameter);
 
-// Copies canonical tensors into the parameter's form in a file. `tensors` must have all canonical_names(). Error if their shapes cannot
-// have this form.
+// The reverse of to_canonical(): returns the tensor that a file stores for the parameter, as a copy. `tensors` must have all canonical_names(). Error if their
+// shapes do not fit the parameter's storage.
 Tensor from_canonical(const Parameter& parameter, const std::map<std::string, Tensor>& tensors, HeadCounts counts);
 
 }  // namespace polyhead::io

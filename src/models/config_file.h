@@ -18,7 +18,7 @@ namespace polyhead::models {
 class ConfigFile {
  public:
   explicit ConfigFile(const std::filesystem::path& path) : file_(std::make_shared<const JsonFile>(path)), object_(&file_->root()) {}
-  // Returns the object of a key: "vision_config". Error if the value is not an object.
+  // Returns the object that is the value of a key such as "vision_config". Error if the value is not an object.
   ConfigFile part(std::string_view key) {
     ConfigFile other = *this;
     other.where_ = where_.empty() ? std::string(key) : cat(where_, ".", key);

@@ -268,7 +268,9 @@ class BackwardPass {
   bool masked_ = false;  // whether the mask may block any pair
   Tensor d_gate_, d_attended_;
   Tensor d_q_, d_k_, d_v_;                         // in the order of the input's dimensions; absent if no requested gradient needs them
-  TensorView d_q_heads_, d_k_heads_, d_v_heads_;  // [*,N,T,H] [*,K,S',H] [*,K,S',V]; of k and v, the caller's memory if there are no other keys
+  // [*,N,T,H] [*,K,S',H] [*,K,S',V], as views of d_q_, d_k_ and d_v_. If the layer adds no keys, requested gradients of projected_key and projected_value are
+  // computed in the caller's memory: d_k_heads_ and d_v_heads_ are then those views.
+  TensorView d_q_heads_, d_k_heads_, d_v_heads_;
 };
 
 }  // namespace

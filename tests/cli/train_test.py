@@ -245,7 +245,7 @@ class Train(ProgramTest):
         page = self.page("summarise", text)
         self.assertIn("; trained so that head 0 reads background, head 1 method, head 2 result", page["model"])
         self.fails(2, "try", "summarise", mentions=["there is no input; give a text or a file of one"])
-        self.fails(2, "try", "summarise", "abstract.txt", mentions=["'abstract.txt' is no file; as a text it has one word, which cannot be summed up"])
+        self.fails(2, "try", "summarise", "abstract.txt", mentions=["'abstract.txt' is no file; as a text it has one word, which cannot be summarised"])
 
     def test_long_texts_are_refused_at_once_and_replaced_bytes_are_noted(self):
         self.fails(2, "try", "sentiment", "-", stdin=b"good screen " * 1_700_000, mentions=["the text has 20.4 MB; a text of at most 64.0 KB is read"])

@@ -28,7 +28,7 @@ from playwright.sync_api import sync_playwright  # noqa: E402
 import small_models  # noqa: E402
 
 ALLOWED = 1e-6
-ALLOWED_OF_GIVEN = 1e-5  # engine_test.py has the reason
+ALLOWED_OF_GIVEN = 1e-5  # largest difference of attention weights for a given model; engine_test.py explains the rounding behind it
 MOST_BYTES = 4_000_000
 page_file = pathlib.Path(folder) / "live.html"
 minilm = os.environ.get("POLYHEAD_MINILM_DIR")

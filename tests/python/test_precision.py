@@ -112,7 +112,8 @@ def numpy_layer(x: Tensor, precision: Any) -> Tensor:
 TORCH_DOORS: dict[str, Door] = {
     "torch.attention": of_function(attention),
     "torch.scaled_dot_product_attention": of_function(scaled_dot_product_attention),
-    "torch.scaled_dot_product_attention, the long way": of_function(scaled_dot_product_attention, sink=torch.full((HEADS,), -torch.inf)),
+    # exp(-inf) = 0, so this sink does not change the result. A call with a sink cannot take the fast path of scaled_dot_product_attention.
+    "torch.scaled_dot_product_attention, with a sink of -inf": of_function(scaled_dot_product_attention, sink=torch.full((HEADS,), -torch.inf)),
     "torch.triangle_attention": triangle,
     "torch.MultiheadAttention": multihead,
     "torch.MultiheadAttention, projections of torch": lambda x, precision: multihead(x, precision, hooked=True),

@@ -81,7 +81,7 @@ def test_a_causal_bias_that_does_not_fit_is_refused() -> None:
 
 
 class Hidden(torch.Tensor):
-    """A subclass of Tensor with its own __torch_function__: its memory may hold other numbers than those that it stands for."""
+    """A subclass of Tensor with its own __torch_function__: its memory may hold other numbers than its values."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -89,7 +89,7 @@ class Hidden(torch.Tensor):
 
 
 class Named(torch.Tensor):
-    """A subclass of Tensor that changes nothing: its memory is its contents."""
+    """A subclass of Tensor that overrides nothing: its memory holds its values."""
 
 
 def test_a_subclass_that_is_not_known_is_refused() -> None:

@@ -357,7 +357,7 @@ def test_messages_name_the_remedy() -> None:
         ({"tokens": list("abc")}, r"tokens has 3 entries, and no set of the capture has so many tokens: Encoder: 6 queries, 6 keys; .*captured.select\(prefix\)"),
         ({"tokens": [list("abcde")] * 2}, "there are words for 2 texts; the capture has Encoder: a batch of 1"),
         ({"annotations": polyhead.Annotations(links=[(7, 0)])}, "links fit no cross-attention of the capture, which has Encoder: 6 queries and 6 keys"),
-        ({"computation": polyhead.Computation(gate=np.zeros((1, 1, 6, 2))), "annotations": polyhead.Annotations(axes=("a", "b"))}, r"axes and gate: for one set of maps of single tokens; the capture has 3: Encoder, Decoder, Cross-attention; captured.select\(prefix\)"),
+        ({"computation": polyhead.Computation(gate=np.zeros((1, 1, 6, 2))), "annotations": polyhead.Annotations(axes=("a", "b"))}, r"axes and gate: only for a capture with one set of maps, neither pooled nor joined from decoding steps; this capture has 3 sets: Encoder, Decoder, Cross-attention; captured.select\(prefix\)"),
         ({"annotations": polyhead.Annotations(special=[1, 0, 0])}, "special must be a pair here"),
     ):
         with pytest.raises(ValueError, match=message):

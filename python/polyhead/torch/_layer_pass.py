@@ -185,7 +185,9 @@ def _gradients_by_torch(this: Pass, tensors: Sequence[Tensor], wanted: Sequence[
         query, key, value, bias, _, parameters = this.every(twins)
         outputs = this.by_torch(query, key, value, bias, this.masks, parameters, this.seed)
         given = [(x, d) for x, d in zip(outputs, (d_out, d_weights)) if x is not None and d is not None and x.requires_grad]
-        if not given:  # only the attention weights have a gradient, and no wanted input changes them (values and the output projection do not)
+        # `given` is empty if, for example, only the attention weights have a gradient, and gradients are requested only for inputs that do not change them:
+        # the values and the parameters of the value and output projections.
+        if not given:
             return [None] * len(wanted)
         sources = [x for x, want in zip(twins, wanted) if want]
         grads = iter(torch.autograd.grad([x for x, _ in given], sources, [d for _, d in given], create_graph=create_graph, allow_unused=True))

@@ -336,7 +336,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return masks
 
     def _options(self, masks: dict[str, Any], q: Tensor, extra: int) -> Options:
-        """The masks as options of the operators, extended to the appended keys. Shared dimensions keep an extent of 1."""
+        """Converts the masks to the options of polyhead's operators. extra: number of keys that add_bias_kv and add_zero_attn append; block is False and bias is 0 for them.
+        Masks are not expanded: a dimension over which a mask broadcasts keeps an extent of 1."""
         block, block_keys, bias = masks.get("block"), masks.get("block_keys"), masks.get("bias")
         if block_keys is not None:
             block_keys = block_keys[:, None, None, :]
