@@ -5,6 +5,7 @@
 #include "nn/attention_pass.h"
 #include "nn/attention_weights_gradient.h"
 #include "nn/check.h"
+#include "nn/elementwise.h"
 #include "nn/parameter_gradient.h"
 #include "polyhead/nn/multi_head_attention.h"
 #include "sdpa/gradient_names.h"
@@ -24,7 +25,8 @@ static_assert(kGradientNames.size() == kInputGradients + 3, "each option with a 
 
 // sdpa: the options of the pass, with the bias and sink that forward was given.
 std::array<GradientOfInput, 8> gradients_of(const MultiHeadAttention::Gradients& gradients, const AttentionInput& input, const SdpaOptions& sdpa) {
-  const auto& [query, key, value, projected_key, projected_value, bias, relative_bias, sink, score_rule, parameters, parameters_write, attention_weights] = gradients;
+  const auto& [query, key, value, projected_key, projected_value, bias, relative_bias, sink, score_rule, parameters, parameters_write, attention_weights] =
+      gradients;
   return {{{{"the gradient of query", query}, input.query},
            {{"the gradient of key", key}, input.key},
            {{"the gradient of value", value}, input.value},
@@ -63,25 +65,25 @@ void require_same_structure(const MultiHeadAttentionConfig& saved, const MultiHe
 // One backward pass. Each public function reverses a step of forward(), and they are called from the last step to the first (docs/maths.md, eq. 16-22).
 class BackwardPass {
  public:
-  // Checks everything, so that an Error comes before anything is written.
+  // Checks shapes, dtypes and overlaps, so that such an Error comes before anything is written.
   BackwardPass(const MultiHeadAttention& layer, const MultiHeadAttention::Saved& saved, ConstTensorView d_out, const MultiHeadAttention::Gradients& gradients,
                const RunOptions& options)
-      : layer_(layer), config_(layer.config), s_(saved), gradients_(gradients), grads_(gradients.parameters), options_(options) {
-    require(static_cast<bool>(s_.lse), kBackward, ": saved is empty; give it to forward first");
-    require_same_structure(s_.config, config_);
-    const AttentionInput& input = s_.input;
+      : layer_(layer), config_(layer.config), saved_(saved), d_out_(d_out), gradients_(gradients), grads_(gradients.parameters), options_(options) {
+    require(static_cast<bool>(saved_.lse), kBackward, ": saved is empty; give it to forward first");
+    require_same_structure(saved_.config, config_);
+    const AttentionInput& input = saved_.input;
     shapes_ = attention_shapes(kBackward, config_, input);
-    masked_ = restricts(s_.sdpa.mask);
+    masked_ = restricts(saved_.sdpa.mask);
     require(!input.projected_key || input.projected_key.dtype() == config_.dtype, kBackward, ": projected_key is ", input.projected_key.dtype(),
             "; gradients need keys and values in the dtype of the parameters, ", config_.dtype);
     require_exactly(kBackward, {"d_out", d_out}, output_shape_of(config_, shapes_), config_.dtype);
-    SdpaOptions of_forward = s_.sdpa;
-    of_forward.bias = s_.bias;
+    SdpaOptions of_forward = saved_.sdpa;
+    of_forward.bias = saved_.bias;
     if (config_.sink) of_forward.sink = {};
-    std::vector<Operand> read = inputs_of(input, of_forward, of_forward.dropout.keep, s_.rotary);
+    std::vector<Operand> read = inputs_of(input, of_forward, of_forward.dropout.keep, saved_.rotary);
     read.push_back({"d_out", d_out});
-    require(!s_.sdpa.score_rule || s_.sdpa.score_rule.backward != nullptr, kBackward, ": score_rule has no backward function");
-    require_attention_weights_gradients(kBackward, gradients_.attention_weights, layer_, s_, gradients_);
+    require(!saved_.sdpa.score_rule || saved_.sdpa.score_rule.backward != nullptr, kBackward, ": score_rule has no backward function");
+    require_attention_weights_gradients(kBackward, gradients_.attention_weights, layer_, saved_, gradients_);
     for (const AttentionWeightsGradient& one : gradients_.attention_weights) read.push_back({"d_p", one.d_p});
     std::vector<Operand> written;
     for (const auto& [gradient, of] : gradients_of(gradients_, input, of_forward)) {
@@ -92,69 +94,69 @@ class BackwardPass {
     }
     if (gradients_.score_rule) {
       written.push_back({"the gradient of score_rule", gradients_.score_rule});
-      require(static_cast<bool>(s_.sdpa.score_rule), kBackward, ": the gradient of score_rule is asked for, but forward did not get this input");
-      require_exactly(kBackward, written.back(), {shapes_.heads, s_.sdpa.score_rule.gradient_count}, DType::f64);
+      require(static_cast<bool>(saved_.sdpa.score_rule), kBackward, ": the gradient of score_rule is asked for, but forward did not get this input");
+      require_exactly(kBackward, written.back(), {shapes_.heads, saved_.sdpa.score_rule.gradient_count}, DType::f64);
     }
     polyhead::require_no_overlap(kBackward, written, read);
     require_parameters_separate(kBackward, std::span(written), layer_);
     if (grads_ == nullptr) return;
-    require_parameters_may_change(kBackward, s_.constant_parameters, options_.workspace);
+    require_parameters_may_change(kBackward, saved_.constant_parameters, options_.workspace);
     require_gradients(kBackward, layer_, *grads_, read, written);
   }
 
   // out = output(attended * gate)
-  void output_and_gate(ConstTensorView d_out) {
+  void output_and_gate() {
     const bool gated = config_.gate == Gate::sigmoid;
-    Tensor product;  // attended * gate
+    Tensor gated_heads, d_projection_input;
     if (gated) {
-      product = allocate(s_.gate.shape());
-      multiply(s_.attended, s_.gate, product, options_.executor);
+      gated_heads = allocate(saved_.gate.shape());
+      multiply(saved_.attended, saved_.gate, gated_heads, options_.executor);
     }
-    Tensor d_product;
     if (config_.output == OutputProjection::linear) {
-      const ConstTensorView projection_input = gated ? ConstTensorView(product) : ConstTensorView(s_.attended);
-      d_product = allocate(projection_input.shape());
-      layer_.output.backward(projection_input, d_out, into(&MultiHeadAttention::output, d_product), options_);
+      const ConstTensorView projection_input = gated ? ConstTensorView(gated_heads) : ConstTensorView(saved_.attended);
+      d_projection_input = allocate(projection_input.shape());
+      layer_.output.backward(projection_input, d_out_, into(&MultiHeadAttention::output, d_projection_input), options_);
     } else {
-      d_product = allocate(d_out.shape());
-      copy(d_out, d_product);
+      d_projection_input = allocate(d_out_.shape());
+      copy(d_out_, d_projection_input);
     }
     if (gated) {
-      d_gate_ = std::move(product);  // reuses its memory
-      gate_backward(s_.gate, s_.attended, d_product, d_gate_, options_.executor);
+      d_gate_ = std::move(gated_heads);  // reuses its memory
+      gate_backward(saved_.gate, saved_.attended, d_projection_input, d_gate_, options_.executor);
     }
-    if (s_.attended.shape() == d_product.shape()) {
-      d_attended_ = std::move(d_product);
+    if (!gated || saved_.attended.shape() == saved_.gate.shape()) {
+      d_attended_ = std::move(d_projection_input);
     } else {  // the result of the one global query was gated at every position, so sum over the positions
-      d_attended_ = allocate(s_.attended.shape());
-      reduce_positions(positions_last(ConstTensorView(d_product), shapes_.axis), {}, Reduce::sum, positions_last(d_attended_.view(), shapes_.axis),
+      d_attended_ = allocate(saved_.attended.shape());
+      reduce_positions(positions_last(ConstTensorView(d_projection_input), shapes_.axis), {}, Reduce::sum, positions_last(d_attended_.view(), shapes_.axis),
                        options_.executor);
     }
   }
 
   // attended = sdpa(q, k, v)
   void attention() {
-    if (d_query() || grads_) d_q_ = allocate(s_.q.shape());
+    if (d_query() || grads_) d_q_ = allocate(saved_.q.shape());
     if (d_q_) d_q_heads_ = split_heads(d_q_.view(), shapes_.axis, config_.heads);
     d_k_heads_ = key_heads(layer_.k, d_key(), gradients_.projected_key, d_k_);
     d_v_heads_ = key_heads(layer_.v, d_value(), gradients_.projected_value, d_v_);
     TensorView d_bias = gradients_.bias;
     Tensor d_padded_bias;
-    if (d_bias && s_.padded_bias) {
-      d_padded_bias = Tensor(config_.dtype, s_.padded_bias.shape());
+    if (d_bias && saved_.padded_bias) {
+      d_padded_bias = Tensor(config_.dtype, saved_.padded_bias.shape());
       d_bias = d_padded_bias;
     }
-    SdpaOptions sdpa = s_.sdpa;
+    SdpaOptions sdpa = saved_.sdpa;
     sdpa.executor = options_.executor;
     sdpa.workspace = options_.workspace;
     if (config_.sink) sdpa.sink = layer_.sink;
     const bool learns_sink = config_.sink && grads_;
-    write_gradient(learns_sink ? grads_->sink.view() : gradients_.sink, learns_sink ? gradients_.parameters_write : Write::replace, options_, [&](TensorView d_sink) {
-      sdpa_backward({.q = s_.q_heads,
-                     .k = s_.k_heads,
-                     .v = s_.v_heads,
-                     .out = s_.attended_heads,
-                     .lse = s_.lse,
+    const TensorView d_own_sink = learns_sink ? grads_->sink.view() : gradients_.sink;
+    write_gradient(d_own_sink, learns_sink ? gradients_.parameters_write : Write::replace, options_, [&](TensorView d_sink) {
+      sdpa_backward({.q = saved_.q_heads,
+                     .k = saved_.k_heads,
+                     .v = saved_.v_heads,
+                     .out = saved_.attended_heads,
+                     .lse = saved_.lse,
                      .d_out = split_heads(ConstTensorView(d_attended_), shapes_.axis, config_.heads),
                      .d_q = d_q_heads_,
                      .d_k = d_k_heads_,
@@ -165,33 +167,34 @@ class BackwardPass {
                      .d_score_rule = gradients_.score_rule},
                     sdpa);
     });
-    add_attention_weights_gradients(gradients_.attention_weights, s_.maps(), sdpa, d_q_heads_, d_k_heads_);
+    d_attended_ = {};  // frees its memory for the steps that follow
+    add_attention_weights_gradients(gradients_.attention_weights, saved_.maps(), sdpa, d_q_heads_, d_k_heads_);
     if (d_padded_bias) sum_to(d_padded_bias.view().slice(-1, 0, shapes_.keys), gradients_.bias);
   }
 
   // q = rotated(norm(q)), k = rotated(norm(k)) without the added keys
   void rotary_and_norms() {
-    const bool own_keys = !s_.input.projected_key;
-    apply_rotary(s_.rotary, Rotation::inverse, shapes_, d_q_heads_, own_keys ? d_k_heads_ : TensorView(), options_.executor);
+    const bool projects_keys = !saved_.input.projected_key;
+    apply_rotary(saved_.rotary, Rotation::inverse, shapes_, d_q_heads_, projects_keys ? d_k_heads_ : TensorView(), options_.executor);
     if (!config_.qk_norm) return;
-    if (d_q_) norm_backward(&MultiHeadAttention::q_norm, config_.heads, s_.unnormed_q, d_q_);
-    if (d_k_ && own_keys) norm_backward(&MultiHeadAttention::k_norm, config_.kv_heads, s_.unnormed_k, own_positions(d_k_));
+    if (d_q_) norm_backward(&MultiHeadAttention::q_norm, config_.heads, saved_.unnormed_q, d_q_);
+    if (d_k_ && projects_keys) norm_backward(&MultiHeadAttention::k_norm, config_.kv_heads, saved_.unnormed_k, without_added_keys(d_k_));
   }
 
   // q = q(query), k = [k(key), bias_k, 0], v = [v(value), bias_v, 0], gate = sigmoid(gate(query))
   void projections() {
     if (d_q_) query_backward();
-    if (s_.input.projected_key) {
+    if (saved_.input.projected_key) {
       projected_keys_backward();
     } else {
-      const AttentionInput& input = s_.input;
+      const AttentionInput& input = saved_.input;
       const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
       // The gradient of an absent input is added to that of the input that is used instead.
       const auto write_for = [](ConstTensorView given) { return given ? Write::replace : Write::add; };
-      if (d_k_) project_backward(&MultiHeadAttention::k, key, own_positions(d_k_), d_key(), write_for(input.key));
-      if (d_v_) project_backward(&MultiHeadAttention::v, value, own_positions(d_v_), d_value(), write_for(input.value));
+      if (d_k_) project_backward(&MultiHeadAttention::k, key, without_added_keys(d_k_), d_key(), write_for(input.key));
+      if (d_v_) project_backward(&MultiHeadAttention::v, value, without_added_keys(d_v_), d_value(), write_for(input.value));
     }
-    if (config_.gate == Gate::sigmoid) layer_.gate.backward(s_.input.query, d_gate_, into(&MultiHeadAttention::gate, d_query(), Write::add), options_);
+    if (config_.gate == Gate::sigmoid) layer_.gate.backward(saved_.input.query, d_gate_, into(&MultiHeadAttention::gate, d_query(), Write::add), options_);
     if (config_.add_bias_kv && grads_) {
       learned_key_backward(d_k_, grads_->bias_k);
       learned_key_backward(d_v_, grads_->bias_v);
@@ -206,47 +209,52 @@ class BackwardPass {
   }
 
   TensorView d_query() const { return gradients_.query; }
-  TensorView d_key() const { return s_.input.key ? gradients_.key : d_query(); }
-  TensorView d_value() const { return s_.input.value ? gradients_.value : d_key(); }
+  TensorView d_key() const { return saved_.input.key ? gradients_.key : d_query(); }
+  TensorView d_value() const { return saved_.input.value ? gradients_.value : d_key(); }
 
   // Returns the gradient of k or v, [*,K,S',.]; absent if no requested gradient needs it. `d` is its memory, unless the caller's is used.
   TensorView key_heads(const Linear& projection, TensorView d_input, TensorView d_projected, Tensor& d) const {
     if (d_projected && shapes_.added_keys == 0) return d_projected;
-    if (s_.input.projected_key ? !d_projected && !(grads_ && config_.add_bias_kv) : !d_input && !grads_) return {};
+    if (saved_.input.projected_key ? !d_projected && !(grads_ && config_.add_bias_kv) : !d_input && !grads_) return {};
     d = allocate(with_extents(shapes_.key, shapes_.axis, shapes_.keys + shapes_.added_keys, projection.out_width()));
     return split_heads(d.view(), shapes_.axis, config_.kv_heads);
   }
 
-  // The S positions of a gradient, without the added keys.
-  TensorView own_positions(Tensor& d) const { return d.view().slice(shapes_.axis, 0, shapes_.keys); }
+  TensorView without_added_keys(Tensor& d) const { return d.view().slice(shapes_.axis, 0, shapes_.keys); }
 
-  // Replaces the gradient of normalised heads by that of the heads before the norm.
+  // Replaces the gradient of normalised heads by that of the heads before the norm. NaN of masked keys is left out: it must not reach the gradient of the weight.
   void norm_backward(RMSNorm MultiHeadAttention::*norm, std::int64_t heads, const Tensor& unnormed, TensorView d_normed) const {
     Tensor d_unnormed = allocate(unnormed.shape());
     const Tensor reached = masked_ ? without_unreached_rows(unnormed, d_normed, options_.executor, options_.workspace) : Tensor();
-    (layer_.*norm).backward(split_heads(reached ? reached.view() : unnormed.view(), shapes_.axis, heads), split_heads(ConstTensorView(d_normed), shapes_.axis, heads),
-                            {.x = split_heads(d_unnormed.view(), shapes_.axis, heads), .parameters = grads_ ? &(grads_->*norm) : nullptr, .parameters_write = gradients_.parameters_write}, options_);
+    (layer_.*norm).backward(split_heads(reached ? reached.view() : unnormed.view(), shapes_.axis, heads),
+                            split_heads(ConstTensorView(d_normed), shapes_.axis, heads),
+                            {.x = split_heads(d_unnormed.view(), shapes_.axis, heads),
+                             .parameters = grads_ ? &(grads_->*norm) : nullptr,
+                             .parameters_write = gradients_.parameters_write},
+                            options_);
     copy(d_unnormed, d_normed);
   }
 
+  // The backward pass of one projection. NaN of masked keys is left out, as in norm_backward().
   void project_backward(Linear MultiHeadAttention::*projection, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write x_write) const {
     const Tensor reached = grads_ && masked_ ? without_unreached_rows(x, d_y, options_.executor, options_.workspace) : Tensor();
     (layer_.*projection).backward(reached ? ConstTensorView(reached) : x, d_y, into(projection, d_x, x_write), options_);
   }
 
   void query_backward() const {
-    if (config_.global_query == GlobalQuery::off) return project_backward(&MultiHeadAttention::q, s_.input.query, d_q_, d_query(), Write::replace);
-    Tensor d_mean = allocate(s_.query_mean.shape());
-    project_backward(&MultiHeadAttention::q, s_.query_mean, d_q_, d_mean.view(), Write::replace);
-    if (d_query()) spread_mean(positions_last(ConstTensorView(d_mean), shapes_.axis), s_.mean_positions, positions_last(d_query(), shapes_.axis), options_.executor);
+    if (config_.global_query == GlobalQuery::off) return project_backward(&MultiHeadAttention::q, saved_.input.query, d_q_, d_query(), Write::replace);
+    Tensor d_mean = allocate(saved_.query_mean.shape());
+    project_backward(&MultiHeadAttention::q, saved_.query_mean, d_q_, d_mean.view(), Write::replace);
+    if (!d_query()) return;
+    spread_mean(positions_last(ConstTensorView(d_mean), shapes_.axis), saved_.mean_positions, positions_last(d_query(), shapes_.axis), options_.executor);
   }
 
   // The caller projected keys and values, so the layer's own projections of them have no part in the result.
   void projected_keys_backward() const {
-    const auto copy_own = [&](TensorView heads, TensorView d_projected) {
+    const auto copy_given_keys = [&](TensorView heads, TensorView d_projected) {
       if (d_projected && shapes_.added_keys > 0) copy(heads.slice(-2, 0, shapes_.keys), d_projected);
     };
-    copy_own(d_k_heads_, gradients_.projected_key), copy_own(d_v_heads_, gradients_.projected_value);
+    copy_given_keys(d_k_heads_, gradients_.projected_key), copy_given_keys(d_v_heads_, gradients_.projected_value);
     if (grads_ == nullptr || gradients_.parameters_write != Write::replace) return;
     const auto clear = [](const std::string&, Tensor& tensor) { fill(tensor, 0); };
     grads_->k.visit(clear), grads_->v.visit(clear), grads_->k_norm.visit(clear);
@@ -260,14 +268,15 @@ class BackwardPass {
 
   const MultiHeadAttention& layer_;
   const MultiHeadAttentionConfig& config_;
-  const MultiHeadAttention::Saved& s_;
+  const MultiHeadAttention::Saved& saved_;
+  const ConstTensorView d_out_;
   const MultiHeadAttention::Gradients& gradients_;
   MultiHeadAttention* const grads_;  // gradients of the parameters; nullptr: not computed
   const RunOptions& options_;
   AttentionShapes shapes_;
   bool masked_ = false;  // whether the mask may block any pair
   Tensor d_gate_, d_attended_;
-  Tensor d_q_, d_k_, d_v_;                         // in the order of the input's dimensions; absent if no requested gradient needs them
+  Tensor d_q_, d_k_, d_v_;  // in the order of the input's dimensions; absent if no requested gradient needs them
   // [*,N,T,H] [*,K,S',H] [*,K,S',V], as views of d_q_, d_k_ and d_v_. If the layer adds no keys, requested gradients of projected_key and projected_value are
   // computed in the caller's memory: d_k_heads_ and d_v_heads_ are then those views.
   TensorView d_q_heads_, d_k_heads_, d_v_heads_;
@@ -277,7 +286,7 @@ class BackwardPass {
 
 void MultiHeadAttention::backward(const Saved& saved, ConstTensorView d_out, const Gradients& gradients, const RunOptions& options) const {
   BackwardPass pass(*this, saved, d_out, gradients, options);
-  pass.output_and_gate(d_out);
+  pass.output_and_gate();
   pass.attention();
   pass.rotary_and_norms();
   pass.projections();

@@ -6,7 +6,6 @@
 
 #include "core/overlap.h"
 #include "nn/attention_shapes.h"
-#include "nn/elementwise.h"
 #include "polyhead/attention_arguments.h"
 
 namespace polyhead::nn {
@@ -26,14 +25,6 @@ std::vector<Operand> inputs_of(const AttentionInput& input, const Options& optio
   add("rotary.cos", cos), add("rotary.sin", sin), add("rotary.key_cos", key_cos), add("rotary.key_sin", key_sin);
   visit_shared_arguments(options, TensorArguments{[&](const Argument& argument, const ConstTensorView& view) { add(argument.path(), view); }});
   return inputs;
-}
-
-Shape output_shape_of(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes);
-
-// Moves the axis next to the width: [.., L, .., E] -> [*,L,E].
-template <class View>
-View positions_last(const View& x, int axis) {
-  return x.move_axis(axis, -2);
 }
 
 // Rotates q and k, but not added keys, in place, or rotates their gradients back; either may be absent.

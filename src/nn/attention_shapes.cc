@@ -129,6 +129,10 @@ Shape with_extents(const Shape& outer, int axis, std::int64_t extent, std::int64
   return shape;
 }
 
+Shape output_shape_of(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes) {
+  return with_extents(shapes.query, shapes.axis, c.gate == Gate::sigmoid ? shapes.positions : shapes.queries, c.output_width);
+}
+
 void require_pairs(const char* operation, std::string_view name, ConstTensorView pairs, const AttentionShapes& shapes,
                    std::int64_t added_keys) {
   if (!pairs) return;

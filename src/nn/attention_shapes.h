@@ -23,6 +23,9 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
 // Returns the shape of a projected tensor: `outer` with `extent` along the axis and `width` appended.
 Shape with_extents(const Shape& outer, int axis, std::int64_t extent, std::int64_t width);
 
+// Returns the shape of the layer's result: with a global query and no gate, it has one position.
+Shape output_shape_of(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes);
+
 // Returns whether the mask may block any pair.
 bool restricts(const Mask& mask);
 
@@ -38,6 +41,12 @@ const AttentionOptions& with_keys_last(const char* operation, const AttentionSha
 template <class Void>
 BasicTensorView<Void> split_heads(const BasicTensorView<Void>& merged, int axis, std::int64_t heads) {
   return merged.unflatten(-1, {heads, merged.extent(-1) / heads}).move_axis(axis, -2);
+}
+
+// Moves the axis next to the width: [.., L, .., E] -> [*,L,E].
+template <class View>
+View positions_last(const View& x, int axis) {
+  return x.move_axis(axis, -2);
 }
 
 // Error unless `pairs` is absent, or is [T,S] or has the rank of [*,N,T,S] and broadcasts to it, where S includes `added_keys`.

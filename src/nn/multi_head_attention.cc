@@ -9,6 +9,7 @@
 #include "nn/cached_attention.h"
 #include "nn/check.h"
 #include "nn/chunked_forward.h"
+#include "nn/elementwise.h"
 #include "polyhead/nn/activation.h"
 #include "sdpa/dense_mask.h"
 
@@ -20,7 +21,7 @@ constexpr const char* kForward = "MultiHeadAttention.forward";
 // The binding names every option, so this line must be edited for each new option. new_tokens is read only with a cache; forward() adds it to the list then.
 std::vector<Operand> inputs_of(const AttentionInput& input, const AttentionOptions& options) {
   const auto& [named, mask, mask_like_input, bias, relative_bias, sink, score_rule, mode, dropout_seed, dropout_keep, rotary, cache, new_tokens, attend_later_tokens, backend, executor, workspace] = options;
-  return inputs_of(input, options, dropout_keep, rotary);
+  return nn::inputs_of(input, options, dropout_keep, rotary);
 }
 
 // Returns bool [*,L]: the positions that GlobalQuery::masked_mean averages; absent for GlobalQuery::mean.

@@ -187,7 +187,7 @@ MUTANTS = [
            ("reference", "sdpa")),
     Mutant("block lists: lists of one sequence used for a whole chunk", "include/polyhead/attention_arguments.h", 'f(Argument{"blocks", ArgumentExtent::query_blocks}', 'f(Argument{"blocks", ArgumentExtent::documents}', "each sequence has its own lists", ("nn_attention",)),
     # Layers
-    Mutant("layer axis wrong", "src/nn/attention_shapes.h", "move_axis(axis, -2)", "move_axis(0, -2)", "attention runs along the axis", LAYER),
+    Mutant("layer axis wrong", "src/nn/attention_shapes.h", "/ heads}).move_axis(axis, -2)", "/ heads}).move_axis(0, -2)", "attention runs along the axis", LAYER),
     Mutant("heads split inside out", "src/nn/attention_shapes.h", "merged.unflatten(-1, {heads, merged.extent(-1) / heads})",
            "merged.unflatten(-1, {merged.extent(-1) / heads, heads}).transpose(-1, -2)", "the width is heads, then features", LAYER),
     Mutant("value projected from the key", LAYER_CC, "project_keys(projections.v, value,", "project_keys(projections.v, key.shape() == value.shape() ? key : value,",
@@ -228,7 +228,7 @@ MUTANTS = [
            "keys that a layer adds belong to no document", LAYER),
     Mutant("dropout trains without a seed", LAYER_CC, "config.dropout == 0 || options.dropout_seed || options.dropout_keep", "true",
            "a forgotten seed is an error", LAYER),
-    Mutant("saved pass of any layer accepted", LAYER_BACKWARD, "    require_same_structure(s_.config, config_);\n", "",
+    Mutant("saved pass of any layer accepted", LAYER_BACKWARD, "    require_same_structure(saved_.config, config_);\n", "",
            "saved comes from a layer of the same structure", LAYER),
     Mutant("dropout in evaluation", LAYER_CC, "if (options.mode == Mode::training)", "if (config.dropout > 0)", "evaluation drops nothing", LAYER),
     # Linear maps and the other modules

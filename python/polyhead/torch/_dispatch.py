@@ -1,6 +1,7 @@
 """The operators that the current call must use.
 
-`_ops` and `_transforms` have operators of the same names. Each assigns itself here, because functions that both import call these operators.
+`_ops` and `_transforms` have operators of the same names, and each assigns itself here. `_formulas` calls these operators, but cannot import the two modules,
+because both import `_formulas`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 
-plain: Any = None
+ops: Any = None
 """The module `_ops`."""
 
 transforms: Any = None
@@ -17,4 +18,4 @@ transforms: Any = None
 
 def operators() -> Any:
     """The module whose operators (`attention`, `attention_backward`, ...) the current call must use."""
-    return transforms if transforms.active() else plain
+    return transforms if transforms.active() else ops

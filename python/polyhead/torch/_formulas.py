@@ -1,7 +1,7 @@
 """Derivatives of lse and of attention weights, in formulas.
 
-No operator of polyhead has these derivatives. Those of lse are those of the output of another problem. Those of attention weights, which are a T x S tensor,
-are computed with torch's operators.
+No operator of polyhead computes them. Derivatives of lse are computed as derivatives of the output of another problem, `HalvedProblem`. Attention weights are a
+T x S tensor, so torch's operators compute their derivatives.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ from torch import Tensor
 import polyhead
 from .._arguments import GRADIENTS, TENSORS
 from ._dispatch import operators
-from ._rules import Options
-
-
-def lse_dtype(q: Tensor) -> torch.dtype:
-    return torch.float64 if q.dtype == torch.float64 else torch.float32
+from ._rules import Options, lse_dtype
 
 
 class HalvedProblem(NamedTuple):
@@ -52,6 +48,7 @@ def _lse_of_map(q: Tensor, k: Tensor, options: Options) -> Tensor:
 
 
 def halved(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options) -> HalvedProblem:
+    """The problem whose output has the derivatives of lse."""
     share = torch.zeros_like(lse) if options.sink is None else _sink_share(options.sink, lse)
     ones = v.new_ones((*v.shape[:-1], 1), dtype=lse.dtype)
     other = options._replace(sink=lse + torch.log1p(share), v_scale=None, dropout=0.0, seed=None, attention_weights=False)
@@ -59,7 +56,7 @@ def halved(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options) -> Ha
 
 
 def lse_gradients(d_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    """The part of `gradients` that comes from d_lse."""
+    """The part of `_ops.gradients` that comes from d_lse."""
     # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward computes this as the gradient of another problem, in which a sink halves p and v is 1 for every
     # key. With d, the gradient of that problem's output, its d_score is (p / 2) (d - d sum(p) / 2). d is chosen so that this equals p d_lse.
     if options.empty_rows == "unmasked":  # a sink cannot be used, because empty_rows "unmasked" refuses sinks
@@ -78,10 +75,21 @@ def lse_gradients(d_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, o
 
 
 def p_gradients(p: Tensor, d_p: Tensor, q: Tensor, k: Tensor, lse: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    # Equation (7) of docs/maths.md.
+    """The part of `_ops.gradients` that comes from d_p, the gradient of the attention weights p: equation (7) of docs/maths.md."""
     if options.empty_rows == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
     return softmax_gradients(p, torch.where(p == 0, 0, p * d_p), q, k, lse, options, wanted)
+
+
+def softmax_gradients(
+    p: Tensor, p_d_p: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, options: Options, wanted: list[bool]
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """The gradients of `GRADIENTS` from p and from p times its gradient: equations (7) and (7a) of docs/maths.md. lse: None if the caller does not have lse."""
+    delta, d_sink = p_d_p.sum(-1, keepdim=True), None
+    if options.sink is not None and wanted[4]:
+        share = _sink_share(options.sink, _lse_of_map(q, k, options) if lse is None else lse, p)
+        d_sink = to_sink(torch.where(share == 0, 0, -share * delta.squeeze(-1)), options.sink)
+    return _score_gradients(torch.where(p == 0, 0, p_d_p - p * delta), d_sink, q, k, options, wanted)
 
 
 def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, tangents: Sequence[Tensor | None], options: Options) -> Tensor:
@@ -116,6 +124,7 @@ def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, tange
 
 
 def to_sink(rows: Tensor, sink: Tensor) -> Tensor:
+    """Sums a gradient of each row, ``[*,N,T]``, to the shape and dtype of the sink."""
     return rows.sum_to_size((*sink.shape, 1) if sink.dim() == 1 else sink.shape).reshape(sink.shape).to(sink.dtype)
 
 
@@ -146,17 +155,6 @@ def _relative_gradients(d_score: Tensor, o: Options, slopes: Tensor | None, tabl
 
 _MASKS = [argument.name for argument in TENSORS if argument.group == "pass" and not argument.has_gradient and argument.name in Options._fields]
 _MASKS += ["causal", "offset", "window_left", "window_right"]
-
-
-def softmax_gradients(
-    p: Tensor, p_d_p: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, options: Options, wanted: list[bool]
-) -> tuple[Tensor | None, ...]:  # fmt: skip
-    # Equation (7) of docs/maths.md, from p and p times its gradient, and (7a). lse: None if the caller does not have lse.
-    delta, d_sink = p_d_p.sum(-1, keepdim=True), None
-    if options.sink is not None and wanted[4]:
-        share = _sink_share(options.sink, _lse_of_map(q, k, options) if lse is None else lse, p)
-        d_sink = to_sink(torch.where(share == 0, 0, -share * delta.squeeze(-1)), options.sink)
-    return _score_gradients(torch.where(p == 0, 0, p_d_p - p * delta), d_sink, q, k, options, wanted)
 
 
 def _score_gradients(d_score: Tensor, d_sink: Tensor | None, q: Tensor, k: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import polyhead
+from ._rules import lse_dtype
 
 
 def add_score_gradients(
@@ -31,7 +32,7 @@ def add_score_gradients(
     if dropout > 0:
         kept = torch.empty(*q.shape[:-1], keys, dtype=torch.bool)
         polyhead.dropout_keep_bits(dropout, seed or 0, kept.numpy())
-    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    wide = lse_dtype(q)
     sums = None if bias is None or not wanted[3] else torch.zeros(bias.shape, dtype=wide)
     for index in empty.flatten(-3).any(-1).nonzero().tolist():
         at = tuple(index)

@@ -23,7 +23,7 @@ from . import _dispatch, _formulas
 from ._dispatch import operators
 from ._inputs import require_one_device
 from ._offset import add_score_gradients
-from ._rules import Options, keywords
+from ._rules import Options, keywords, lse_dtype
 from ._shapes import guard_or_false, guard_or_true
 
 
@@ -107,11 +107,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Ten
 def _(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
     _require_one_device("attention", "q k v", q, k, v, *given)
     pairs = (*q.shape[:-1], k.size(-2)) if Options(*given).attention_weights else (0,)
-    return _like_q(q, v.size(-1)), q.new_empty(q.shape[:-1], dtype=_formulas.lse_dtype(q)), q.new_empty(pairs)
+    return _like_q(q, v.size(-1)), q.new_empty(q.shape[:-1], dtype=lse_dtype(q)), q.new_empty(pairs)
 
 
 INPUTS = ("q", "k", "v", *Options._fields)
 _SAVED = INPUTS.index("seed") + 1  # number of inputs that are tensors; they come first, and seed is the last of them
+
 
 def _in_one_dtype(q: Tensor, k: Tensor, v: Tensor, options: Options, *others: Tensor) -> tuple[Any, ...]:
     """Converts the tensors to one dtype for `polyhead.sdpa_backward`: if their dtypes differ, all become float32, which represents the numbers of each exactly."""
@@ -403,4 +404,4 @@ def map_gradients(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
 
 attention_map.register_autograd(map_gradients, setup_context=save_map)
 
-_dispatch.plain = sys.modules[__name__]
+_dispatch.ops = sys.modules[__name__]

@@ -14,8 +14,9 @@ import polyhead
 from .. import _core
 from . import _functional as core
 from . import _inputs as inputs
-from . import _dispatch, _formulas, _ops
+from . import _ops, _transforms
 from ._attention import attention
+from ._rules import lse_dtype
 from ._shapes import is_same
 
 _PARAMETERS = "Tensor? w_ln_z, Tensor? b_ln_z, Tensor w_proj_z, Tensor? b_proj_z, float eps"
@@ -90,7 +91,7 @@ def _(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, scale: float | None, empty_rows: str, z: Tensor, w_ln: Tensor | None, b_ln: Tensor | None,
     w: Tensor, b: Tensor | None, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return q.new_empty(*q.shape[:-1], v.size(-1)), q.new_empty(q.shape[:-1], dtype=_formulas.lse_dtype(q))
+    return q.new_empty(*q.shape[:-1], v.size(-1)), q.new_empty(q.shape[:-1], dtype=lse_dtype(q))
 
 
 @custom_op(
@@ -172,7 +173,7 @@ def heads_with_pair_bias(
 ) -> Tensor:  # fmt: skip
     """Attention out ``[*,N,T,V]`` for q, k, v ``[*,N,.,.]`` and a pair tensor z ``[*,T,S,C]``, all in one dtype. The leading dimensions of z are those of q, or
     1. keep: bool ``[*,S]``, True = may attend."""
-    if _dispatch.transforms.active():  # under torch.func and forward mode use operators that have derivatives there
+    if _transforms.active():  # under torch.func and forward mode use operators that have derivatives there
         bias = F.linear(F.layer_norm(z, (z.size(-1),), w_ln, b_ln, eps), w, b).movedim(-1, -3)
         return attention(q, k, v, bias=bias, attend=None if keep is None else keep[..., None, None, :], scale=scale, empty_rows=empty_rows)  # type: ignore[call-overload,no-any-return]
     out: Tensor = pair_bias_attention(q, k, v, keep, scale, empty_rows, z, w_ln, b_ln, w, b, eps)[0]
@@ -307,7 +308,7 @@ def attention_pair_bias(
     if is_cached_z_proj:
         z_proj = z
     elif return_z_proj:
-        if _dispatch.transforms.active():
+        if _transforms.active():
             z_proj = F.linear(F.layer_norm(z, (z.size(-1),), w_ln_z, b_ln_z, eps), w_proj_z, b_proj_z).movedim(-1, -3)  # type: ignore[arg-type]
         else:
             z_proj = pair_bias(z, w_ln_z, b_ln_z, w_proj_z, b_proj_z, eps)

@@ -15,6 +15,11 @@ from .._arguments import ARGUMENTS, Argument
 from .._options import EMPTY_ROWS, RelativeBias, require_precision
 
 
+def lse_dtype(q: Tensor) -> torch.dtype:
+    """The dtype of lse, and of numbers that are computed beside it."""
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
 class Options(NamedTuple):
     """The arguments of the operators after q, k and v, in the order of the schemas. Names are those of `polyhead.sdpa`; `RULES` names the arguments into which a rule is
     split. sink, slopes and table have the dtype of q or of lse. empty_rows may also be "offset", the result of subtracting 1e9 from the masked scores in their dtype; it

@@ -11,6 +11,7 @@ from torch import Tensor
 from .._options import Precision, require_precision
 from . import _inputs as inputs
 from ._attention import attention
+from ._rules import lse_dtype
 from ._shapes import is_same
 
 
@@ -119,7 +120,7 @@ def triangle_attention(
 
 def _lse_and_max(q: Tensor, k: Tensor, bias: Tensor, keep: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
     lead = tuple(q.shape[:-3])
-    lse = q.new_empty(*q.shape[:-1], 1, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+    lse = q.new_empty(*q.shape[:-1], 1, dtype=lse_dtype(q))
     largest = torch.empty_like(lse)
     bias = bias.expand(*lead, *bias.shape[-3:])
     for index in torch.cartesian_prod(*(torch.arange(n) for n in lead)).reshape(-1, len(lead)).tolist():
