@@ -1,5 +1,5 @@
 // Trains a language model of characters from random parameters: embeddings, pre-norm layers with a causal mask (as in GPT-2), and their backward pass.
-//   char_transformer [TEXT_FILE [STEPS [RUN.safetensors]]]     a stopped run continues from its file with the same bits
+//   char_transformer [TEXT_FILE [STEPS [RUN.safetensors]]]     a stopped run continues from its file with the same bits; "": the text of the program
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -52,9 +52,10 @@ struct CharTransformer : nn::Module<CharTransformer> {
 };
 
 int main(int argc, char** argv) {
-  std::ifstream file(argc > 1 ? argv[1] : "", std::ios::binary);
+  const bool own_text = argc == 1 || *argv[1] == '\0';
+  std::ifstream file(own_text ? "" : argv[1], std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {});
-  for (int i = 0; argc == 1 && i < 2500; ++i) text += std::to_string(i % 50) + " + " + std::to_string(i % 49) + " = " + std::to_string(i % 50 + i % 49) + "\n";
+  for (int i = 0; own_text && i < 2500; ++i) text += std::to_string(i % 50) + " + " + std::to_string(i % 49) + " = " + std::to_string(i % 50 + i % 49) + "\n";
   const std::int64_t steps = argc > 2 ? std::atoll(argv[2]) : 40, starts = std::ssize(text) - kLength;  // places where a text may start
   if (starts < 1) return std::fprintf(stderr, "a text needs %d characters or more; this has %zu\n", static_cast<int>(kLength) + 1, text.size()), 1;
   CharTransformer model;
@@ -85,6 +86,6 @@ int main(int argc, char** argv) {
   }
   std::putchar('\n');
   example::Claims claims;
-  if (argc == 1) claims.add("the loss falls by half or more", losses.back() < losses.front() / 2);
+  if (own_text) claims.add("the loss falls by half or more", losses.back() < losses.front() / 2);
   return claims.status();
 }

@@ -97,7 +97,7 @@ TEST(Translation, LearnsFromAFileOfSentencePairs) {
     file << sentence_text(pair.source, Language::english) << '\t' << sentence_text(pair.target, Language::french) << '\n';
   }
   file.close();
-  std::vector<double> first, second, third;
+  std::vector<double> first, second;
   std::atomic<bool> stop = false;
   const auto train = [&](std::vector<double>& losses, std::int64_t stop_at, bool resume) {
     const std::unique_ptr<Task> task = translation_task({.data = data, .seed = 7});
@@ -107,12 +107,10 @@ TEST(Translation, LearnsFromAFileOfSentencePairs) {
                       .on_validation = [&](const Progress& p, const Validation&, bool) { losses.push_back(p.loss); }});
   };
   set_num_threads(1), train(first, 0, false);
-  set_num_threads(2), train(second, 0, false);
+  set_num_threads(2), train(second, 4, false), train(second, 0, true);
   EXPECT_NEAR(first[0], 8.9547, 1e-3);  // recorded from an earlier run
   EXPECT_NEAR(first[1], 8.0516, 1e-3);
-  EXPECT_EQ(first, second) << "one thread and two threads differ";
-  train(third, 4, false), train(third, 0, true);
-  EXPECT_EQ(first, third) << "a run that was stopped in the second epoch and resumed differs";
+  EXPECT_EQ(first, second) << "a run of two threads that was stopped in the second epoch and resumed differs from one of one thread that was not stopped";
   const models::Translator model = models::load_translator(folder);
   EXPECT_EQ(model.config.layers, 3);
   std::string text = "red";

@@ -88,7 +88,7 @@ TEST_P(Sinks, OfAnyMagnitude) {
           const FullResults expected = naive_attention(c);
           // Bound of the error that rounding to the dtype causes in a score near `level` and in a sink.
           const double lost = 8 * epsilon(dtype) * (10 + std::abs(level) + std::min(std::abs(level + above), 1e3));
-          for_each_instruction_set(GetParam(), [&] {
+          for_each_instruction_set(GetParam(), dtype, [&] {
             const AttentionOutputs o = c.make_outputs();
             c.run(o);
             const Tensor out = to_tensor(expected.out, c.sizes.out());  // float32 kernels replace attention weights below 2^-120 by 0

@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import unittest
 
 import tiny_model
@@ -290,8 +291,10 @@ class Trace(ProgramTest):
                 self.assertIn("linear_g", text)
 
     def test_every_layer_fits_every_terminal(self):
-        for layer in json.loads(self.succeeds("trace", "--list", "--json").stdout)["layers"]:
-            for columns in (20, 30, 40, 50, 60, 64, 70, 80):
+        quick = os.environ.get("POLYHEAD_TEST_EFFORT") == "quick"
+        middle = (30, 40, 50, 60, 64, 70)
+        for at, layer in enumerate(json.loads(self.succeeds("trace", "--list", "--json").stdout)["layers"]):
+            for columns in (20, *(middle[at % 6:][:1] if quick else middle), 80):
                 with self.subTest(layer["layer"], columns=columns):
                     text = self.succeeds("trace", "--layer", layer["layer"], "--length", "3", env={"COLUMNS": str(columns)}).stdout.decode()
                     for line in text.split("\n"):

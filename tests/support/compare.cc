@@ -13,6 +13,15 @@ std::vector<double> to_doubles(AnyTensor view) {
   return values;
 }
 
+ProductSum sum_of_products(const double* a, const double* b, std::size_t b_stride, std::size_t count) {
+  ProductSum result;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double product = a[i] * b[i * b_stride];
+    result.sum += product, result.size += std::abs(product);
+  }
+  return result;
+}
+
 double difference(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   return std::isnan(a - b) ? kInfinity : std::abs(a - b);

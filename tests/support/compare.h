@@ -25,6 +25,13 @@ std::vector<double> to_doubles(AnyTensor view);
 // Returns the position with a row-major number as text: "[1,0,3]".
 inline std::string position(const Shape& shape, std::int64_t index) { return to_string(position_at(shape, index)); }
 
+// A sum of products, and the sum of their magnitudes.
+struct ProductSum {
+  double sum = 0, size = 0;
+};
+// Sums a[i] b[i b_stride] for i < count. It is here, and not in a test, because tests are compiled without optimisation.
+ProductSum sum_of_products(const double* a, const double* b, std::size_t b_stride, std::size_t count);
+
 // Returns |a - b|. The result is 0 for two equal infinities and for two NaN, and infinity if only one number is NaN.
 double difference(double a, double b);
 

@@ -34,12 +34,32 @@ void for_each_instruction_set(const F& f) {
   }
 }
 
+// Returns the instruction set that the machine chooses.
+inline std::string chosen_instruction_set() {
+  const std::string now(kernel_instruction_set());
+  set_kernel_instruction_set("");
+  const std::string chosen(kernel_instruction_set());
+  set_kernel_instruction_set(now);
+  return chosen;
+}
+
+// For cases without bfloat16: a set with products of bfloat16 pairs, which has bf16 in its name, then has the kernels of its base (cmake/isa.cmake), so only the
+// base is run. Sweeps with seeds run the former with every dtype.
+template <class F>
+void for_each_instruction_set(DType dtype, const F& f) {
+  const std::string chosen = chosen_instruction_set();
+  for_each_instruction_set([&] {
+    const std::string_view set = kernel_instruction_set();
+    if (dtype == DType::bf16 || set == chosen || set.find("bf16") == std::string_view::npos) f();
+  });
+}
+
 // For one case of a sweep. Without quick(), runs f with each instruction set. With quick(), runs f with two sets: the one that the machine chooses, and one of
 // the others, which changes with the seed. The first tests the code that all sets share. The code of a single set is short, and every case that runs with the set runs it.
 template <class F>
 void for_each_instruction_set(std::uint64_t seed, const F& f) {
   if (!quick()) return for_each_instruction_set(f);
-  const std::string chosen(kernel_instruction_set());
+  const std::string chosen = chosen_instruction_set();
   std::vector<std::string> others;
   for (const KernelInstructionSet& set : kernel_instruction_sets())
     if (set.available && set.name != chosen) others.emplace_back(set.name);
@@ -54,6 +74,19 @@ template <class F>
 void for_each_instruction_set(const Backend* backend, const F& f) {
   if (backend == &find_backend("reference")) return f();
   for_each_instruction_set(f);
+}
+
+template <class F>
+void for_each_instruction_set(const Backend* backend, DType dtype, const F& f) {
+  if (backend == &find_backend("reference")) return f();
+  for_each_instruction_set(dtype, f);
+}
+
+// Returns numbers of threads for one case of a sweep: all of them or, with quick(), for a set that the machine does not choose, the first and one of the others,
+// which changes with the seed. The code that divides work among threads is the same for all sets.
+inline std::vector<int> thread_counts(std::uint64_t seed, const std::vector<int>& counts) {
+  if (!quick() || kernel_instruction_set() == chosen_instruction_set()) return counts;
+  return {counts[0], counts[1 + (seed / 2) % (counts.size() - 1)]};
 }
 
 double epsilon(DType dtype);

@@ -236,11 +236,13 @@ FullResults naive_attention(const FullMatrices& m) {
         d_p[static_cast<std::size_t>(s)] += m.drop[pair(s)] * m.d_out[out_at(j)] * m.v[v_at(s, j)];
       }
     }
-    for (const std::int64_t i : kept) r.d_sink[static_cast<std::size_t>(row)] -= r.p[pair(i)] * std::exp(sink - r.lse[static_cast<std::size_t>(row)]) * d_p[static_cast<std::size_t>(i)];
+    Real all = 0;  // sum_i p_i d_p_i
+    for (const std::int64_t i : kept) all += r.p[pair(i)] * d_p[static_cast<std::size_t>(i)];
+    r.d_sink[static_cast<std::size_t>(row)] -= all * std::exp(sink - r.lse[static_cast<std::size_t>(row)]);
     if (masked && m.empty_rows == EmptyRows::uniform) continue;  // the scores of this row are constants, so their gradients are 0
     for (const std::int64_t s : kept) {
-      Real slope = 0;  // sum_i d p_i / d score_s * d_p_i
-      for (const std::int64_t i : kept) slope += r.p[pair(i)] * ((i == s ? 1 : 0) - r.p[pair(s)]) * d_p[static_cast<std::size_t>(i)];
+      // sum_i d p_i / d score_s * d_p_i, where d p_i / d score_s = p_i ((i = s) - p_s). Summed for each s, it would take most of the time of tests of many keys.
+      const Real slope = r.p[pair(s)] * (d_p[static_cast<std::size_t>(s)] - all);
       r.d_score[pair(s)] = slope;
       Real d_dot = slope * m.scale;
       if (m.softcap > 0) d_dot *= 1 - std::pow(std::tanh(r.scaled[pair(s)] / m.softcap), Real{2});

@@ -47,6 +47,7 @@ TEST(CpuAttentionWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
 // A task with many keys computes its attention weights in several passes over the packed keys. The bits must not depend on the number of threads.
 TEST(CpuAttentionWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
   const ThreadCount restored;
+  std::uint64_t seed = 0;
   for (const auto& [queries, heads] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 1}, {130, 1}, {40, 8}}) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
       if (quick() && dtype != DType::f32 && queries != 130) continue;
@@ -58,7 +59,7 @@ TEST(CpuAttentionWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
       if (queries == 130) c.options.mask.causal = Causal::bottom_right();
       const AttentionOutputs without = reference_forward(c);
       const Tensor expected = reference_weights(c);
-      for_each_instruction_set([&] {
+      for_each_instruction_set(seed++, [&] {
         Tensor one(dtype, c.sizes.pairs()), several(dtype, c.sizes.pairs());
         AttentionOutputs o = c.make_outputs();
         set_num_threads(1);

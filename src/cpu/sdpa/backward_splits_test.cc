@@ -26,7 +26,7 @@ void expect_same_for_any_threads(std::uint64_t seed, AttentionCase& c, Random& r
   const Tolerances t(c);
   for_each_instruction_set(seed, [&] {
     AttentionOutputs one;
-    for (const int threads : {1, 2, 3, 8, 64}) {
+    for (const int threads : thread_counts(seed, {1, 2, 3, 8, 64})) {
       SCOPED_TRACE(threads);
       LastPieceFirst executor(threads);
       c.options.executor = &executor;

@@ -35,8 +35,9 @@ AttentionSizes draw_sizes_of_splits(Random& random) {
 }
 
 TEST_F(CpuSdpaKeySplits, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
-  int cut = 0;
-  for (std::uint64_t seed = 3000; seed < 3080; ++seed) {
+  std::size_t cut = 0;
+  const std::vector<std::uint64_t> drawn = seeds(3000, 80);
+  for (const std::uint64_t seed : drawn) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionCase c = draw_case(random, kDTypes[seed % 5], draw_sizes_of_splits(random)), wide = in_float64(c);
@@ -59,7 +60,7 @@ TEST_F(CpuSdpaKeySplits, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
     EXPECT_TRUE(padding_is_intact(c.strided()));
     if (HasFailure()) return;
   }
-  EXPECT_GT(cut, 40);
+  EXPECT_GT(cut, drawn.size() / 2);
 }
 
 // Returns a case with a few queries of one head and 5000 keys of width 64, which are computed in several key splits.
@@ -121,7 +122,7 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
         if (by == std::string("window")) c.options.mask.window = {.left = row.last - row.first, .right = 0, .diagonal = Diagonal::offset(row.last)};
         const AttentionOutputs expected = reference_forward(c);
         const Tolerances tolerance(c);
-        for_each_instruction_set([&] {
+        for_each_instruction_set(dtype, [&] {
           const AttentionOutputs o = c.make_forward_outputs();
           c.forward(o);
           expect_forward_near(o, expected, tolerance);
@@ -178,13 +179,14 @@ TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
   struct Sizes {
     std::int64_t queries, keys;
   };
+  std::uint64_t seed = 30;
   for (const Sizes& z : {Sizes{1, 9000}, Sizes{100, 4100}}) {
     SCOPED_TRACE(z.queries);
     Random random(30);
     AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .kv_heads = 2, .group = 2, .queries = z.queries, .keys = z.keys, .qk_width = 64, .v_width = 64});
     const AttentionOutputs expected = reference_forward(c), one = c.make_forward_outputs();
     const Tolerances tolerance(c);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed++, [&] {
       set_num_threads(1);
       c.forward(one);
       expect_forward_near(one, expected, tolerance);
@@ -205,20 +207,20 @@ TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
     std::int64_t kv_heads, group, queries, keys;
     const char* expected;  // the schedule that explain() must name for 64 threads without a mask
   };
-  std::uint64_t seed = 20;
+  std::uint64_t seed = 19;
   for (const Sizes& z : {Sizes{2, 2, 900, 700, "blocks of 60 queries, 60 of them\n"}, Sizes{2, 1, 500, 3000, "blocks of 36 queries, 28 of them, each with its keys in 6 splits\n"},
                          Sizes{3, 2, 4, 20'000, "blocks of 8 queries, 3 of them, each with its keys in 20 splits\n"}}) {
     for (const bool causal : {false, true}) {
       SCOPED_TRACE(z.expected);
       SCOPED_TRACE(causal);
-      Random random(seed++);
+      Random random(++seed);
       const AttentionSizes sizes{
           .lead = {1}, .kv_heads = z.kv_heads, .group = z.group, .queries = z.queries, .keys = z.keys, .qk_width = 64, .v_width = 64};
       AttentionCase c = case_of(random, DType::f32, sizes);
       if (causal) c.options.mask.causal = z.keys > z.queries ? Causal::bottom_right() : Causal::top_left();
       const AttentionOutputs expected = reference_forward(c);
       const Tolerances tolerance(c);
-      for_each_instruction_set([&] {
+      for_each_instruction_set(seed, [&] {
         const AttentionOutputs one = c.make_forward_outputs();
         LastPieceFirst executor(1);
         c.options.executor = &executor;

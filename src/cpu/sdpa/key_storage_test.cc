@@ -84,7 +84,7 @@ TEST(CpuKeyStorage, FewQueriesHaveTheBitsOfTheirRowsInAPrefillAndOfFloat32) {
         const Tensor scale = random.tensor(DType::f32, {1, 2, keys}, 0.001, 0.01);
         const ConstTensorView scales = storage == DType::i8 ? ConstTensorView(scale) : ConstTensorView();
         const Tensor wide_k = Tensor::copy_of(values_of(k, scales), DType::f32), wide_v = Tensor::copy_of(values_of(v, scales), DType::f32);
-        for_each_instruction_set([&] {
+        for_each_instruction_set(DType::f32, [&] {
           Tensor all(DType::f32, q.shape()), plain(DType::f32, q.shape());
           sdpa_forward({.q = q, .k = wide_k, .v = wide_v, .out = plain});
           sdpa_forward({.q = q, .k = k, .v = v, .out = all, .k_scale = scales, .v_scale = scales});

@@ -198,7 +198,7 @@ TEST(MaskBlocks, SayWhichPartOfABlockIsListed) {
 
 // Block lists and a boolean mask of the same pairs give the same bits in every result, also in combination with every other kind of mask.
 TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (const std::uint64_t seed : seeds(0, 60)) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionCase c = draw_listed(random, kDTypes[seed % 5]);

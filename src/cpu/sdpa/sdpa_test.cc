@@ -215,6 +215,7 @@ TEST(CpuSdpa, BackwardInPartsWithoutWidth) {
 // If q and k have width 0, all scores are 0 and each row of `out` is the mean of all values. Before each call, another call leaves numbers other than 0 in the
 // scratch memory, which must not be read.
 TEST(CpuSdpa, WithoutWidthTheMeanOfAllValues) {
+  std::uint64_t seed = 0;
   for (const std::int64_t queries : {3, 17, 40, 100}) {
     for (const auto& [qk_width, v_width] : {std::pair<std::int64_t, std::int64_t>{0, 64}, {64, 0}, {0, 0}}) {
       SCOPED_TRACE(queries);
@@ -223,7 +224,7 @@ TEST(CpuSdpa, WithoutWidthTheMeanOfAllValues) {
       AttentionCase c = case_of(random, DType::bf16, {.kv_heads = 2, .queries = queries, .keys = 700, .qk_width = qk_width, .v_width = v_width});
       const AttentionOutputs expected = reference_run(c);
       before.options.backend = c.options.backend = &find_backend("cpu");
-      for_each_instruction_set([&] {
+      for_each_instruction_set(seed++, [&] {
         before.run(before.make_outputs());
         const AttentionOutputs o = c.make_outputs();
         c.run(o);
