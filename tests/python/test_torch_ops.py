@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import polyhead
 from effort import QUICK
-from polyhead.torch import GatedAttention, MultiheadAttention, _ops, scaled_dot_product_attention
+from polyhead.torch import GatedAttention, MultiheadAttention, _ops, attention, scaled_dot_product_attention
 from polyhead.torch._rules import Options
 from torch_support import error
 
@@ -134,6 +134,7 @@ def test_the_fake_result_has_the_true_strides() -> None:
         with FakeTensorMode() as mode:
             fake_out, fake_lse, _ = _ops.attention(*map(mode.from_tensor, tensors), *list(case("plain").values())[3:])
         assert (out.stride(), lse.stride()) == (fake_out.stride(), fake_lse.stride())
+        assert out.stride() == attention(*tensors).stride()  # without a graph the strides come from C++
 
 
 def block_of_a_model(x: Tensor, layer: MultiheadAttention, gated: GatedAttention, bias: Tensor, keep: Tensor) -> Tensor:
