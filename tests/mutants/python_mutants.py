@@ -74,7 +74,7 @@ PYTHON_MUTANTS = [
            "patches that overlap have one precision", ("test_precision.py",)),
     Mutant("flax: every precision is native", "python/polyhead/jax/_flax.py", "jax.lax.Precision(part) is default", "True", "a Flax precision above DEFAULT is exact", ("test_precision.py",)),
     Mutant("torch: fake results with strides the other way round", OPS, "guard_or_false(q.stride(i) < q.stride(j)) - guard_or_false(q.stride(i) > q.stride(j))",
-           "guard_or_false(q.stride(i) > q.stride(j)) - guard_or_false(q.stride(i) < q.stride(j))", "fake results have the strides of the real results", ("test_torch_dynamic_shapes.py",)),
+           "guard_or_false(q.stride(i) > q.stride(j)) - guard_or_false(q.stride(i) < q.stride(j))", "fake results have the strides of the real results", ("test_torch_ops.py",)),
     Mutant("torch: a seed that is drawn again", "python/polyhead/torch/_seed.py", "CheckpointPolicy.MUST_SAVE", "CheckpointPolicy.PREFER_SAVE", "a pass that is computed again has the same dropout bits",
            ("test_surroundings.py",)),
     Mutant("torch: a replacement that is not undone", "python/polyhead/torch/_replace_sdpa.py", "                _replacements.undo()", "                pass", "undo() restores torch's function",

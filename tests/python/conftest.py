@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from typing import Any
@@ -21,6 +22,12 @@ hypothesis.settings.load_profile("polyhead")
 def pytest_report_header(config: pytest.Config) -> list[str]:
     numbers = f"NumPy {np.__version__}, seed {SEED} (POLYHEAD_TEST_SEED)"
     return [f"polyhead {polyhead.__version__} from {os.path.dirname(polyhead.__file__)}", numbers]
+
+
+def pytest_collection_finish() -> None:
+    """Python's collector would search the millions of objects of the imported packages again and again for the objects that tests leave."""
+    gc.collect()
+    gc.freeze()
 
 
 _summary: list[str] = []

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-# The ranks are forked from a server that has imported torch already, which saves seconds for each rank.
+# The ranks are forked from a server that has imported already what the tests import, which saves seconds for each rank.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "polyhead.torch", "polyhead.distributed._attention"])
+_CONTEXT.set_forkserver_preload(["pytest", "polyhead.torch", "polyhead.distributed._attention", "torch_support", "distributed_support"])
 
 Group = dist.ProcessGroup
 PATIENCE = 120.0  # seconds until a test that hangs fails

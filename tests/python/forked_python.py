@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from effort import QUICK
@@ -22,8 +22,8 @@ from effort import QUICK
 Completed = subprocess.CompletedProcess[str]
 
 SERVER = """
-import json, os, sys
-import torch, torch.distributed
+import importlib, json, os, sys
+import torch, torch.distributed, torch.nn.attention.flex_attention
 def fork(tasks):
     children = []
     for task in tasks:
@@ -32,7 +32,10 @@ def fork(tasks):
             return task
     print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]), flush=True)
 for line in sys.stdin:
-    task = fork(json.loads(line))
+    tasks = json.loads(line)
+    for name in tasks[0]["imported"]:
+        importlib.import_module(name)
+    task = fork(tasks)
     if task is not None:
         break
 else:
@@ -51,7 +54,7 @@ _server: subprocess.Popen[str] | None = None
 def _started() -> subprocess.Popen[str]:
     global _server
     if _server is None or _server.poll() is not None:
-        _server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        _server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})
         atexit.register(_end, _server)
     return _server
 
@@ -63,12 +66,14 @@ def _end(server: subprocess.Popen[str]) -> None:
         server.wait()
 
 
-def run(program: Path | str, *arguments: str, environment: Mapping[str, str] = os.environ, timeout: float = 600) -> Completed:
-    """Runs a file, or code given as text. torch is imported before `environment` is set, so variables that torch reads at its import have no effect."""
-    return run_together(program, [(arguments, environment)], timeout)[0]
+def run(program: Path | str, *arguments: str, environment: Mapping[str, str] = os.environ, timeout: float = 600, imported: Sequence[str] = ()) -> Completed:
+    """Runs a file, or code given as text. torch is imported before `environment` is set, so variables that torch reads at its import have no effect.
+
+    imported: further modules that the process imports before it forks; not polyhead, whose import is part of the tests."""
+    return run_together(program, [(arguments, environment)], timeout, imported)[0]
 
 
-def run_together(program: Path | str, calls: list[tuple[tuple[str, ...], Mapping[str, str]]], timeout: float = 600) -> list[Completed]:
+def run_together(program: Path | str, calls: list[tuple[tuple[str, ...], Mapping[str, str]]], timeout: float = 600, imported: Sequence[str] = ()) -> list[Completed]:
     """Runs the program in several processes at the same time, one for each pair of arguments and environment."""
     if isinstance(program, str):
         name, code = "-c", textwrap.dedent(program)
@@ -78,7 +83,7 @@ def run_together(program: Path | str, calls: list[tuple[tuple[str, ...], Mapping
         files = [(Path(folder, f"out{i}"), Path(folder, f"err{i}")) for i in range(len(calls))]
         if QUICK and hasattr(os, "fork"):
             tasks = [
-                {"code": code, "argv": [name, *arguments], "environment": dict(environment), "out": str(out), "err": str(err)}
+                {"code": code, "argv": [name, *arguments], "environment": dict(environment), "out": str(out), "err": str(err), "imported": list(imported)}
                 for (arguments, environment), (out, err) in zip(calls, files)
             ]
             server = _started()

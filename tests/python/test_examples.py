@@ -39,7 +39,8 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         if QUICK:  # start two ranks with torchrun's variables, because torchrun imports torch three times
             return ranks_without_torchrun(environment)
         return subprocess.run([sys.executable, *TORCHRUN, str(FOLDER / name), *arguments], capture_output=True, text=True, timeout=3000, env=environment)
-    return forked_python.run(FOLDER / name, *arguments, timeout=3000, environment=environment)
+    imported = ["transformers", "transformers.models.bert.modeling_bert"] if "transformers" in SCRIPTS[name][0] else []
+    return forked_python.run(FOLDER / name, *arguments, timeout=3000, environment=environment, imported=imported)
 
 
 def ranks_without_torchrun(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

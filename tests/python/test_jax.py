@@ -177,10 +177,14 @@ import sys
 import jax
 import jax.numpy as jnp
 from jax import export
-if sys.argv[2] == "with":
-    import polyhead.jax
 loaded = export.deserialize(bytearray(open(sys.argv[1], "rb").read()))
 x, bias = jnp.linspace(-1, 1, 96).reshape(2, 6, 8), jnp.linspace(0, 2, 36).reshape(6, 6)
+try:
+    print(loaded.call(x, bias))
+except Exception as error:
+    assert "polyhead_attention" in str(error), error  # XLA's error names the missing target
+    print("refused")
+import polyhead.jax
 out, gradients = loaded.call(x, bias), jax.grad(lambda *given: loaded.call(*given).sum(), argnums=(0, 1))(x, bias)
 print(out.sum(), *(float(jnp.abs(g).sum()) for g in gradients))
 """
@@ -196,13 +200,11 @@ def test_an_exported_function_runs_in_another_process(tmp_path: Path) -> None:
     file = tmp_path / "attention.bin"
     file.write_bytes(exported.serialize(vjp_order=1))
     expected = [float(f(x, bias).sum()), *(float(jnp.abs(g).sum()) for g in jax.grad(lambda *given: f(*given).sum(), argnums=(0, 1))(x, bias))]
-    for how in ("with", "without"):
-        result = subprocess.run([sys.executable, "-c", EXPORT, str(file), how], capture_output=True, text=True, timeout=600)
-        if how == "with":
-            assert result.returncode == 0, result.stderr
-            np.testing.assert_allclose([float(word) for word in result.stdout.split()], expected, rtol=1e-5)
-        else:  # XLA's error names the missing target
-            assert result.returncode != 0 and "polyhead_attention" in result.stderr, result.stderr
+    result = subprocess.run([sys.executable, "-c", EXPORT, str(file)], capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr
+    first, second = result.stdout.splitlines()
+    assert first == "refused"
+    np.testing.assert_allclose([float(word) for word in second.split()], expected, rtol=1e-5)
 
 
 # vmap gives the results of each example alone.
@@ -267,6 +269,8 @@ def test_gradients_under_vmap_are_those_of_each_example(of: str, rng: np.random.
     for kind, mapped in draws(rng, 6 if QUICK else 12):
         if of == "p" and kind % 6 == 4:
             continue  # polyhead refuses gradients of attention weights if there are both a relative bias and documents
+        if QUICK and (kind + position) % 3 == 2:
+            continue  # to save time, each kind is tested with two of the three results
         arrays, given, axes = stacked(rng, kind, 3, mapped)
 
         def f(x: Arrays, rest: Arrays) -> Any:
@@ -278,10 +282,8 @@ def test_gradients_under_vmap_are_those_of_each_example(of: str, rng: np.random.
         in_axes = ({name: axes[name] for name in inner}, {name: axes[name] for name in rest})
         each = jax.jit(jax.vmap(jax.grad(f), in_axes=in_axes))(inner, rest)
         summed = jax.jit(jax.grad(lambda x: jax.vmap(f, in_axes=in_axes)(x, rest).sum()))(inner)  # noqa: B023
-        alone = []
-        for i in range(3):
-            example = one_of(arrays, axes, i)
-            alone.append(jax.grad(f)({name: example[name] for name in inner}, {name: example[name] for name in rest}))
+        examples, gradient = [one_of(arrays, axes, i) for i in range(3)], jax.jit(jax.grad(f))
+        alone = [gradient({name: example[name] for name in inner}, {name: example[name] for name in rest}) for example in examples]
         for name in inner:
             for i in range(3):
                 close(each[name][i], alone[i][name], 1e-5, f"{kind} {mapped} d_{name} of example {i}")
@@ -364,7 +366,8 @@ def test_transforms(name: str, jit: bool, wide: None, rng: np.random.Generator) 
     if name == "while":
         x[0] = x[0][:, :2]
         x[3] = x[3][:2]
-    ours, exact = ((jax.jit if jit else lambda f: f)(TRANSFORMS[name](f, w))(*x) for f in (lambda q, k, v, b: attention(q, k, v, bias=b), plain))
+    ours = (jax.jit if jit else lambda f: f)(TRANSFORMS[name](lambda q, k, v, b: attention(q, k, v, bias=b), w))(*x)
+    exact = jax.jit(TRANSFORMS[name](plain, w))(*x)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(exact), strict=True):
         close(a, b, 1e-11, name)
 
@@ -429,9 +432,9 @@ def test_float32_stays_float32_beside_float64(result: int, rule: str, wide: None
     def loss(x: Arrays) -> Any:
         return (with_parameters(x, given, return_lse=True, return_attention_weights=True)[result] ** 2).sum()
 
-    ours = jax.grad(loss)(arrays)
+    ours = jax.jit(jax.grad(loss))(arrays)
     assert {x.dtype.name for x in ours.values()} == {"float32"}
-    all_close(ours, jax.grad(loss)({name: x.astype(jnp.float64) for name, x in arrays.items()}), 1e-5, rule)
+    all_close(ours, jax.jit(jax.grad(loss))({name: x.astype(jnp.float64) for name, x in arrays.items()}), 1e-5, rule)
 
 
 # Seeds.

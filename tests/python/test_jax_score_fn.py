@@ -147,12 +147,12 @@ def test_captured_arrays_of_narrow_dtypes_and_integers() -> None:
         def out(slopes: Any, function: Any) -> Any:
             return function(lambda score, b, h, q, k: score - slopes.astype(np.float32)[h] * (q - k) + slopes[h])
 
-        a, b = (jax.grad(lambda s, f=f: jnp.sum(out(s, f) ** 2))(slopes) for f in (lambda fn: attention(q, k, v, score_fn=fn), lambda fn: dense(q, k, v, fn)))
+        a, b = (jax.jit(jax.grad(lambda s, f=f: jnp.sum(out(s, f) ** 2)))(slopes) for f in (lambda fn: attention(q, k, v, score_fn=fn), lambda fn: dense(q, k, v, fn)))
         assert a.dtype == slopes.dtype
         close(a.astype(np.float32), b.astype(np.float32), 2e-2, dtype)
     kinds, flags = jnp.arange(S, dtype=np.int32) % 3, jnp.arange(S) % 2 == 0
     score_fn = lambda score, b, h, q, k: jnp.where(flags[k], score * kinds[k], kinds[k] - 1.0)  # noqa: E731
-    close(jax.jit(lambda *x: attention(*x, score_fn=score_fn))(q, k, v), dense(q, k, v, score_fn), 1e-5, "integers")
+    close(jax.jit(lambda *x: attention(*x, score_fn=score_fn))(q, k, v), jax.jit(lambda *x: dense(*x, score_fn))(q, k, v), 1e-5, "integers")
 
 
 def test_layouts_have_the_same_bits() -> None:
@@ -197,7 +197,8 @@ def test_vmap_of_inputs_and_of_captured_arrays(wide: None) -> None:
         close(a, b, 1e-10, "vmap")
     # vmap of grad gives the gradient of each example.
     each = jax.vmap(jax.grad(lambda table, q: attention(q, k[0], v[0], score_fn=lambda s, b, h, i, j: s * table[b, h]).sum()))(table, q)
-    exact = jnp.stack([jax.grad(lambda t, q=q[i]: dense(q, k[0], v[0], lambda s, b, h, i, j: s * t[b, h]).sum())(table[i]) for i in range(3)])
+    alone = jax.jit(jax.grad(lambda t, q: dense(q, k[0], v[0], lambda s, b, h, i, j: s * t[b, h]).sum()))
+    exact = jnp.stack([alone(table[i], q[i]) for i in range(3)])
     close(each, exact, 1e-10, "each example")
 
 
@@ -214,7 +215,7 @@ def test_vmap_of_one_example(wide: None) -> None:
 def test_equal_elements_share_the_gradient_of_their_maximum(wide: None) -> None:
     q, k, v = inputs()
     make = lambda table: lambda score, b, h, i, j: score * (1 + table[i].max() + table[i].min())  # noqa: E731
-    ours, theirs = (jax.grad(lambda t, f=f: jnp.sum(f(t) ** 2))(jnp.ones((T, 3))) for f in (lambda t: attention(q, k, v, score_fn=make(t)), lambda t: dense(q, k, v, make(t))))
+    ours, theirs = (jax.jit(jax.grad(lambda t, f=f: jnp.sum(f(t) ** 2)))(jnp.ones((T, 3))) for f in (lambda t: attention(q, k, v, score_fn=make(t)), lambda t: dense(q, k, v, make(t))))
     close(ours, theirs, 1e-10, "ties")
 
 
@@ -224,7 +225,7 @@ def test_powers_that_overflow(exponent: int) -> None:
     q, k, v = (jnp.ones((1, 1, length, 1)) for length in (1, 6, 6))
     v, points = jnp.arange(6.0).reshape(v.shape), jnp.asarray([101.0, -101.0, 1e20, jnp.inf, 1.1, -1.3])
     make = lambda points: lambda score, b, h, i, j: score + points[j] ** exponent  # noqa: E731
-    ours, theirs = (jax.grad(lambda x, f=f: f(q, k, v, make(x)).sum())(points) for f in (lambda q, k, v, fn: attention(q, k, v, score_fn=fn), dense))
+    ours, theirs = (jax.jit(jax.grad(lambda x, f=f: f(q, k, v, make(x)).sum()))(points) for f in (lambda q, k, v, fn: attention(q, k, v, score_fn=fn), dense))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-36)
 
 
@@ -232,10 +233,10 @@ def test_jacrev_and_checkpoint(wide: None) -> None:
     q, k, v = inputs()
     make, (slopes,) = RULES["alibi"][0], captured_of("alibi")
     row = lambda function: lambda slopes: function(q[:, :, :2], k, v, make(slopes))[0, :, 1, 0]  # noqa: E731
-    ours, theirs = (jax.jacrev(row(f))(slopes) for f in (lambda q, k, v, fn: attention(q, k, v, score_fn=fn), dense))
+    ours, theirs = (jax.jit(jax.jacrev(row(f)))(slopes) for f in (lambda q, k, v, fn: attention(q, k, v, score_fn=fn), dense))
     close(ours, theirs, 1e-10, "jacrev")
     again = jax.grad(jax.checkpoint(lambda slopes: attention(q, k, v, score_fn=make(slopes)).sum()))(slopes)
-    close(again, jax.grad(lambda slopes: dense(q, k, v, make(slopes)).sum())(slopes), 1e-10, "checkpoint")
+    close(again, jax.jit(jax.grad(lambda slopes: dense(q, k, v, make(slopes)).sum()))(slopes), 1e-10, "checkpoint")
 
 
 def test_export_with_symbolic_extents() -> None:
@@ -320,6 +321,7 @@ def test_the_page_lists_functions_that_can_be_traced(wide: None) -> None:
     names = listed("Functions in JAX")
     assert others <= names
     primitives: set[str] = set()
+    terms: list[tuple[str, Callable[[Any], Any]]] = []
     for name in sorted(names - others):
         homes = [jax.lax] if name.startswith("lax.") else [jnp, jax.nn]
         found = [getattr(home, name.removeprefix("lax.")) for home in homes if hasattr(home, name.removeprefix("lax."))]
@@ -327,16 +329,23 @@ def test_the_page_lists_functions_that_can_be_traced(wide: None) -> None:
         function, more = found[0], {"maximum": [0.4], "minimum": [0.4], "arctan2": [-0.7], "logaddexp": [0.3], "clip": [0.2, 0.6]}.get(name, [])
         first = 1.1 if name == "arccosh" else 0.0  # the only function that has no value in [0, 0.9]
 
-        def score_fn(score: Any, *_: Any, function: Any = function, more: list[float] = more, first: float = first) -> Any:
+        def term(score: Any, function: Any = function, more: list[float] = more, first: float = first) -> Any:
             x = 0.9 * jnp.tanh(jnp.abs(score)) + first
-            return score + function(x, *(factor + 0.1 * score * (1 - x) for factor in more))
+            return function(x, *(factor + 0.1 * score * (1 - x) for factor in more))
 
-        gradients = [jax.grad(lambda q, f=f: jnp.sum(f(q) ** 2))(inputs()[0]) for f in (lambda q: attention(q, *inputs()[1:], score_fn=score_fn), lambda q: dense(q, *inputs()[1:], score_fn))]
-        close(attention(*inputs(), score_fn=score_fn), dense(*inputs(), score_fn), 1e-9, name)
-        close(*gradients, 1e-9, name)
+        terms.append((name, term))
         jaxpr = jax.make_jaxpr(function)(*[1.0] * (1 + len(more)))
         primitives |= {equation.primitive.name for equation in jaxpr.eqns}
         for equation in jaxpr.eqns:
             if "jaxpr" in equation.params:
                 primitives |= {inner.primitive.name for inner in equation.params["jaxpr"].eqns}
     assert {name for function in FUNCTIONS for name in function.primitives} <= primitives
+    q, k, v = inputs()
+    for first in range(0, len(terms), 3):  # three functions at a time, to trace and compile less often
+        some = terms[first : first + 3]
+        score_fn = lambda score, *_, some=some: score + sum(term(score) for _, term in some)  # noqa: E731
+        both = [jax.jit(jax.value_and_grad(lambda q, f=f: (lambda out: (jnp.sum(out**2), out))(f(q)), has_aux=True))(q) for f in (lambda q: attention(q, k, v, score_fn=score_fn), lambda q: dense(q, k, v, score_fn))]  # noqa: B023
+        ((_, out), gradient), ((_, exact), exact_gradient) = both
+        what = ", ".join(name for name, _ in some)
+        close(out, exact, 1e-9, what)
+        close(gradient, exact_gradient, 1e-9, what)

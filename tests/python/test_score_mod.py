@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask
 
 import polyhead
 from polyhead.torch import attention
 from polyhead.torch._score_mod import attend_of
-from test_flex_attention import EXAMPLES, SECTIONS, dense
+from test_flex_attention import EXAMPLES, SECTIONS, dense, flex_attention
 
 B, N, T, S, H = 2, 4, 37, 45, 16
 
@@ -58,8 +57,7 @@ def test_a_rule_is_what_flex_attention_computes(name: str) -> None:
     torch.manual_seed(1)
     score_mod, _ = rules()[name]
     q, k, v = (x.detach() for x in inputs())
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    with torch.no_grad():
         exact, lse = flex_attention(q, k, v, score_mod, return_lse=True)
         ours, ours_lse = attention(q, k, v, score_mod=score_mod, return_lse=True)
         torch.testing.assert_close(ours, exact, rtol=1e-10, atol=1e-11)
@@ -93,10 +91,8 @@ def test_the_functions_of_the_page_work_as_they_are(title: str) -> None:
     kv_heads = names.get("K", n)
     q, k, v = torch.randn(b, n, t, h), torch.randn(b, kv_heads, s, h), torch.randn(b, kv_heads, s, h)
     score_mod, mask_mod = names.get("score_mod"), names.get("mask_mod")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        mask = None if mask_mod is None else create_block_mask(mask_mod, b, n, t, s, device="cpu")
-        exact = flex_attention(q, k, v, score_mod, mask, enable_gqa=kv_heads < n)
+    mask = None if mask_mod is None else create_block_mask(mask_mod, b, n, t, s, device="cpu")
+    exact = flex_attention(q, k, v, score_mod, mask, enable_gqa=kv_heads < n)
     torch.testing.assert_close(attention(q, k, v, score_mod=score_mod, block_mask=mask), exact, rtol=1e-5, atol=1e-6)
 
 
@@ -159,9 +155,7 @@ def test_an_index_outside_of_a_tensor_gives_nan_to_the_rows_that_use_it() -> Non
 def is_as_in_flex_attention(score_mod: Callable[..., Any], dtype: torch.dtype = torch.float64) -> None:
     torch.manual_seed(5)
     q, k, v = (x.detach() for x in inputs(dtype))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        exact = flex_attention(q, k, v, score_mod)
+    exact = flex_attention(q, k, v, score_mod)
     tolerance = {"rtol": 1e-10, "atol": 1e-11} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(attention(q, k, v, score_mod=score_mod), exact, **tolerance)
 

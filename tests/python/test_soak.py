@@ -30,16 +30,20 @@ CASES = 150 if QUICK else 600
     ids=["attention", "layers"],
 )
 def test_random_problems_are_within_their_bounds(kind: str, module: Any, draw_case: Any, cases: int, most_refused: int, summary: list[str]) -> None:
-    worst, compared, refused = 0.0, 0, 0
+    worst, compared, refused, left_out = 0.0, 0, 0, 0
     for seed in range(cases):
+        case = draw_case(seed)
+        if QUICK and kind == "attention" and seed % 3 and np.prod([*case["lead"], case["N"], case["T"], case["S"]], dtype=int) > 2**14:
+            left_out += 1  # a fifth of the cases, whose formulas take nine tenths of the time
+            continue
         try:
-            report = module.check(draw_case(seed))
+            report = module.check(case)
         except module.Refused:
             refused += 1
             continue
         assert not report.findings, (seed, report.findings)
         worst, compared = max(worst, report.worst), compared + report.compared
-    summary.append(f"soak: {cases} problems of {kind}, {compared} numbers, worst error {worst:.2f} of its bound")
+    summary.append(f"soak: {cases - left_out} problems of {kind}, {compared} numbers, worst error {worst:.2f} of its bound")
     assert refused <= most_refused
 
 

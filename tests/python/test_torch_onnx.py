@@ -142,32 +142,23 @@ def test_every_option_is_exported(dtype: torch.dtype, summary: list[str]) -> Non
     summary.append(f"ONNX export, {str(dtype).removeprefix('torch.')}: {len(seeds)} random settings of attention, largest error {error}")
 
 
-@pytest.mark.parametrize("scale", [-0.5, 0.0])
-def test_scales_that_the_node_does_not_take(scale: float) -> None:
+def test_scales_that_the_node_does_not_take_and_options_without_effect() -> None:
     torch.manual_seed(SEED)
-    q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8)
-    expected = attention(q, k, k, scale=scale, softcap=2.0, causal="bottom_right")
-    model = export(Calls([lambda q, k: attention(q, k, k, scale=scale, softcap=2.0, causal="bottom_right")]), ([{"q": q, "k": k}],))
-    for evaluator in ("onnxruntime", "reference"):
-        require_close(run(model, (q, k), evaluator), [expected], torch.float32)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
+    settings: list[dict[str, Any]] = [
+        {"scale": -0.5, "softcap": 2.0, "causal": "bottom_right"},
+        {"scale": 0.0, "softcap": 2.0, "causal": "bottom_right"},
         {"empty_rows": "uniform"},
         {"empty_rows": "uniform", "causal": "top_left"},
         {"precision": "exact"},
         {"relative_bias": polyhead.RelativeBias(slopes=torch.tensor([0.5, 0.25, 0.125, 1.0]), bidirectional=False)},
         {"relative_bias": polyhead.RelativeBias(slopes=torch.tensor([0.5, 0.25, 0.125, 1.0]), max_distance=64)},
-    ],
-)
-def test_options_without_effect_are_exported(options: dict[str, Any]) -> None:
-    torch.manual_seed(SEED)
-    q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8)
-    expected = attention(q, k, k, **options)
-    model = export(Calls([lambda q, k: attention(q, k, k, **options)]), ([{"q": q, "k": k}],))
-    require_close(run(model, (q, k), "reference"), [expected], torch.float32)
+    ]
+    given = [{"q": torch.randn(2, 4, 3, 8), "k": torch.randn(2, 2, 5, 8)} for _ in settings]
+    calls = [lambda q, k, options=options: attention(q, k, k, **options) for options in settings]
+    expected = [call(**tensors) for call, tensors in zip(calls, given)]
+    model = export(Calls(calls), (given,))
+    for evaluator in ("onnxruntime", "reference"):
+        require_close(run(model, given, evaluator), expected, torch.float32)
 
 
 def test_layers_and_functions_are_exported(summary: list[str]) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polyhead
+from effort import QUICK
 from wrong_arguments import LSE, TABLE, Hostile, K, Q
 
 # Messages may call an argument by another word than its name.
@@ -149,7 +150,7 @@ FUZZED = [name for name in TABLE if name not in ("save", "set_num_threads", "set
 
 
 @pytest.mark.parametrize("function", FUZZED)
-@settings(max_examples=60)
+@settings(max_examples=24 if QUICK else 60)
 @given(data=st.data())
 def test_any_objects_for_any_arguments_give_a_result_or_a_clear_error(function: str, data: st.DataObject) -> None:
     call, good, wrong = TABLE[function]
