@@ -68,7 +68,7 @@ Subcommand declare_quantise(Parser& parser) {
   parser.add_option("-o,--output", o->folder, "new folder for the smaller model")->type_name("FOLDER")->required();
   return {
       .examples = {{"polyhead quantise reviews -o small", "a model whose matrices are int8, for `try`, `view` and Python"},
-                   {"polyhead quantise MODEL_DIR -o small", "an encoder of BERT's kind, for `view` and Python; pages of `view --live` hold encoders in this form"}},
+                   {"polyhead quantise MODEL_DIR -o small", "an encoder of BERT's kind, for `view` and Python; live pages hold encoders in this form"}},
       .notes = "Each row of a matrix becomes int8 numbers with one float32 scale; a value moves by at most half a scale. The parameters become about 3.6 times smaller; merges.txt and terms.txt keep their size. Compare both models with "
                "`polyhead try TASK --score FILE`, or for encoders with `polyhead view`. Of an encoder's folder only the encoder and its tokenizer are written.\n",
       .run = [o] { quantise(*o); },

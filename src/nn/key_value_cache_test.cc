@@ -238,7 +238,7 @@ TEST(KeyValueCache, Messages) {
   EXPECT_EQ(cache.length(0), 3);
   EXPECT_THAT(error_message([&] { cache.truncate(1, 4); }), HasSubstr("sequence 1 has 3 tokens and cannot be cut to 4"));
   EXPECT_THAT(error_message([&] { cache.truncate(2, 0); }), HasSubstr("sequence 2; sequences lie in [0,2)"));
-  EXPECT_THAT(error_message([&] { cache.reorder(std::array<std::int64_t, 2>{0, 2}); }), HasSubstr("reorder: sequence 2"));
+  EXPECT_THAT(error_message([&] { cache.reorder(std::array<std::int64_t, 2>{0, 2}); }), HasSubstr("reorder: there is no sequence 2; sequences lie in [0,2)"));
   EXPECT_THAT(error_message([&] { cache.reorder(std::array<std::int64_t, 1>{0}); }), HasSubstr("1 sources for 2 sequences"));
   EXPECT_THAT(error_message([&] { cache.copy_sequence(-1, 0); }), HasSubstr("sequence -1"));
   EXPECT_THAT(error_message([] { KeyValueCache({.sequences = -1}); }), HasSubstr("sequences is -1"));
