@@ -101,7 +101,7 @@ def check_words(checks, session, pooled):
     sizes = max((i + 1) * counts[0] // pooled.blocks - i * counts[0] // pooled.blocks for i in range(pooled.blocks)), max((i + 1) * counts[1] // pooled.key_blocks - i * counts[1] // pooled.key_blocks for i in range(pooled.key_blocks))
     note = session.text("#pooled-note")
     checks.that([int(number) for number in re.findall(r"\d+", note)] == [*counts, *sizes], "a note gives the numbers of tokens and the size of a block", note)
-    checks.that("at most" in note or all(count % blocks == 0 for count, blocks in zip(counts, (pooled.blocks, pooled.key_blocks))), "for uneven blocks the note says 'at most'", note)
+    checks.that("at most" in note or all(count % blocks == 0 for count, blocks in zip(counts, (pooled.blocks, pooled.key_blocks))), "if blocks have different numbers of tokens, the note says 'at most'", note)
     caption = session.text("#legend-caption")
     checks.that(("Largest attention weight" in caption, "Share of attention" in caption) == (pooled.kind == "largest", pooled.kind == "share"), "the legend says what a cell is", caption)
     page.locator("#menu summary").click()

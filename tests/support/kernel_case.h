@@ -43,8 +43,8 @@ inline std::string chosen_instruction_set() {
   return chosen;
 }
 
-// For cases without bfloat16: a set with products of bfloat16 pairs, which has bf16 in its name, then has the kernels of its base (cmake/isa.cmake), so only the
-// base is run. Sweeps with seeds run the former with every dtype.
+// For cases of one dtype. A set with bf16 in its name has kernels of its own for bfloat16 alone; for other dtypes it has those of its base (cmake/isa.cmake). So with
+// another dtype such a set is left out, unless the machine chooses it. Sweeps that take a seed run such sets with every dtype.
 template <class F>
 void for_each_instruction_set(DType dtype, const F& f) {
   const std::string chosen = chosen_instruction_set();
