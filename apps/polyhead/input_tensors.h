@@ -38,8 +38,8 @@ class InputTensors {
   // Sets the members of `mask` for which the file has a tensor, to views of memory that this object owns.
   void read_masks(Mask* mask);
 
-  // Notes on stderr about tensors that were not taken: one for each whose name is close to a known one (`inputs`, masks, biases), and one
-  // for all others. Results of an earlier run and the names in `parameters` are not mentioned.
+  // Prints notes on stderr about unused tensors of the file. A tensor has its own note if its name is known (`inputs`, masks, biases), close to a known name that
+  // the file lacks, or contains "mask". One more note lists all others. Names of results (out, lse, d_q, ...) and names in `parameters` are not mentioned.
   void report_unused(std::vector<std::string> inputs, std::span<const std::string> parameters) const;
 
  private:

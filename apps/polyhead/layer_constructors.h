@@ -15,7 +15,7 @@
 
 namespace polyhead::app {
 
-// The member of nn::MultiHeadAttentionConfig that an argument sets. A `total` width is the sum over all heads.
+// What an argument of a constructor (LayerArgument) sets in nn::MultiHeadAttentionConfig. A `total` width is the sum over all heads; the config gets total / heads.
 enum class Setting : std::uint8_t {
   heads, query_width, key_width, value_width, head_width, value_head_width, output_width,
   total_head_width, total_value_head_width,

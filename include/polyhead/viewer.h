@@ -104,7 +104,8 @@ struct Text {
   ConstTensorView gate = {};              // [layers, heads, T, V] in [0, 1]: the gate that multiplies the heads' outputs; shown as a strip beside the map
   // [layers, heads, T, S] floating: the bias that was added to the scores. The page has a further tab with the attention weights without the bias,
   //   p[t,s] exp(-bias[t,s]) / sum over s' of p[t,s'] exp(-bias[t,s']),
-  // where an attention weight of exactly 0 stays 0. Error if an attention weight is 0 only because its dtype cannot hold it, or if a row does not sum to 1.
+  // where an attention weight of exactly 0 stays 0. Error if the weight without the bias of a pair with p = 0 could be 1e-5 or more, unless its bias is below -1e4 (a mask);
+  // if a row that is not all 0 does not sum to 1 within 0.01; and if a bias is NaN, or is infinite where p > 0.
   ConstTensorView pair_bias = {};
   std::optional<Snapshot> snapshot = {};
   std::vector<WithoutHead> without = {};  // one entry for each head that was switched off alone; the page shows these heads first

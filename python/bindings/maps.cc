@@ -37,7 +37,7 @@ struct MapsCall : SdpaCall {
   std::int64_t queries() const { return input.q.extent(-2); }
   std::int64_t keys() const { return input.k.extent(-2); }
 
-  // A result with the shape [*,N] followed by `rest`: `given`, else a new array. The dtype of a new array is `dtype` if given, else the dtype of q.
+  // A result with the shape [*,N] followed by `rest`: `given`, else a new array. The dtype of a new array is `dtype` if given, else that of q or, if q is not floating, float32.
   Result result(const char* name, std::initializer_list<std::int64_t> rest, nb::handle given = nb::none(),
                 std::optional<DType> dtype = {}) const {
     Shape shape = input.q.shape().first(input.q.rank() - 2);

@@ -349,7 +349,7 @@ def _sides(kind: _Kind, kinds: list[_Kind]) -> tuple[str, str] | None:
 
 
 def tabs_of(captured: Capture, pooling: str | None) -> list[_Tab]:
-    """The calls as tabs. pooling: pool all maps, as in `view`; None: pool only maps that do not fit."""
+    """Returns the tabs that show the captured calls. pooling: how all maps are pooled, as in `view`; None: the largest tabs are pooled until the page can hold all maps."""
     require_calls(captured)
     if without := [call for call in captured.calls if call.maps is None and call.pooled_map is None]:
         raise ValueError(f"the capture has neither maps nor pooled maps of {names_of(without)}: {why_no_maps(captured, without)}")

@@ -248,7 +248,7 @@ bool has_own_rows(const char* operation, const char* name, const std::vector<std
   for (std::size_t rank = 0; rank < extents.size() && !own && !shared; ++rank) {
     if (extents[rank] != queries[rank]) {
       throw Refusal(ErrorCode::invalid_argument, cat(operation, ": on rank ", static_cast<std::int64_t>(rank), ' ', name, " has ", extents[rank], " rows for ", queries[rank],
-                                                     " queries; it has a row for each query on every rank, or one row on every rank"));
+                                                     " queries; on every rank it must have one row for each query of that rank, or on every rank a single row"));
     }
   }
   if (!own || !shared || extents.size() == 1) return own;

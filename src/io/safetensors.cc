@@ -36,7 +36,7 @@ struct Entry {
 };
 
 struct Header {
-  std::vector<Entry> entries;  // tensors in the order of the text
+  std::vector<Entry> entries;  // in the order in which the JSON header lists them
   Metadata metadata;
 };
 

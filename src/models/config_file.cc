@@ -38,7 +38,8 @@ std::vector<std::string> ConfigFile::layer_types(std::int64_t layers) {
   const io::Json* given = find("layer_types");
   if (given == nullptr) return {};
   const auto* list = given->as<io::Json::Array>();
-  if (list == nullptr || std::ssize(*list) != layers) fail_at("layer_types", cat("is ", io::describe(*given), "; a list of ", layers, " words is needed, one for each layer"));
+  if (list == nullptr) fail_at("layer_types", cat("is ", io::describe(*given), "; it must be a list of one word for each of the ", layers, " layers"));
+  if (std::ssize(*list) != layers) fail_at("layer_types", cat("has ", list->size(), " words; it must have one for each of the ", layers, " layers"));
   std::vector<std::string> words;
   for (const io::Json& item : *list) {
     const auto* word = item.as<std::string>();

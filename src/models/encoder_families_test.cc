@@ -312,7 +312,7 @@ TEST(EncoderConfigs, ValuesThatDoNotFitAreNamed) {
   EXPECT_ERROR(read_encoder("albert", "num_hidden_groups", 3), format, HasSubstr("num_hidden_groups is 3; it may be at most num_hidden_layers = 2"));
   EXPECT_ERROR(read_encoder("albert", "inner_group_num", 40000), format, HasSubstr("inner_group_num is 40000 and num_hidden_layers is 2; their product may be at most 65536"));
   EXPECT_ERROR(read_encoder("modernbert", "local_attention", 1), format, HasSubstr("local_attention is 1; it must be at least 2"));
-  EXPECT_ERROR(read_encoder("modernbert", "layer_types", json({"full_attention"})), format, HasSubstr("a list of 2 words is needed"));
+  EXPECT_ERROR(read_encoder("modernbert", "layer_types", json({"full_attention"})), format, HasSubstr("has 1 words; it must have one for each of the 2 layers"));
   EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", 3), format, HasSubstr("rope_parameters is the number 3; an object is needed"));
   EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", json({{"sliding_attention", {{"rope_theta", -1}}}})), format, HasSubstr("rope_parameters.sliding_attention.rope_theta is -1"));
 }

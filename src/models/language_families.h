@@ -37,7 +37,7 @@ struct FamilyExperts {
   std::string_view second_count = "";         // another name of count, which transformers 5 writes
   std::string_view shared_hidden_width = "";  // empty: the family has no shared expert
   bool some_layers = false;                   // decoder_sparse_step and mlp_only_layers say which layers have experts
-  bool normalise_key = false;                 // true: norm_topk_prob (default false) tells whether probabilities are normalised; false: they always are
+  bool normalise_key = false;                 // true: norm_topk_prob (if missing, false) says whether the probabilities of the chosen experts are divided by their sum; if normalise_key is false, they always are
   bool clamped = false;                       // reads swiglu_alpha and swiglu_limit
   std::string_view router = "mlp.gate", expert = "mlp.experts.", gate = "gate_proj", hidden = "up_proj", output = "down_proj";  // names of an expert's layers: `expert`, its number, ".", then gate, hidden or output
   std::string_view shared = "mlp.shared_expert.", shared_gate = "mlp.shared_expert_gate";

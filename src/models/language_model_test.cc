@@ -353,7 +353,7 @@ TEST(ReadLanguageConfig, MalformedConfigurationsAreErrorsThatNameTheKey) {
   EXPECT_ERROR(read(with({{"partial_rotary_factor", 0.5}})), unsupported, HasSubstr("partial_rotary_factor is 0.5; models of the type llama rotate all features"));
   EXPECT_ERROR(read(with({{"model_type", "mistral"}, {"num_key_value_heads", 2}})), format, HasSubstr("sliding_window is missing; null means none"));
   EXPECT_ERROR(read(with({{"model_type", "qwen2"}, {"num_key_value_heads", 2}, {"sliding_window", nullptr}, {"layer_types", {"full_attention", "full_attention"}}})), format,
-               HasSubstr("layer_types is an array; a list of 1 words is needed"));
+               HasSubstr("layer_types has 2 words; it must have one for each of the 1 layers"));
   EXPECT_ERROR(read(with({{"model_type", "qwen2"}, {"num_key_value_heads", 2}, {"sliding_window", nullptr}, {"layer_types", {"linear_attention"}}})), unsupported,
                HasSubstr("layer_types has \"linear_attention\"; full_attention and sliding_attention are known"));
   EXPECT_ERROR(read(with({{"model_type", "qwen2"}, {"num_key_value_heads", 2}, {"layer_types", {"sliding_attention"}}})), format, HasSubstr("layer 0 has sliding_attention"));

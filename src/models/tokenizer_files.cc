@@ -168,7 +168,7 @@ void require_special_tokens(const std::filesystem::path& directory, const char* 
 
 Tokenizer load_bert_tokenizer(const std::filesystem::path& directory) {
   std::vector<std::string> vocabulary = read_lines(directory / "vocab.txt");
-  if (vocabulary.empty()) fail(ErrorCode::format, "vocab.txt: is empty; it holds one piece per line");
+  if (vocabulary.empty()) fail(ErrorCode::format, "vocab.txt is empty; it must have one piece per line");
   for (std::size_t i = 0; i < vocabulary.size(); ++i)
     if (!io::is_utf8(vocabulary[i])) fail(ErrorCode::format, "vocab.txt: line ", i + 1, " is not UTF-8");
   BertTokenizerOptions options;

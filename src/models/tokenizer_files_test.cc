@@ -161,7 +161,7 @@ TEST(LoadTokenizer, MissingOrMalformedFilesAreErrorsThatNameThem) {
   EXPECT_ERROR(load_tokenizer(folder.path()), io, HasSubstr("is a directory"));
   std::filesystem::remove(folder.path() / "vocab.txt");
   folder.write("vocab.txt", "");
-  EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("vocab.txt: is empty"));
+  EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("vocab.txt is empty"));
   folder.write("vocab.txt", "[UNK]\n\n[CLS]\n[SEP]\n");
   EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("line 2 is empty"));
   folder.write("vocab.txt", "[UNK]\n\xff\n[CLS]\n[SEP]\n");

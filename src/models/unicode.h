@@ -1,5 +1,5 @@
-// Characters with their byte spans in the original text, and their classes by utf8proc. Models that polyhead trains use these; tokenizers of other models use
-// models/tokenizer/char_class.h.
+// Characters with their byte spans in the original text, and their classes by utf8proc. The classes are for models that polyhead trains; tokenizers of other models use
+// the classes of models/tokenizer/char_class.h.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ struct VisionFamily {
   VisionDefaults defaults{};
   VisionPooling pooling = VisionPooling::class_token;
   VisionPooling classified = VisionPooling::class_token;  // the vector that the classifier reads
-  bool norm_of_pooled = false;                            // pooled_norm in place of final_norm
+  bool norm_of_pooled = false;                            // true: only the pooled vector is normalised, by pooled_norm; there is no final_norm
   bool patch_bias = true;
   bool qkv_bias_key = false;                              // reads "qkv_bias"
   std::span<const std::string_view> without_effect{};     // keys of config.json that change no result

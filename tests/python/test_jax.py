@@ -100,7 +100,7 @@ def test_every_option_is_the_formula(wide: None, summary: list[str]) -> None:
                 close(grads[name], np.zeros_like(arrays[name]) if of is None else of, 1e-10, f"seed {seed}, {layout}, d_{name}: {sorted(given)}, {chosen}")
         for name in given:
             seen[name] = seen.get(name, 0) + 1
-    summary.append(f"polyhead.jax.attention: {len(seeds)} random problems beside the formula, under jit; times each option came up: {seen}")
+    summary.append(f"polyhead.jax.attention: {len(seeds)} random problems compared with the formula, under jit; times each option came up: {seen}")
     assert QUICK or min(seen.values()) > 3
 
 

@@ -188,7 +188,7 @@ def test_every_option_is_the_formula(wide: None, rng: np.random.Generator, summa
         worst = max(worst, *(float(np.abs(x - y).max() / max(largest, 1e-3)) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b))))
         for name in (*arrays, *options):
             seen[name] = seen.get(name, 0) + 1
-    summary.append(f"polyhead.jax, second derivatives: {len(seeds)} random problems beside the formula, worst error {worst:.2g}; times each option came up: {seen}")
+    summary.append(f"polyhead.jax, second derivatives: {len(seeds)} random problems compared with the formula, worst error {worst:.2g}; times each option came up: {seen}")
     assert QUICK or min(seen.values()) > 2
 
 

@@ -138,7 +138,7 @@ def test_every_option_is_the_formula(summary: list[str]) -> None:
                 raise AssertionError(f"seed {seed}: {sorted(given)}: {error}") from None
         for name in given:
             seen[name] = seen.get(name, 0) + 1
-    summary.append(f"polyhead.torch.attention: {len(seeds)} random problems beside the formula; times each option came up: {seen}")
+    summary.append(f"polyhead.torch.attention: {len(seeds)} random problems compared with the formula; times each option came up: {seen}")
     assert min(seen.values()) > 20
 
 

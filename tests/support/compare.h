@@ -22,7 +22,7 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Returns all elements in row-major order. Exact for every dtype except 64-bit integers beyond 2^53.
 std::vector<double> to_doubles(AnyTensor view);
 
-// Returns the position with a row-major number as text: "[1,0,3]".
+// Returns as text, such as "[1,0,3]", the position in `shape` of the element with the row-major index `index`.
 inline std::string position(const Shape& shape, std::int64_t index) { return to_string(position_at(shape, index)); }
 
 // A sum of products, and the sum of their magnitudes.

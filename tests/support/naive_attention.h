@@ -50,8 +50,8 @@ class PairRule {
 
   __extension__ using Wide = __int128;
 
-  // Returns the distance in row t from the diagonal to key s. The diagonal of sequence b, or of the document of t and s, may have another offset than other
-  // diagonals.
+  // Returns s - t - offset, which is positive right of the diagonal. The offset depends on the sequence b (diagonal_offsets) or on the document of t and
+  // s.
   Wide distance(std::int64_t b, std::int64_t t, std::int64_t s, const Diagonal& d) const;
 
   bool keeps(std::int64_t b, std::int64_t t, std::int64_t s, std::size_t pair) const;

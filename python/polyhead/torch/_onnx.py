@@ -50,13 +50,13 @@ class _Problem(NamedTuple):
     q: _Value
     k: _Value
     v: _Value
-    mask: _Value | None  # broadcasts to [*,N,T,S]
+    mask: _Value | None  # broadcasts to [*,N,T,S], with a sink to [*,N,T,S+1]
     is_causal: bool  # causal from the top left corner, without a mask
     is_floating: bool  # True: the mask holds numbers that are added to the scores; False: booleans
     any_key: _Value | None  # bool, broadcasts to [*,N,T,1]: whether the row has a key; if not, the row's result is 0. None: every row has a key
     scale: float
     softcap: float
-    keys: _Value | None  # int64 [1]: S, if a sink follows the keys
+    keys: _Value | None  # int64 [1]: the number of keys S, if the sink is appended as one more key; attention weights are cut off after S. None: no sink
 
 
 def _takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

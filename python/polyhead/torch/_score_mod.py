@@ -35,9 +35,9 @@ def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
         raise ValueError(f"attention: block_mask is for B = {batch} and H = {heads}; q is {list(q.shape)}")
     rows, columns = block_mask.BLOCK_SIZE
     # FlexAttention does not call mask_mod for full blocks, and neither does polyhead, because calls of mask_mod for all pairs would take longer than the attention.
-    partial = _blocks(block_mask.kv_num_blocks, block_mask.kv_indices, queries, keys, rows, columns)
+    partial = _blocks("kv", block_mask.kv_num_blocks, block_mask.kv_indices, queries, keys, rows, columns)
     counts, indices = block_mask.full_kv_num_blocks, block_mask.full_kv_indices
-    full = torch.zeros_like(partial) if counts is None or indices is None else _blocks(counts, indices, queries, keys, rows, columns)
+    full = torch.zeros_like(partial) if counts is None or indices is None else _blocks("full_kv", counts, indices, queries, keys, rows, columns)
     if counts is not None and full.shape != partial.shape:
         raise ValueError(f"attention: full_kv_num_blocks of block_mask is {list(counts.shape)}; it must be {list(block_mask.kv_num_blocks.shape)}, as kv_num_blocks")
     attend = full[..., :, None, :, None].expand(-1, -1, -1, rows, -1, columns).contiguous()
@@ -50,20 +50,20 @@ def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
     return attend.flatten(-2).flatten(-3, -2)[..., :queries, :keys]
 
 
-def _blocks(counts: Tensor, indices: Tensor, queries: int, keys: int, rows: int, columns: int) -> Tensor:
-    """Lists of blocks as a boolean tensor ``[B,H,blocks of queries, blocks of keys]``."""
+def _blocks(name: str, counts: Tensor, indices: Tensor, queries: int, keys: int, rows: int, columns: int) -> Tensor:
+    """Returns lists of blocks (`name` kv or full_kv) as a boolean tensor ``[B,H,blocks of queries, blocks of keys]``."""
     of_queries, of_keys = -(-queries // rows), -(-keys // columns)
     if indices.shape[:-1] != counts.shape or counts.shape[-1] != of_queries:
         raise ValueError(
-            f"attention: block_mask has numbers of blocks {list(counts.shape)} and lists {list(indices.shape)}; {queries} queries in blocks of {rows} "
-            f"need [B,H,{of_queries}] numbers and [B,H,{of_queries},length] lists"
+            f"attention: {name}_num_blocks of block_mask has the shape {list(counts.shape)} and {name}_indices {list(indices.shape)}; {queries} queries in blocks of {rows} "
+            f"need [B,H,{of_queries}] and [B,H,{of_queries},length]"
         )
     listed = torch.arange(indices.shape[-1]) < counts[..., None]
     used = indices[listed]
     if used.numel() > 0 and not 0 <= int(used.min()) <= int(used.max()) < of_keys:
-        raise ValueError(f"attention: block_mask lists key blocks from {int(used.min())} to {int(used.max())}; {keys} keys in blocks of {columns} are the blocks 0 to {of_keys - 1}")
+        raise ValueError(f"attention: {name}_indices of block_mask has key blocks from {int(used.min())} to {int(used.max())}; {keys} keys in blocks of {columns} are the blocks 0 to {of_keys - 1}")
     if counts.numel() > 0 and not 0 <= int(counts.min()) <= int(counts.max()) <= indices.shape[-1]:
-        raise ValueError(f"attention: block_mask has numbers of blocks from {int(counts.min())} to {int(counts.max())}; its lists have places for 0 to {indices.shape[-1]}")
+        raise ValueError(f"attention: {name}_num_blocks of block_mask has numbers from {int(counts.min())} to {int(counts.max())}; the lists in {name}_indices have places for 0 to {indices.shape[-1]} blocks")
     blocks = torch.zeros(*counts.shape[:2], of_queries, of_keys + 1, dtype=torch.bool)  # the last column takes the entries that are no block
     blocks.scatter_(-1, torch.where(listed, indices, blocks.shape[-1] - 1).long(), True)
     return blocks[..., :-1]

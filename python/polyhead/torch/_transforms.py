@@ -33,7 +33,7 @@ _BACKWARD_BACKWARD = ("d_out", "q", "k", "v", "out", "lse", *_TANGENTS, *Options
 
 
 def active() -> bool:
-    """Whether a transform of torch.func is active, or dual tensors are possible."""
+    """Whether a transform of torch.func is active, or dual tensors are possible. False while torch.compile traces."""
     return not torch.compiler.is_compiling() and (_C._are_functorch_transforms_active() or forward_ad._current_level >= 0)
 
 

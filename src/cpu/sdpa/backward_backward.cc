@@ -5,8 +5,8 @@
 namespace polyhead::cpu {
 namespace {
 
-// The gradient of the backward pass (sdpa_backward_backward) in the form that the template DocumentPass runs. It first computes the jvp, whose results are d_d_out
-// and the RowValues of each row [B,K,N/K * T], and then the cells of the schedule.
+// sdpa_backward_backward with the members that the template DocumentPass needs, as FirstBackward has them. The constructor runs the jvp, which writes d_d_out and
+// the RowValues of all rows [B,K,N/K * T]. DocumentPass then runs the cells of the schedule, which read these RowValues.
 class SecondBackward {
  public:
   using Problem = BackwardBackwardProblem;

@@ -25,7 +25,7 @@ POLYHEAD_INLINE void find_divisors(const ForwardTask& task, std::int64_t count, 
   }
 }
 
-// Returns whether the quotients o / l can be stored in `out` without a conversion of the dtype.
+// Returns whether the quotients o / l can be stored in `out` as whole vectors: `out` has their dtype and contiguous rows, which whole vectors fill.
 template <class T>
 bool stores_in_place(const ForwardTask& task) {
   return task.dtype == kOwnStorage<T> && task.out.column == 1 && task.v_width % kLanes<T> == 0;

@@ -84,7 +84,7 @@ struct ForwardSchedule {
   // keys_apart: splits of keys may run on different threads. block_keys: the number of keys of a key block; a split consists of whole key blocks.
   ForwardSchedule(const AttentionSizes& sizes, const BlockSizes& block_sizes, std::int64_t block_keys, bool keys_apart, int threads);
 
-  std::int64_t count() const { return static_cast<std::int64_t>(blocks.size()) * heads; }  // number of blocks of rows of all heads
+  std::int64_t count() const { return static_cast<std::int64_t>(blocks.size()) * heads; }  // number of blocks, added up over the key/value heads of all sequences
 
   // An item is a block of rows of a key/value head with all keys, or with one split of the keys. The items of the splits of a block have consecutive numbers.
   // Blocks are numbered by sequence, head and block or, if heaviest_first, by block, sequence and head.
