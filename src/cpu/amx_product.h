@@ -32,28 +32,6 @@ void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std:
   }(std::make_integer_sequence<int, Columns>{});
 }
 
-// Computes each block of c into the memory that to(row, column) returns, with rows `stride` apart. After each block, f(count, row, column) is called, where
-// `count` is the block's number of vectors.
-template <class To, class F>
-void multiply_blocks(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors, const To& to, std::int64_t stride, const F& f) {
-  for (int done = 0; done < vectors; done += kTileVectors) {
-    const std::int64_t column = std::int64_t{done} * kLanes<float>;
-    with_count<kTileVectors>(vectors - done < kTileVectors ? vectors - done : kTileVectors, [&](auto count) {
-      for (int row = 0; row < rows; row += kRowBlock) {
-        const auto b_of = [&](std::int64_t k) { return product.b + k * product.b_stride + column; };
-        multiply_block<count()>(tiles, product.depth, product.a + row * product.a_stride, product.a_stride, b_of, product.b_stride, to(row, column), stride);
-        f(count, row, column);
-      }
-    });
-  }
-}
-
-// Computes c in whole blocks of 16 rows. c must have memory for all rows of the last block.
-inline void multiply_whole_blocks(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors) {
-  const auto to = [&](int row, std::int64_t column) { return product.c + row * product.c_stride + column; };
-  multiply_blocks(tiles, product, rows, vectors, to, product.c_stride, [](auto, int, std::int64_t) {});
-}
-
 // Stores `rows` rows of `Columns` vectors of sums in product.c, with the scale and the addition that the members of `product` request. Rows of `sums` are
 // kTileVectors vectors apart.
 template <int Columns>
@@ -63,14 +41,6 @@ void store_sums(const Product<float, Bf16Pair>& product, const float* sums, int 
     for_each_vector<1, Columns, float>(line, [&](int, int j, Vector<float>& sum) { sum = load_vector(sums + j); });
     store_tile(product, row, column, line);
   }
-}
-
-// Does the work of multiply() (cpu/tile.h) if a is not transposed.
-inline void multiply_by_tiles(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors) {
-  alignas(64) float sums[kRowBlock * kTileVectors * kLanes<float>];
-  multiply_blocks(tiles, product, rows, vectors, [&](int, std::int64_t) { return sums; }, kTileVectors * kLanes<float>, [&](auto count, int row, std::int64_t column) {
-    store_sums<count()>(product, sums, row, rows - row < kRowBlock ? rows - row : kRowBlock, column);
-  });
 }
 
 // Up to 2 x 2 tiles of sums in the tile registers 0 to 3: register i holds the tile in row i % 2 and column i / 2. A register is stored only when it is needed

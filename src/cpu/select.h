@@ -49,38 +49,12 @@ const KernelSet& current_kernels();
 // tiles is the current set from then on. Both sets have the same base, so all other kernels stay the same.
 const KernelSet& current_kernels_for_pairs();
 
-// Returns the kernels of one kind for a set. CMakeLists.txt generates a source with one table for each kind of kernels, so that a program links only the
-// kernels of the operations that it calls.
+// Returns the kernels of one kind, such as ForwardKernels, for a set. CMakeLists.txt generates a source with the array `of_sets` of each kind, so that a program
+// links only the kernels of the operations that it calls.
 template <class Kernels>
-const Kernels& kernels_of(const KernelSet& set);
-template <>
-const ForwardKernels& kernels_of(const KernelSet& set);
-template <>
-const MergeKernels& kernels_of(const KernelSet& set);
-template <>
-const BackwardKernels& kernels_of(const KernelSet& set);
-template <>
-const JvpKernels& kernels_of(const KernelSet& set);
-template <>
-const BackwardBackwardKernels& kernels_of(const KernelSet& set);
-template <>
-const GradientKernels& kernels_of(const KernelSet& set);
-template <>
-const MapsKernels& kernels_of(const KernelSet& set);
-template <>
-const GemmKernels& kernels_of(const KernelSet& set);
-template <>
-const ActivationKernels& kernels_of(const KernelSet& set);
-template <>
-const NormKernels& kernels_of(const KernelSet& set);
-template <>
-const SoftmaxKernels& kernels_of(const KernelSet& set);
-template <>
-const AdamKernels& kernels_of(const KernelSet& set);
-template <>
-const DropoutKernels& kernels_of(const KernelSet& set);
-template <>
-const ScoreProgramKernels& kernels_of(const KernelSet& set);
+const Kernels& kernels_of(const KernelSet& set) {
+  return *Kernels::of_sets[set.place];
+}
 
 template <class Kernels>
 const Kernels& current_kernels_of() {

@@ -75,6 +75,7 @@ constexpr std::int32_t score_register_bytes(ScoreKind kind) {
 }
 
 struct ScoreProgramKernels {
+  static const ScoreProgramKernels* const of_sets[];  // in the order of kernel_sets()
   void (*forward)(const ScoreSteps& steps, const ScoreTile& tile, void* scratch);
   void (*backward)(const ScoreSteps& steps, const ScoreTile& tile, const void* before, double* sums, void* scratch);
 };

@@ -92,7 +92,8 @@ struct TaskRows {
   // Computes a product whose operand b is in the second-level cache.
   void multiply_rows(const Product<T, Operand>& product, int count, int vectors) const {
     if constexpr (kUsesAmx<Operand>) {
-      multiply_by_tiles(*tiles, product, count, vectors);
+      TileSums sums(*tiles);
+      multiply_double_strip_and_store(sums, product, count, vectors);
     } else {
       multiply<false, From::second_cache>(product, count, vectors);
     }
