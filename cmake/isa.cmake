@@ -63,11 +63,11 @@ if(NOT POLYHEAD_INSTRUCTION_SETS STREQUAL "all")
   endforeach()
 endif()
 
-# Flags of kernels. -O3 without sanitizers in every preset: an instrumented kernel takes minutes to compile. -ffp-contract=fast: a product and a sum become one
-# fused instruction if the processor has it. Results may not depend on where a row lies in a tile, but the compiler fuses a product and a sum before a select in
-# some places only; such sums are therefore written as multiply_add (cpu/vector.h), and src/cpu/sdpa/rows_test.cc looks for others.
+# Flags of kernels. -O3 without sanitizers in every preset: an instrumented kernel takes minutes to compile. -ffp-contract=off: a product and a sum are
+# rounded once only where the code calls multiply_add (cpu/vector.h). If the compiler chose, it would fuse in some loops and not in others, depending on its version
+# and on the optimisation, and the bits of a row would depend on the loop that computes the row.
 # -fno-exceptions: kernels do not throw, and objects with destructors then need no personality routine, a symbol that instruction sets would share.
-set(POLYHEAD_ISA_FLAGS -O3 -ffp-contract=fast -fno-exceptions -fno-sanitize=all -Wno-psabi)
+set(POLYHEAD_ISA_FLAGS -O3 -ffp-contract=off -fno-exceptions -fno-sanitize=all -Wno-psabi)
 
 # Optimisation takes three quarters of the time to compile a kernel. The kernels that are not optimised are compiled with -Og, which still inlines every function
 # that instruction sets must not share.

@@ -32,7 +32,7 @@ POLYHEAD_INLINE Vector<std::int32_t> broadcast_factor(Bf16Pair x) { return broad
 // Adds a b to sum.
 template <class T>
 POLYHEAD_INLINE void add_product(Vector<T>& sum, Vector<T> a, Vector<T> b) {
-  sum += a * b;
+  sum = multiply_add<T>(a, b, sum);
 }
 template <class T>
 POLYHEAD_INLINE void add_product(Vector<T>& sum, Vector<std::int32_t> a, Vector<std::int32_t> b) {

@@ -38,7 +38,7 @@ POLYHEAD_INLINE void power_of_two_minus_1(Vector<T> (&f)[kCount]) {
 #pragma GCC unroll 16
   for (int i = kTerms - 2; i >= 0; --i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kCount; ++j) sums[j] = sums[j] * f[j] + P::c[i];
+    for (int j = 0; j < kCount; ++j) sums[j] = multiply_add<T>(sums[j], f[j], broadcast(P::c[i]));
   }
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) f[j] *= sums[j];
@@ -69,13 +69,13 @@ POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>&
   using P = PowerOfTwo<T>;
   Vector<T> shifted[kCount], n[kCount], f[kCount];
 #pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) shifted[j] = x[j] * factor.high + P::magic;
+  for (int j = 0; j < kCount; ++j) shifted[j] = multiply_add<T>(x[j], broadcast(factor.high), broadcast(P::magic));
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) n[j] = shifted[j] - P::magic;
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) {
     if constexpr (kFused) {
-      f[j] = (x[j] * factor.high - n[j]) + x[j] * factor.low;  // compiled to fused multiply-adds, so that the first difference is exact
+      f[j] = multiply_add<T>(x[j], broadcast(factor.low), multiply_add<T>(x[j], broadcast(factor.high), -n[j]));  // rounded once, the inner difference is exact
     } else {  // ln 2 is a sum of two numbers; n times the first number is exact (Cody and Waite 1980)
       f[j] = ((x[j] * factor.factor - n[j] * P::ln2_high) - n[j] * P::ln2_low) * P::log2_e;
     }
@@ -128,7 +128,7 @@ POLYHEAD_INLINE PowerReference power_reference(float lse, const ExpFactor<float>
 template <int kCount>
 POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], PowerReference reference, float factor) {
 #pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) x[j] = x[j] * factor - reference.rest;
+  for (int j = 0; j < kCount; ++j) x[j] = multiply_add<float>(x[j], broadcast(factor), broadcast(-reference.rest));
   if constexpr (kHasElementary) {
     // x = n + f with 0 <= f < 1, and 2^f = 1 + f (c1 + f (c2 + ...)), a minimax polynomial with relative error 2e-9.
     constexpr float c[] = {1, 0x1.62e42cp-1f, 0x1.ebfd58p-3f, 0x1.c68912p-5f, 0x1.3d0b92p-7f, 0x1.46d64cp-10f, 0x1.c54174p-13f};
@@ -184,9 +184,9 @@ POLYHEAD_INLINE Vector<T> tanh(Vector<T> x) {
   const Vector<T> y = bounded * (-2 * P::log2_e);
   const Vector<T> shifted = y + P::magic;
   const Vector<T> n = shifted - P::magic;
-  const Vector<T> f = (y - n) + bounded * (-2 * P::log2_e_low);
+  const Vector<T> f = multiply_add<T>(bounded, broadcast(-2 * P::log2_e_low), y - n);
   const Vector<T> scale = (Vector<T>)(((Vector<Bits<T>>)shifted << P::mantissa) + (Vector<Bits<T>>)broadcast(T{1}));
-  const Vector<T> less = scale * power_of_two_minus_1<T>(f) + (scale - T{1});
+  const Vector<T> less = multiply_add<T>(scale, power_of_two_minus_1<T>(f), scale - T{1});
   const Vector<T> result = -less / (less + T{2});
   return x < T{0} ? -result : result;
 }
@@ -206,12 +206,12 @@ POLYHEAD_INLINE Vector<T> log(Vector<T> x) {
   constexpr int kTerms = sizeof(T) == 8 ? 11 : 5;
   Vector<T> sum = broadcast(T{1} / (2 * kTerms + 1));
 #pragma GCC unroll 16
-  for (int i = kTerms - 1; i > 0; --i) sum = sum * z + T{1} / static_cast<T>(2 * i + 1);
-  const Vector<T> log_m = (s + s) + (s + s) * (z * sum);
+  for (int i = kTerms - 1; i > 0; --i) sum = multiply_add<T>(sum, z, broadcast(T{1} / static_cast<T>(2 * i + 1)));
+  const Vector<T> log_m = multiply_add<T>(s + s, z * sum, s + s);
   constexpr T kLn2 = static_cast<T>(0.693147180559945309417),
               kLargest = sizeof(T) == 8 ? static_cast<T>(0x1.fffffffffffffp1023) : static_cast<T>(0x1.fffffep127);
   static_assert(kOne > 0);
-  const Vector<T> result = n * kLn2 + log_m;
+  const Vector<T> result = multiply_add<T>(n, broadcast(kLn2), log_m);
   return x <= kLargest ? result : x;
 }
 

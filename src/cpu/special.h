@@ -10,7 +10,7 @@ template <int kTerms>
 POLYHEAD_INLINE Vector<double> polynomial(Vector<double> x, const double (&c)[kTerms]) {
   Vector<double> sum = broadcast(c[kTerms - 1]);
 #pragma GCC unroll 32
-  for (int i = kTerms - 2; i >= 0; --i) sum = sum * x + c[i];
+  for (int i = kTerms - 2; i >= 0; --i) sum = multiply_add<double>(sum, x, broadcast(c[i]));
   return sum;
 }
 
@@ -21,10 +21,13 @@ POLYHEAD_INLINE Vector<double> sine(Vector<double> x, int quarters) {
   constexpr double kMagic = 0x1.8p52, kMost = 0x1p20;  // adding kMagic rounds to the nearest integer; the C library computes |x| >= kMost
   constexpr double kSine[] = {-1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04, 2.75573137070700676789e-06, -2.50507602534068634195e-08, 1.58969099521155010221e-10};
   constexpr double kCosine[] = {4.16666666666666019037e-02, -1.38888888888741095749e-03, 2.48015872894767294178e-05, -2.75573143513906633035e-07, 2.08757232129817482790e-09, -1.13596475577881948265e-11};
-  const V shifted = x * 0.636619772367581343076 + kMagic, n = shifted - kMagic;
-  const V r = ((x - n * 1.57079632673412561417e+00) - n * 6.07710050630396597660e-11) - n * 2.02226624879595063154e-21;
+  constexpr double kHalfPi[] = {1.57079632673412561417e+00, 6.07710050630396597660e-11, 2.02226624879595063154e-21};
+  const V shifted = multiply_add<double>(x, broadcast(0.636619772367581343076), broadcast(kMagic)), n = shifted - kMagic;
+  V r = x;
+#pragma GCC unroll 4
+  for (const double part : kHalfPi) r = multiply_add<double>(-n, broadcast(part), r);
   const V z = r * r, half = z * 0.5;
-  const V sine = r + r * z * polynomial(z, kSine), cosine = (1.0 - half) + z * z * polynomial(z, kCosine);
+  const V sine = multiply_add<double>(r * z, polynomial(z, kSine), r), cosine = multiply_add<double>(z * z, polynomial(z, kCosine), 1.0 - half);
   const Vector<Bits<double>> quadrant = (Vector<Bits<double>>)shifted + quarters;  // the lowest bits of `shifted` are n
   const V of_quadrant = (quadrant & 1) != 0 ? cosine : sine;
   V result = (quadrant & 2) != 0 ? -of_quadrant : of_quadrant;
@@ -45,7 +48,7 @@ POLYHEAD_INLINE Vector<double> arctangent(Vector<double> x) {
   const V t = far ? -1.0 / z : middle ? (z - 1.0) / (z + 1.0) : z;
   const V base = far ? broadcast(1.5707963267948966) : middle ? broadcast(0.7853981633974483) : V{};
   const V rest = far ? broadcast(6.123233995736766e-17) : middle ? broadcast(3.061616997868383e-17) : V{};  // what pi/2 and pi/4 lose by rounding to float64
-  const V sum = base + (t * polynomial(t * t, kArctangent) + rest);
+  const V sum = base + multiply_add<double>(t, polynomial(t * t, kArctangent), rest);
   return x < 0.0 ? -sum : sum;
 }
 
@@ -64,7 +67,7 @@ POLYHEAD_INLINE Vector<double> erfc_of_positive(Vector<double> z) {
   const V exact[2] = {-first * first, (first - bounded) * (first + bounded)};
   const ExpFactor<double> one(1);
   const V bell = exp_of_negative<double>(exact[0], one) * exp_of_negative<double>(exact[1], one);
-  return bell * (polynomial((bounded - 3.0) / (bounded + 3.0), kErfc) / (bounded * 2.0 + 1.0));
+  return bell * (polynomial((bounded - 3.0) / (bounded + 3.0), kErfc) / multiply_add<double>(bounded, broadcast(2.0), broadcast(1.0)));
 }
 
 POLYHEAD_INLINE Vector<double> complementary_error(Vector<double> x) {

@@ -206,7 +206,6 @@ POLYHEAD_INLINE void store_tile(const Product<T, B>& product, std::int64_t row, 
       for_each_vector<Rows, Columns, T>(sums, [=](int i, int, Vector<T>& sum) { sum *= correction[i]; });
     }
   }
-  // Each case is a separate full expression, so that the compiler fuses the same multiplications and additions for every tile size.
   if (product.earlier != nullptr) {
     const T *earlier = product.earlier + row, *own = product.own + row;
     for_each_vector<Rows, Columns, T>(

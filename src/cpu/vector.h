@@ -14,13 +14,25 @@ POLYHEAD_INLINE void prefetch_vector(const T* row, int j) {
   if (j * POLYHEAD_VECTOR_BYTES % 32 == 0) __builtin_prefetch(row + j * kLanes<T>);
 }
 
+// multiply_add() of numbers.
+template <class T>
+POLYHEAD_INLINE T multiply_add(T a, T b, T c) {
+  if constexpr (!kFused) {
+    return a * b + c;
+  } else if constexpr (sizeof(T) == 8) {
+    return __builtin_fma(a, b, c);
+  } else {
+    return __builtin_fmaf(a, b, c);
+  }
+}
+
 // Returns x / divisor. With a fused multiply-add it is computed as x times the reciprocal and one step of Newton's method, which is as exact as a division and
 // avoids the 16 cycles that a division of a vector takes.
 template <class T>
 POLYHEAD_INLINE Vector<T> divide(Vector<T> x, T divisor, [[maybe_unused]] T reciprocal) {
   if constexpr (kFused) {
-    const Vector<T> guess = x * reciprocal, rest = x - guess * divisor;
-    return rest == rest ? guess + rest * reciprocal : guess;  // rest is NaN if x is infinite; then `guess` is the result
+    const Vector<T> guess = x * reciprocal, rest = multiply_add<T>(-guess, broadcast(divisor), x);
+    return rest == rest ? multiply_add<T>(rest, broadcast(reciprocal), guess) : guess;  // rest is NaN if x is infinite; then `guess` is the result
   } else {
     // + 0 turns -0 into 0, as the fused code above does. A sum x of zeros may be 0 or -0, depending on the number of zeros.
     return x / divisor + T{0};

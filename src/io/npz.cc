@@ -37,7 +37,7 @@ class Reader {
     if (!is_npz(file.text())) fail(ErrorCode::format, file.name(), ": it does not begin with \"PK\", as a zip archive does");
     ZipError error;
     Source source(zip_source_buffer_create(file.bytes.data(), file.bytes.size(), 0, &error.error), &zip_source_free);
-    if (source) archive_.reset(zip_open_from_source(source.get(), ZIP_RDONLY, &error.error));
+    if (source) archive_.reset(zip_open_from_source(source.get(), ZIP_RDONLY | ZIP_CHECKCONS, &error.error));  // the headers of members must agree with the directory
     if (!archive_) fail(ErrorCode::format, file.name(), ": it is not a whole zip archive: ", error.text());
     source.release();  // the archive owns the source now
   }

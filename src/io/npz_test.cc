@@ -124,6 +124,8 @@ TEST(Npz, MalformedArchivesAreRefusedWithTheReason) {
   const std::string two = npy("<f4", "(2,)", "12345678"), zip = zip_bytes({{"a.npy", two}});
   std::string flipped = zip;
   flipped[zip.find("12345678")] ^= 1;
+  std::string renamed = zip;
+  renamed[zip.find("a.npy")] = 'b';  // in the member's header, not in the directory at the end
   const std::vector<std::pair<std::string, std::string>> cases{
       {"PK\3\4", ": it is not a whole zip archive"},
       {zip.substr(0, zip.size() - 1), ": it is not a whole zip archive"},
@@ -136,6 +138,7 @@ TEST(Npz, MalformedArchivesAreRefusedWithTheReason) {
       {zip_bytes({{.name = "a.npy", .data = two, .size = 4'000'000'000u}}), "which is impossible"},
       {zip_bytes({{.name = "a.npy", .data = two, .method = 8, .size = 4'000'000'000u}}), "to 4000000000, which is impossible"},
       {zip_bytes({{.name = "a.npy", .data = two, .crc = 1}}), "member \"a.npy\" cannot be unpacked: CRC error"},
+      {renamed, ": it is not a whole zip archive: Zip archive inconsistent"},
       {flipped, "member \"a.npy\" cannot be unpacked: CRC error"},
       {zip_bytes({{.name = "a.npy", .data = two, .method = 8}}), "member \"a.npy\" cannot be unpacked"},
       {zip_bytes({{"a.npy", ""}}), "member \"a.npy\": it does not begin with the 8 bytes of an npy file"},

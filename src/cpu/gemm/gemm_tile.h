@@ -89,7 +89,7 @@ POLYHEAD_INLINE void sum_terms(const Terms<T>& terms, std::int64_t count, Prefet
       for (int i = 0; i < Rows; ++i) {
         const Vector<T> x = broadcast(a[i / kGroup][i % kGroup * stride]);
 #pragma GCC unroll 4
-        for (int j = 0; j < Columns; ++j) sums[i][j] += x * line[j];
+        for (int j = 0; j < Columns; ++j) sums[i][j] = multiply_add<T>(x, line[j], sums[i][j]);
       }
       b += kPanelColumns<T>;
 #pragma GCC unroll 4

@@ -12,7 +12,6 @@ inline constexpr bool kFused = true, kHasElementary = false, kHasAmx = false;
 using generic::AmxTiles, generic::interleave_halves, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
 using generic::fraction, generic::look_up, generic::reciprocal_guess, generic::times_power_of_two, generic::where_bytes;
 
-// Uses an intrinsic, because in a * b + c * d GCC may fuse either product and does not choose the same one everywhere.
 template <class T>
 POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
   if constexpr (sizeof(T) == 8) {

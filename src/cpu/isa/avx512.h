@@ -14,8 +14,6 @@ inline constexpr bool kHasAmx = false;
 using generic::AmxTiles, generic::interleave_halves, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
 #endif
 
-// Uses an intrinsic instead of a * b + c: if lanes are selected afterwards, GCC makes the addition a masked addition and fuses it with the product in only some
-// vectors of a tile, so that the bits of a result would depend on its place in the tile.
 template <class T>
 POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
   if constexpr (sizeof(T) == 8) {

@@ -98,7 +98,7 @@ POLYHEAD_INLINE Vector<T> unzip_blocks(Vector<T> a, Vector<T> b) {
 
 namespace generic {
 
-// Returns a b + c. If kFused, the result is rounded once, whatever the compiler does to neighbouring products and sums.
+// Returns a b + c. If kFused, the result is rounded once.
 template <class T>
 POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
   return a * b + c;

@@ -67,7 +67,7 @@ class BackwardBackward {
       const RowValues<T>& values = values_[i];
       const T weight = sink_weight(task_, row, values, scale_), p = weight == 0 || values.inverse == 0 ? T{0} : weight * values.inverse, moved = sink_tangent_of<T>(task_.tangents, row) - values.lse_tangent;
       double* const d_sink = static_cast<double*>(task_.d_sink.data) + row.head * task_.d_sink.head + row.query * task_.d_sink.row;
-      *d_sink = p == 0 ? 0.0 : static_cast<double>(-p * (moved * values.delta + values.phi));
+      *d_sink = p == 0 ? 0.0 : static_cast<double>(-p * multiply_add<T>(moved, values.delta, values.phi));
     }
   }
 
@@ -155,7 +155,7 @@ class BackwardBackward {
       }
       for (std::int64_t s = own.first; s < own.last && task_.softcap > 0; ++s) {
         const T curved = g[s] == 0 ? T{0} : s_.curvature[s] * g[s];
-        d_x[s] = d_x[s] == 0 ? curved : d_x[s] * s_.softcap_derivative[s] + curved;
+        d_x[s] = d_x[s] == 0 ? curved : multiply_add<T>(d_x[s], s_.softcap_derivative[s], curved);
         g[s] = g[s] == 0 ? T{0} : g[s] * s_.softcap_derivative[s];
       }
     }

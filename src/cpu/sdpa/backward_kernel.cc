@@ -86,8 +86,8 @@ class Backward {
       Vector<T> sums{};
       T sum = 0;
       std::int64_t d = 0;
-      for (; d + kWidth <= task_.v_width; d += kWidth) sums += load_vector(out + d) * load_vector(d_out + d);
-      for (; d < task_.v_width; ++d) sum += out[d] * d_out[d];
+      for (; d + kWidth <= task_.v_width; d += kWidth) sums = multiply_add<T>(load_vector(out + d), load_vector(d_out + d), sums);
+      for (; d < task_.v_width; ++d) sum = multiply_add<T>(out[d], d_out[d], sum);
       s_.delta[i] = sum_of_lanes<T>(sums) + sum;
     }
     if (inexact) find_sums();
@@ -164,7 +164,7 @@ class Backward {
     const T old = largest, block = largest_of(x, begin, end);
     largest = old > block ? old : block;
     const T reference = largest == -kInfinity<T> ? T{0} : largest;
-    sum = sum * exp_of_negative<T>(broadcast(old - reference), score_exp)[0] + exponentiate(x, begin, end, reference, score_exp);
+    sum = multiply_add<T>(sum, exp_of_negative<T>(broadcast(old - reference), score_exp)[0], exponentiate(x, begin, end, reference, score_exp));
   }
 
   void load_keys(std::int64_t first, std::int64_t count) {

@@ -164,7 +164,7 @@ class ForwardOperands {
       Vector<T> sums[Rows] = {};
       transpose_rows(keys, key, [&](std::int64_t d, Vector<T> x) __attribute__((always_inline)) {
 #pragma GCC unroll 16
-        for (int i = 0; i < Rows; ++i) sums[i] += broadcast(q[i * q_stride_ + d]) * x;
+        for (int i = 0; i < Rows; ++i) sums[i] = multiply_add<T>(broadcast(q[i * q_stride_ + d]), x, sums[i]);
       });
       for (int i = 0; i < Rows; ++i) store_vector<T>(sums[i], c + i * c_stride + key);
     }

@@ -252,7 +252,7 @@ class Jvp {
     }
     // The scores of a uniform row are constants, so lse' = 0 and `out` is not read: a NaN in `out` must not change the result.
     if (kind_of(task_, row) != RowKind::uniform) {
-      for (std::int64_t d = 0; d < task_.v_width; ++d) out_tangent[d] -= values.lse_tangent * out[d];
+      for (std::int64_t d = 0; d < task_.v_width; ++d) out_tangent[d] = multiply_add<T>(-values.lse_tangent, out[d], out_tangent[d]);
     }
     if (task_.d_out.data == nullptr) return;
     const T* const d_out = of_rows().line_of(task_.d_out, row, task_.v_width, s_.lines + task_.v_width);

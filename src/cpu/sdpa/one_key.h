@@ -18,13 +18,11 @@ bool has_one_plain_key(const HeadGroup& group) {
          group.sink.data == nullptr && !group.dropout && group.q.column == 1 && group.k.column == 1 && group.v.column == 1;
 }
 
-// Computes the score, the same in every lane. The code calls multiply_add(), because GCC would compute a * b + c of broadcast numbers for several terms at once
-// and without fusing, which gives other bits.
 template <class T>
 POLYHEAD_INLINE T score_of_one_key(const T* q, const T* k, std::int64_t width, T power) {
-  Vector<T> score{};
-  for (std::int64_t d = 0; d < width; ++d) score = multiply_add<T>(broadcast(q[d]), broadcast(k[d] * power), score);
-  return score[0];
+  T score = 0;
+  for (std::int64_t d = 0; d < width; ++d) score = multiply_add<T>(q[d], k[d] * power, score);
+  return score;
 }
 
 // Returns the sum of |q[d] k[d]|, an upper bound of |sum of q[d] k[d]| in any order of addition.

@@ -101,8 +101,7 @@ POLYHEAD_INLINE Vector<T> gather(const Storage* from, std::int64_t stride, std::
   return load_vector(lanes);
 }
 
-// Sets x[i] to factor x[i] + the row's bias. The code uses multiply_add(), which rounds in the same way for every type and stride of the bias; in a plain loop GCC
-// would fuse product and sum for only some types and strides.
+// Sets x[i] to factor x[i] + the row's bias. Product and sum are rounded once.
 template <class T, class Storage>
 POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int64_t low, std::int64_t high, T factor, T* x) {
   constexpr int kWidth = kLanes<T>;
@@ -156,7 +155,7 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
     for (std::int64_t i = low_vector; i < high_vector; i += kWidth) {
       const Vector<T> tanh_x = tanh<T>(load_vector(x + i) * inverse);
       store_vector<T>(tanh_x * cap, x + i);
-      if (derivative != nullptr) store_vector<T>(T{1} - tanh_x * tanh_x, derivative + i);
+      if (derivative != nullptr) store_vector<T>(multiply_add<T>(-tanh_x, tanh_x, broadcast(T{1})), derivative + i);
     }
     factor = 1;
   }

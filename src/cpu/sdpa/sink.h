@@ -39,7 +39,7 @@ struct SumWithSink {
     if (difference > 0) {
       above = difference, share = exp_of(-difference, scale) + (z - z);  // NaN for a sink of +infinity
       of_sink = 1;
-      sum = l * share + T{1};
+      sum = multiply_add<T>(l, share, T{1});
     } else {
       of_sink = exp_of(difference, scale);
       sum = l + of_sink;

@@ -149,9 +149,7 @@ POLYHEAD_INLINE void normalise_row(std::int64_t begin, std::int64_t end, const R
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) {
       T *p_at = p + i + j * kWidth, *d_at = d_score + i + j * kWidth;
-      // The difference contains only one product. With two products the compiler could fuse either of them with the subtraction, and different loops would round
-      // differently.
-      const Vector<T> old = load_vector(p_at), d = (load_vector(d_at) - old * factors.rest) * factors.p;
+      const Vector<T> old = load_vector(p_at), d = multiply_add<T>(-old, broadcast(factors.rest), load_vector(d_at)) * factors.p;
       store_vector<T>(old * factors.p, p_at);
       store_vector<T>(old == T{0} ? Vector<T>{} : d, d_at);  // a masked key gets 0 even if factors.rest is NaN
     }
