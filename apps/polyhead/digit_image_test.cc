@@ -35,8 +35,10 @@ bool in_hook(std::int64_t y, std::int64_t x, std::int64_t top, std::int64_t left
 const std::vector<float> kHook{16, 16, 0, 16};
 
 TEST(DigitImage, InkIsCutOutAndScaledOnAnyGround) {
-  for (const auto& [ground, ink] : {std::pair(255, 0), {230, 60}, {0, 255}, {40, 200}})
-    EXPECT_EQ(read(grey(50, 70, [&](auto y, auto x) { return in_hook(y, x, 7, 33) ? ink : ground; }), 2, 2), kHook) << ground;
+  for (const auto& [ground, ink] : {std::pair(255, 0), {230, 60}, {0, 255}, {40, 200}}) {
+    const auto image = grey(50, 70, [&, ground = ground, ink = ink](auto y, auto x) { return in_hook(y, x, 7, 33) ? ink : ground; });  // Clang 14 captures no structured binding by [&]
+    EXPECT_EQ(read(image, 2, 2), kHook) << ground;
+  }
 }
 
 TEST(DigitImage, NarrowInkStaysNarrowInTheMiddle) {

@@ -75,7 +75,7 @@ void expand_int8_rows(TensorFile& file) {
       kept.push_back({name, std::move(values)});
       continue;
     }
-    const bool is_scale = name.ends_with(kScale) && [&] {
+    const bool is_scale = name.ends_with(kScale) && [&, &name = name] {  // Clang 14 captures no structured binding by [&]
       const Tensor* const rows = file.find(std::string_view(name).substr(0, name.size() - kScale.size()));
       return rows != nullptr && rows->dtype() == DType::i8;
     }();
