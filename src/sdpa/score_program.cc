@@ -104,7 +104,7 @@ Run run_of(const std::vector<PlannedStep>& steps, std::size_t first, std::size_t
   const auto name_of = [&](std::int32_t number) {
     const int step = written_by(number);
     const auto input = std::find(run.inputs.begin(), run.inputs.end(), number) - run.inputs.begin();
-    return " " + std::to_string(step < 0 ? static_cast<std::int64_t>(input) : static_cast<std::int64_t>(run.inputs.size()) + step);
+    return cat(' ', step < 0 ? static_cast<std::int64_t>(input) : static_cast<std::int64_t>(run.inputs.size()) + step);
   };
   for (const std::int32_t number : run.inputs) run.instructions += kinds[number] >= cpu::ScoreKind::key ? 'v' : 's';
   for (std::size_t i = first; i < last; ++i) {
@@ -248,10 +248,10 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
       }
     }
     plan_rows(std::move(per_row), roots, kinds.data(), pass);
-    const auto count = [](const auto& list) { return static_cast<int>(list.size()); };
+    const auto size_of = [](const auto& list) { return static_cast<int>(list.size()); };
     cpu::ScoreSteps& all = pass.steps;
     all.per_tile = pass.per_tile.data(), all.per_range = pass.per_range.data(), all.per_distance = pass.per_distance.data(), all.per_row = pass.per_row.data();
-    all.per_tile_count = count(pass.per_tile), all.per_range_count = count(pass.per_range), all.per_distance_count = count(pass.per_distance), all.per_row_count = count(pass.per_row);
+    all.per_tile_count = size_of(pass.per_tile), all.per_range_count = size_of(pass.per_range), all.per_distance_count = size_of(pass.per_distance), all.per_row_count = size_of(pass.per_row);
     all.registers = static_cast<int>(steps.size()), all.kinds = kinds.data(), all.places = pass.places.data(), all.result = roots.back();
   };
   plan({code.result}, compiled->forward);
