@@ -71,8 +71,8 @@ function(polyhead_own_code target)
                          -Wno-missing-field-initializers
                          # In WebAssembly pointers have 32 bits and extents 64. Extents of tensors in memory fit in 32 bits, so the warning is off.
                          $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},wasm32>:-Wno-shorten-64-to-32>
-                         # GCC 12 warns of copies of 2^63 bytes inside of std::string at -O3 (its bug 105651).
-                         $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+                         # GCC 12 warns of copies of 2^63 bytes inside of std::string at -O3 (its bugs 105329 and 105651).
+                         $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
                          # libstdc++ 12 calls a deprecated function and turns the warning off by a pragma; Clang forgets the pragma in a precompiled header.
                          $<$<AND:$<CXX_COMPILER_ID:Clang>,$<BOOL:${POLYHEAD_PRECOMPILE_HEADERS}>>:-Wno-deprecated-declarations>
                          # In a unity build a local name may shadow a name of another source, and GCC treats the included sources as headers.
