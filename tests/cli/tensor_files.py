@@ -9,6 +9,11 @@ from math import prod
 CODES = {"F32": "f", "F64": "d", "BF16": "H", "I64": "q", "I32": "i", "U8": "B", "BOOL": "B"}
 
 
+def flat(nested):
+    """Returns the numbers of nested lists in one list."""
+    return [x for item in nested for x in flat(item)] if isinstance(nested, list) else [nested]
+
+
 def save_safetensors(path, tensors, metadata=None):
     """Writes a file. `tensors` is {name: (dtype, shape, flat list)}; elements of BF16 are their bits."""
     header, body = {}, b""
