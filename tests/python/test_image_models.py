@@ -6,7 +6,6 @@ import copy
 import importlib
 import json
 import pickle
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +15,13 @@ import numpy as np
 import pytest
 
 import polyhead
+from program_support import page_data
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 safetensors_torch = pytest.importorskip("safetensors.torch")
+
+from checkpoint_support import change_config, close, saved  # noqa: E402
 
 SIZES: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40, "image_size": 16, "patch_size": 4}
 # {name: (prefix of transformers' classes, settings of a tiny model)}. Each family has one row that is named like the family.
@@ -35,34 +37,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def saved_model(case: str, folder: Path, head: str = "Model", dtype: Any = torch.float32, **settings: Any) -> Any:
-    """Makes a random model of transformers and saves it in the folder. No parameter is 0 or 1: with such a value, a parameter that is not read would not be noticed."""
+    """Makes a random model of transformers and saves it in the folder."""
     name, own = CASES[case]
     config = getattr(transformers, f"{name}Config")(**own | settings)
-    return saved(getattr(transformers, f"{name}{head}"), config, folder, dtype)
+    return made(getattr(transformers, f"{name}{head}"), config, folder, dtype)
 
 
-def saved(kind: Any, config: Any, folder: Path, dtype: Any = torch.float32) -> Any:
+def made(kind: Any, config: Any, folder: Path, dtype: Any = torch.float32) -> Any:
     torch.manual_seed(sum(kind.__name__.encode()))
     config._attn_implementation = "eager"
-    model = kind(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    model = model.to(dtype).eval()
-    model.save_pretrained(folder)
-    return model
+    return saved(kind(config), folder, dtype)
 
 
 def images(config: Any, count: int = 2) -> np.ndarray:
     """Returns random pixels [B,C,height,width]."""
     sides = config.image_size if isinstance(config.image_size, (list, tuple)) else [config.image_size] * 2
     return np.random.default_rng(7).normal(size=(count, config.num_channels, *sides)).astype(np.float32)
-
-
-def close(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:
-    theirs = theirs.detach().float().numpy() if isinstance(theirs, torch.Tensor) else theirs
-    assert ours.shape == theirs.shape and np.isfinite(ours).all()
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * max(1.0, np.abs(theirs).max()))
 
 
 def compare(expected: Any, result: Any, tolerance: float = 1e-4) -> None:
@@ -145,7 +135,7 @@ def texts() -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(("kind", "settings"), [("CLIP", {}), ("CLIP", {"eos_token_id": 2}), ("CLIP", {"eos_token_id": 5}), ("Siglip", {})])
 def test_images_and_texts_are_compared_as_in_transformers(kind: str, settings: dict[str, Any], attends: bool, tmp_path: Path) -> None:
     config = pair_config(kind, settings)
-    theirs = saved(getattr(transformers, f"{kind}Model"), config, tmp_path)
+    theirs = made(getattr(transformers, f"{kind}Model"), config, tmp_path)
     ours = polyhead.models.load(tmp_path)
     assert isinstance(ours, polyhead.models.ImageTextModel)
     ids, attend = texts()
@@ -166,7 +156,7 @@ def test_images_and_texts_are_compared_as_in_transformers(kind: str, settings: d
 
 @pytest.mark.parametrize(("kind", "head"), [("CLIPText", "Model"), ("CLIPText", "ModelWithProjection"), ("SiglipText", "Model")])
 def test_a_text_side_alone_opens(kind: str, head: str, tmp_path: Path) -> None:
-    theirs = saved(getattr(transformers, kind + head), getattr(transformers, f"{kind}Config")(**TEXT | ({"projection_dim": 24} if kind == "CLIPText" else {})), tmp_path)
+    theirs = made(getattr(transformers, kind + head), getattr(transformers, f"{kind}Config")(**TEXT | ({"projection_dim": 24} if kind == "CLIPText" else {})), tmp_path)
     ours = polyhead.models.load(tmp_path)
     assert isinstance(ours, polyhead.models.TextSide)
     ids, _ = texts()
@@ -183,7 +173,7 @@ def test_a_text_side_alone_opens(kind: str, head: str, tmp_path: Path) -> None:
 def test_a_classifier_on_the_image_side_of_clip_opens(tmp_path: Path) -> None:
     config = pair_config("CLIP")
     config.num_labels = 3
-    theirs = saved(transformers.CLIPForImageClassification, config, tmp_path)
+    theirs = made(transformers.CLIPForImageClassification, config, tmp_path)
     ours = polyhead.models.load(tmp_path)
     pixels = images(config.vision_config)
     close(ours.run(pixels, outputs=["logits"]).logits, theirs_of(theirs, pixels).logits)
@@ -191,7 +181,7 @@ def test_a_classifier_on_the_image_side_of_clip_opens(tmp_path: Path) -> None:
 
 def test_configs_and_tensors_of_transformers_4_open(tmp_path: Path) -> None:
     """In files of transformers 4, text_config_dict replaces text_config, and position ids are among the tensors."""
-    theirs = saved(transformers.CLIPModel, pair_config("CLIP"), tmp_path)
+    theirs = made(transformers.CLIPModel, pair_config("CLIP"), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     pixels, (ids, _) = images(theirs.config.vision_config), texts()
     expected = polyhead.models.load(tmp_path).similarity(pixels, ids)
@@ -218,12 +208,6 @@ def test_bfloat16_is_as_close_as_the_type(case: str, tmp_path: Path) -> None:
     close(result.pooled, expected.pooler_output, 0.06)
 
 
-def change_config(folder: Path, **changes: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config.update(changes)
-    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value != "missing"}))
-
-
 @pytest.mark.parametrize(("changes", "message"), [
     ({"model_type": "dinov2"}, "model_type is 'dinov2'; known encoders are bert, .*; known models of images are vit, deit, clip_vision_model, siglip_vision_model, .*clip, siglip; the nearest is"),
     ({"rope_theta": 100}, "\"rope_theta\" is the number 100; models of the type vit are not known to have this key, and it may change results"),
@@ -244,7 +228,7 @@ def test_what_does_not_fit_is_refused_by_name(changes: dict[str, Any], message: 
 
 
 def test_a_run_names_what_does_not_fit(tmp_path: Path) -> None:
-    theirs = saved(transformers.CLIPModel, pair_config("CLIP"), tmp_path)
+    theirs = made(transformers.CLIPModel, pair_config("CLIP"), tmp_path)
     ours = polyhead.models.load(tmp_path)
     pixels, (ids, _) = images(theirs.config.vision_config), texts()
     for pixels_given, message in (
@@ -265,7 +249,7 @@ def test_a_run_names_what_does_not_fit(tmp_path: Path) -> None:
 
 
 def test_a_model_is_copied_pickled_and_shown(tmp_path: Path) -> None:
-    theirs = saved(transformers.CLIPModel, pair_config("CLIP"), tmp_path)
+    theirs = made(transformers.CLIPModel, pair_config("CLIP"), tmp_path)
     ours = polyhead.models.load(tmp_path)
     pixels, (ids, _) = images(theirs.config.vision_config), texts()
     expected, hidden = ours.similarity(pixels, ids), ours.vision.run(pixels).hidden
@@ -402,7 +386,7 @@ def test_view_reads_image_files_as_pillow_does(tmp_path: Path) -> None:
 def test_view_writes_a_page_and_json(tmp_path: Path) -> None:
     image_of = pytest.importorskip("PIL.Image")
     model = tmp_path / "model"
-    saved(transformers.CLIPModel, pair_config("CLIP"), model)
+    made(transformers.CLIPModel, pair_config("CLIP"), model)
     processor("CLIP", size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}).save_pretrained(model)
     image_of.fromarray(noisy(30, 40)).save(tmp_path / "photo.png")
     result = program("view", str(model), "--image", str(tmp_path / "photo.png"), "-o", str(tmp_path / "page.html"), "--json")
@@ -426,9 +410,7 @@ def test_view_writes_a_page_and_json(tmp_path: Path) -> None:
 
 def sets_of(page: Path) -> list[dict[str, Any]]:
     """Returns the sets of maps of a page. Sets with the same group belong to one text, whose tabs they are."""
-    found = re.search(r'id="data">(.*?)</script', page.read_text(encoding="utf-8"), re.DOTALL)
-    assert found is not None
-    listed: list[dict[str, Any]] = json.loads(found.group(1))["texts"]
+    listed: list[dict[str, Any]] = page_data(page.read_text(encoding="utf-8"))["texts"]
     return listed
 
 
@@ -439,7 +421,7 @@ def clip_with_a_tokenizer(folder: Path) -> tuple[Any, Any]:
     merges = [(word[:i], word[i] + ("</w>" if i == len(word) - 1 else "")) for word in words for i in range(1, len(word))]
     pieces = [*alphabet, *(c + "</w>" for c in alphabet), *dict.fromkeys(a + b for a, b in merges), "<|startoftext|>", "<|endoftext|>"]
     tokenizer = transformers.CLIPTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=merges)
-    theirs = saved(transformers.CLIPModel, pair_config("CLIP", {"vocab_size": len(pieces), "bos_token_id": len(pieces) - 2, "eos_token_id": len(pieces) - 1}), folder)
+    theirs = made(transformers.CLIPModel, pair_config("CLIP", {"vocab_size": len(pieces), "bos_token_id": len(pieces) - 2, "eos_token_id": len(pieces) - 1}), folder)
     tokenizer.save_pretrained(folder)
     return theirs, tokenizer
 
@@ -495,7 +477,7 @@ def test_both_sides_of_clip_are_shown_on_one_page(tmp_path: Path) -> None:
 
 def test_python_shows_images(tmp_path: Path) -> None:
     image_of = pytest.importorskip("PIL.Image")
-    saved(transformers.CLIPModel, pair_config("CLIP"), tmp_path)
+    made(transformers.CLIPModel, pair_config("CLIP"), tmp_path)
     processor("CLIP", size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}).save_pretrained(tmp_path)
     image_of.fromarray(noisy(30, 40)).save(tmp_path / "photo.png")
     result = program("view", str(tmp_path), "--image", str(tmp_path / "photo.png"), "-o", str(tmp_path / "page.html"))
