@@ -11,6 +11,7 @@
 #include "command.h"
 #include "core/text.h"
 #include "digit_image.h"
+#include "format.h"
 #include "heatmap.h"
 #include "json.h"
 #include "parser.h"
@@ -24,9 +25,6 @@
 
 namespace polyhead::app {
 namespace {
-
-using training::counted;
-using training::fixed;
 
 training::Images built_in_images() { return training::read_images(models::default_model("digits") / "examples.safetensors"); }
 
