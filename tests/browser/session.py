@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cli"))
-from tensor_files import load_safetensors  # noqa: E402
+from tensor_files import floats_of, load_safetensors  # noqa: E402
 
 try:
     from axe_playwright_python.sync_playwright import Axe

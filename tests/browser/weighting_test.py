@@ -3,18 +3,15 @@
 
     weighting_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-import base64
 import re
-import struct
 
-from session import exported, exported_rows, pixels_of, reload, run
+from session import exported, exported_rows, floats_of, pixels_of, reload, run
 
 
 def norms_of(data):
     """Returns the norms of each key by (layer, head)."""
     entry = data["texts"][0]
-    decoded = lambda text: struct.unpack(f"<{len(base64.b64decode(text)) // 4}f", base64.b64decode(text))
-    return {(layer, head): decoded(text) for layer, heads in enumerate(entry["value_norms"]) for head, text in enumerate(heads)}
+    return {(layer, head): floats_of(text) for layer, heads in enumerate(entry["value_norms"]) for head, text in enumerate(heads)}
 
 
 class Wanted:

@@ -13,7 +13,8 @@ import sys
 import tempfile
 
 import modules
-import small_models
+import small_models  # also makes tests/cli known
+from tensor_files import floats_of
 
 ALLOWED = 1e-6  # largest difference for the built-in models
 # Largest difference for a given model. The two builds sum in float32 in different orders. The attention weights of a model with larger scores, or more
@@ -56,7 +57,7 @@ def compare(one, other, path, worst):
         for at, (a, b) in enumerate(zip(one, other)):
             compare(a, b, f"{path}[{at}]", worst)
     elif isinstance(one, str) and any(f".{part}[" in path for part in ("weights", "q", "k", "v", "value_norms")):
-        a, b = modules.floats(one), modules.floats(other)
+        a, b = floats_of(one), floats_of(other)
         assert len(a) == len(b), path
         # Attention weights are in [0, 1]. q, k, v and norms may be large; after two layers in float32 the two builds agree to six digits of the largest number.
         size = 1 if ".weights[" in path else 4 * max(1, max(map(abs, b), default=1))

@@ -1,8 +1,6 @@
-"""Finds the WebAssembly modules that `scripts/live-engine` builds, and decodes the numbers of their answers."""
-import base64
+"""Finds the WebAssembly modules that `scripts/live-engine` builds."""
 import pathlib
 import shutil
-import struct
 import sys
 
 
@@ -14,9 +12,3 @@ def found(folder, *names, needs=""):
         print(f"skipped: {'there is no node on the path' if node is None else f'{missing} is not there; `scripts/live-engine` builds it{needs}'}")
         sys.exit(77)
     return node, *modules
-
-
-def floats(text):
-    """Decodes float32 numbers in base64."""
-    raw = base64.b64decode(text)
-    return struct.unpack(f"<{len(raw) // 4}f", raw)

@@ -22,8 +22,7 @@ if not engine.exists():
 
 from playwright.sync_api import sync_playwright  # noqa: E402
 import small_models  # noqa: E402
-from modules import floats  # noqa: E402
-from session import exported_rows, find_chromium  # noqa: E402
+from session import exported_rows, find_chromium, floats_of  # noqa: E402
 
 ALLOWED = 1e-6
 ALLOWED_OF_GIVEN = 1e-5  # largest difference of attention weights for a given model; engine_test.py explains the rounding behind it
@@ -66,7 +65,7 @@ def native(task, text, *model):
 
 
 def weights(text, layer, head):
-    return floats(text["weights"][layer][head])
+    return floats_of(text["weights"][layer][head])
 
 
 subprocess.run([program, "view", "--live", "--engine", str(engine), "-o", str(page_file)], check=True)
