@@ -12,8 +12,8 @@ import torch
 
 
 def saved(model: Any, folder: Path, dtype: Any = torch.float32, noise: Callable[[str], float] = lambda name: 0.1) -> Any:
-    """Adds random numbers times ``noise(name)`` to each parameter and saves the model in the folder. No parameter is then 0 or 1: with such a value, a parameter that is not
-    read would not be noticed."""
+    """Adds random numbers times ``noise(name)`` to each parameter and saves the model in the folder. No parameter is then 0 or 1: with such a value, a parameter
+    that is not read would not be noticed."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter += noise(name) * torch.randn_like(parameter)

@@ -50,8 +50,8 @@ def buckets_of(distance: Any, count: int, **options: Any) -> Any:
 def formula(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, bias: Tensor | None = None, sink: Tensor | None = None, softcap: float = 0.0,
             scale: float | None = None, keep: Tensor | None = None, dropout: float = 0.0, distance: Tensor | None = None, slopes: Tensor | None = None,
             table: Tensor | None = None, buckets: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Computes out, lse, which is 0 in rows without a key and sink, and p without dropout. mask ``[*,N,T,S]``: True = attended; keep: the dropout bits; distance and
-    buckets: ``[*,T,S]``."""
+    """Computes out, lse, which is 0 in rows without a key and sink, and p without dropout. mask ``[*,N,T,S]``: True = attended; keep: the dropout bits; distance
+    and buckets: ``[*,T,S]``."""
     k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     score = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     if softcap > 0:
