@@ -14,16 +14,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import pathlib
 import socket
 import time
 import traceback
 from typing import Any
 
-
-def megabytes(name: str) -> float:
-    line = next(line for line in pathlib.Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1]) * 1024 / 1e6
+from peer.memory import field, restart_peak
 
 
 def measure(call: Any, repetitions: int) -> dict[str, Any]:
@@ -31,8 +27,8 @@ def measure(call: Any, repetitions: int) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak of memory that the system records
-    base, times = megabytes("VmRSS"), []
+    restart_peak()
+    base, times = field("VmRSS"), []
     for _ in range(1 + repetitions):
         dist.barrier()
         begin = time.perf_counter()
@@ -40,7 +36,7 @@ def measure(call: Any, repetitions: int) -> dict[str, Any]:
         took = torch.tensor(time.perf_counter() - begin)
         dist.all_reduce(took, dist.ReduceOp.MAX)
         times.append(float(took))
-    return {"out": out, "first": times[0], "best": min(times[1:]), "peak": megabytes("VmHWM") - base}
+    return {"out": out, "first": times[0], "best": min(times[1:]), "peak": (field("VmHWM") - base) / 1e6}
 
 
 def work(rank: int, given: argparse.Namespace, port: int) -> None:

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from torch import Tensor
 
 import polyhead
 import polyhead.patch
+from peer.memory import field, restart_peak
 
 ALIGNED = 64  # number of sequences in the alignment
 
@@ -107,18 +107,6 @@ def patched(case: str, wanted: bool) -> Any:
     return CASES[case][1]() if wanted else contextlib.nullcontext()
 
 
-def resident_mib(field: str) -> float:
-    """A value of /proc/self/status: VmRSS, the memory now, or VmHWM, the largest memory since `restart_peak`. Linux only."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) / 1024
-    raise KeyError(field)
-
-
-def restart_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")  # reset the peak, because importing torch needs more memory than a small step
-
-
 def memory_of(case: str, n: int, backward: bool, ours: bool, threads: int) -> float:
     command = [sys.executable, __file__, "--one", json.dumps([case, n, backward, ours]), "--threads", str(threads)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
@@ -138,10 +126,10 @@ def main() -> None:
         case, n, backward, ours = json.loads(given.one)
         run = step(case, n, backward)
         with patched(case, ours):
-            restart_peak()
-            before = resident_mib("VmRSS")
+            restart_peak()  # because importing torch needs more memory than a small step
+            before = field("VmRSS")
             run()
-        print(resident_mib("VmHWM") - before)
+        print((field("VmHWM") - before) / 2**20)
         return
     print(f"{given.threads} thread(s), torch {torch.__version__}, polyhead {polyhead.__version__}, {platform.machine()}, load {os.getloadavg()[0]:.1f}\n")
     print("| | N | pass | own, ms | polyhead, ms | ratio | own, MiB | polyhead, MiB |\n|---|---|---|---|---|---|---|---|")

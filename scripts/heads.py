@@ -11,12 +11,12 @@ import argparse
 import collections
 import json
 import pathlib
-import re
 import shutil
 import statistics
 import subprocess
 
 import matplotlib
+from page_block import write_block
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -96,11 +96,7 @@ def main():
     lines = table(runs, cost)
     parameters = {task: {run["parameters"] for key, list_ in runs.items() if key[0] == task for run in list_} for task in MEASURES}
     lines += ["", "; ".join(f"{task}: {', '.join(f'{count:,}' for count in sorted(counts))} parameters" for task, counts in parameters.items()) + f"; {given.steps:,} steps; time and memory with {given.threads} thread{'s' if given.threads > 1 else ''}."]
-    text = page.read_text(encoding="utf-8")
-    new, found = re.subn(r"(<!-- heads -->\n).*?(<!-- end -->)", lambda m: m[1] + "\n".join(lines) + "\n" + m[2], text, flags=re.S)
-    if not found:
-        raise SystemExit(f"{page} has no <!-- heads -->")
-    page.write_text(new, encoding="utf-8")
+    write_block(page, "heads", lines)
     plot(runs, cost)
     print(*lines, sep="\n")
 

@@ -14,9 +14,10 @@ import json
 import math
 import os
 import pathlib
-import re
 import statistics
 import subprocess
+
+from page_block import write_block
 
 root = pathlib.Path(__file__).resolve().parents[1]
 work = root / "build/scaling-figures"
@@ -305,15 +306,6 @@ def block_seconds(residues, ranks, rank, link, width=128, heads=4, head_width=32
 
 # ---- the page ----
 
-def write_block(name, lines):
-    """Replaces the text between <!-- name --> and <!-- end --> in the page."""
-    text = page.read_text(encoding="utf-8")
-    new, found = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m: m[1] + "\n".join(lines) + "\n" + m[2], text, flags=re.S)
-    if not found:
-        raise SystemExit(f"{page} has no <!-- {name} -->")
-    page.write_text(new, encoding="utf-8")
-
-
 def table(titles, rows):
     return ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles), *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)]
 
@@ -469,15 +461,15 @@ def plot(points, rank, links):
 def write_page():
     transport, points = measured("transport"), list(measured("memory").values())
     rank, links = fit(points, transport, measured("adding")["adding"])
-    write_block("transport", transport_table(transport))
-    write_block("fit", [f"Fit: {rank.forward / 1e9:.1f} and {rank.backward / 1e9:.1f} billion multiply-adds a second forward and backward ({2e-9 * rank.forward:.0f} and {2e-9 * rank.backward:.0f} GFLOP/s); "
+    write_block(page, "transport", transport_table(transport))
+    write_block(page, "fit", [f"Fit: {rank.forward / 1e9:.1f} and {rank.backward / 1e9:.1f} billion multiply-adds a second forward and backward ({2e-9 * rank.forward:.0f} and {2e-9 * rank.backward:.0f} GFLOP/s); "
                         f"{rank.communication:.0%} of a thread to move the messages of a ring. Measured apart (`--adding`): {rank.join * 1e9:.2f} ns to add one element of a partial output, {rank.add * 1e9:.2f} ns of a partial gradient."])
-    write_block("points", points_table(points, rank, links))
-    write_block("links", overlap_table(measured("links") | measured("simulated"), rank, links))
-    write_block("peaks", peaks_table(measured("peaks")))
-    write_block("predictions", predictions_table(rank))
-    write_block("block", block_table(rank))
-    write_block("aim", aim_table(rank))
+    write_block(page, "points", points_table(points, rank, links))
+    write_block(page, "links", overlap_table(measured("links") | measured("simulated"), rank, links))
+    write_block(page, "peaks", peaks_table(measured("peaks")))
+    write_block(page, "predictions", predictions_table(rank))
+    write_block(page, "block", block_table(rank))
+    write_block(page, "aim", aim_table(rank))
     plot(points, rank, links)
 
 

@@ -13,10 +13,10 @@ import itertools
 import json
 import math
 import pathlib
-import re
 import resource
 import subprocess
-import sys
+
+from page_block import write_block
 
 root = pathlib.Path(__file__).resolve().parents[1]
 work = root / "build/use-cases"
@@ -65,15 +65,6 @@ def train(program, name, *arguments):
 def score(program, task, name, file, *arguments):
     run = subprocess.run([program, "try", task, "--model", work / name, "--score", file, "--json", *arguments], check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(run.stdout)
-
-
-def write_block(name, lines):
-    """Replaces the text between <!-- name --> and <!-- end --> in the page."""
-    text = page.read_text(encoding="utf-8")
-    new, found = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m: m[1] + "\n".join(lines) + "\n" + m[2], text, flags=re.S)
-    if not found:
-        sys.exit(f"{page} has no <!-- {name} -->")
-    page.write_text(new, encoding="utf-8")
 
 
 def cost(run):
@@ -177,7 +168,7 @@ def main():
             print(f"{name}: {arguments.data / file} is missing; left out")
             continue
         lines = task(arguments.program, arguments.data)
-        write_block(name, lines)
+        write_block(page, name, lines)
         print(name, *lines, sep="\n")
 
 

@@ -62,21 +62,6 @@ FileBytes map_file(const std::filesystem::path& path) { return read_file(path); 
 
 }  // namespace internal
 
-const Tensor* TensorFile::find(std::string_view name) const {
-  const auto item = std::ranges::find(tensors, name, &NamedTensor::name);
-  return item == tensors.end() ? nullptr : &item->tensor;
-}
-
-Tensor* TensorFile::find(std::string_view name) {
-  const auto item = std::ranges::find(tensors, name, &NamedTensor::name);
-  return item == tensors.end() ? nullptr : &item->tensor;
-}
-
-const Tensor& TensorFile::at(std::string_view name) const {
-  if (const Tensor* tensor = find(name)) return *tensor;
-  fail(ErrorCode::invalid_argument, path.native(), ": no tensor is named ", name);
-}
-
 TensorFile open_tensors(const std::filesystem::path& given) {
   const std::filesystem::path path = given.native() == live::kPageFolder ? given / "model.safetensors" : given;
   TensorFile file = read_safetensors(map_file(path));

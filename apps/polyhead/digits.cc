@@ -11,6 +11,7 @@
 #include "command.h"
 #include "core/text.h"
 #include "digit_image.h"
+#include "format.h"
 #include "heatmap.h"
 #include "json.h"
 #include "parser.h"
@@ -24,9 +25,6 @@
 
 namespace polyhead::app {
 namespace {
-
-using training::counted;
-using training::fixed;
 
 training::Images built_in_images() { return training::read_images(models::default_model("digits") / "examples.safetensors"); }
 
@@ -58,14 +56,9 @@ std::string drawn(const Tensor& pixels, double white, std::size_t width) {
 std::string patches_read(const models::ImageClassifierConfig& c, const models::ClassifiedImage& answer, std::size_t width) {
   const HeadChoice choice = choose_head(c.layers - 1, std::nullopt, true, c.layers, c.heads);
   const Tensor map = chosen_map(answer.attentions, {}, choice);
-  const auto numbered = [](std::int64_t count) {
-    std::vector<std::string> names;
-    for (std::int64_t i = 1; i <= count; ++i) names.push_back(cat(i));
-    return names;
-  };
   const std::int64_t rows = c.height / c.patch, columns = c.width / c.patch;
   const Tensor patches = Tensor::copy_of(map.view().select(0, 0).slice(0, 1, 1 + c.patches()).unflatten(0, {rows, columns}));
-  return cat(wrap(cat(choice.description(), "; what the class token reads in each patch, in percent"), width), "\n", render({.weights = patches, .rows = numbered(rows), .columns = numbered(columns)}, width, colour_of_stdout()));
+  return cat(wrap(cat(choice.description(), "; what the class token reads in each patch, in percent"), width), "\n", render({.weights = patches, .rows = numbers_to(rows), .columns = numbers_to(columns)}, width, colour_of_stdout()));
 }
 
 }  // namespace

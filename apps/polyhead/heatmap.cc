@@ -189,6 +189,12 @@ class Drawing {
 
 }  // namespace
 
+std::vector<std::string> numbers_to(std::int64_t count) {
+  std::vector<std::string> numbers;
+  for (std::int64_t i = 1; i <= count; ++i) numbers.push_back(cat(i));
+  return numbers;
+}
+
 std::string render(const Heatmap& map, std::size_t width, Colour colour) { return Drawing(map, width, colour).text(); }
 
 }  // namespace polyhead::app

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct Heatmap {
   std::vector<std::string> rows;     // T words
   std::vector<std::string> columns;  // S words
 };
+
+std::vector<std::string> numbers_to(std::int64_t count);  // "1", "2", ...: names of rows or columns without words
 
 // Returns lines of at most `width` terminal columns (at least 20); the last line is the legend. The width of a cell decides what is shown:
 //   5 columns or more  a shade and the attention weight in percent; words are above the map's columns

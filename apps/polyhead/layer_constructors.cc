@@ -4,6 +4,7 @@
 
 #include "arguments.h"
 #include "core/join.h"
+#include "polyhead/nn/embedding.h"
 #include "suggest.h"
 
 namespace polyhead::app {
@@ -225,6 +226,24 @@ nn::MultiHeadAttentionConfig config_of(const LayerConstructor& constructor, cons
 std::string call_text(const LayerConstructor& constructor, const LayerArguments& arguments) {
   const auto given = [&](const LayerArgument& argument) { return cat(argument.name, "=", arguments.find(argument.name)->second); };
   return cat(constructor.call, "(", join(constructor.arguments, given), ")");
+}
+
+io::LayoutDescription layout_called(std::string_view name) {
+  const std::vector<io::LayoutDescription> layouts = io::layouts();
+  return *std::ranges::find(layouts, name, &io::LayoutDescription::name);
+}
+
+void copy_inputs(nn::Linear* projection) {
+  fill(projection->weight, 0);
+  const std::int64_t outputs = projection->weight.extent(0), inputs = projection->weight.extent(1);
+  for (std::int64_t i = 0; i < outputs; ++i) fill(projection->weight.view().select(0, i).slice(0, i % inputs, i % inputs + 1), i / inputs % 2 == 0 ? 1 : -1);
+  if (projection->bias) fill(projection->bias, 0);
+}
+
+Tensor random_numbers(const Shape& shape, DType dtype, std::uint64_t seed) {
+  if (numel(shape) == 0) return {dtype, shape};
+  nn::Embedding table({.count = numel(shape), .width = 1, .dtype = dtype, .seed = seed});  // normal, standard deviation 1
+  return Tensor::share(table.weight.view().reshape(shape), table.weight.owner());
 }
 
 }  // namespace polyhead::app

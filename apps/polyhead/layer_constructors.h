@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "polyhead/io/attention_parameters.h"
 #include "polyhead/nn/multi_head_attention.h"
 
 namespace polyhead::app {
@@ -65,5 +66,13 @@ nn::MultiHeadAttentionConfig config_of(const LayerConstructor& constructor, cons
 
 // "MultiHeadAttention(num_hiddens=100, num_heads=5, bias=false)"
 std::string call_text(const LayerConstructor& constructor, const LayerArguments& arguments);
+
+io::LayoutDescription layout_called(std::string_view name);
+
+// Makes a projection copy its inputs, with bias 0. Further outputs are copies too, every second copy with the opposite sign.
+void copy_inputs(nn::Linear* projection);
+
+// Normal numbers of mean 0 and standard deviation 1.
+Tensor random_numbers(const Shape& shape, DType dtype, std::uint64_t seed);
 
 }  // namespace polyhead::app

@@ -19,7 +19,6 @@
 #include "number_text.h"
 #include "parser.h"
 #include "placeholder.h"
-#include "polyhead/nn/embedding.h"
 #include "terminal.h"
 #include "text_layout.h"
 #include "trace_cell.h"
@@ -63,11 +62,6 @@ struct TracedLayer {
   bool cross = false, pair_bias = false;
 };
 
-io::LayoutDescription layout_called(std::string_view name) {
-  const std::vector<io::LayoutDescription> layouts = io::layouts();
-  return *std::ranges::find(layouts, name, &io::LayoutDescription::name);
-}
-
 // Makes every projection the identity, so that q, k and v equal the inputs.
 void set_identity(nn::MultiHeadAttention* layer, const ProjectionNames& names) {
   const auto set = [&](const char* letter, nn::Linear* linear) {
@@ -76,9 +70,7 @@ void set_identity(nn::MultiHeadAttention* layer, const ProjectionNames& names) {
     if (shape[0] != shape[1]) {
       throw UsageError(cat("--parameters identity: ", names.at(letter), " has ", counted(shape[1], "input"), " and ", counted(shape[0], "output"), "; a projection can be the identity only if it has as many inputs as outputs"));
     }
-    fill(linear->weight, 0);
-    for (std::int64_t i = 0; i < shape[0]; ++i) fill(linear->weight.view().select(0, i).slice(0, i, i + 1), 1);
-    if (linear->bias) fill(linear->bias, 0);
+    copy_inputs(linear);
   };
   set("q", &layer->q), set("k", &layer->k), set("v", &layer->v), set("gate", &layer->gate), set("output", &layer->output);
   for (Tensor* added : {&layer->bias_k, &layer->bias_v}) {
@@ -127,12 +119,6 @@ int axis_of(const nn::MultiHeadAttentionConfig& config, int rank) { return confi
 
 void require_small(const Shape& scores) {
   require(numel(scores) <= kMaxScores, "trace: the scores are ", scores, ", which is too large; a trace has at most ", kMaxScores, " scores");
-}
-
-Tensor random_numbers(const Shape& shape, DType dtype, std::uint64_t seed) {
-  if (numel(shape) == 0) return {dtype, shape};
-  nn::Embedding table({.count = numel(shape), .width = 1, .dtype = dtype, .seed = seed});  // normal, standard deviation 1
-  return Tensor::share(table.weight.view().reshape(shape), table.weight.owner());
 }
 
 Tensor counted_numbers(const Shape& shape, DType dtype, double first) {

@@ -17,7 +17,6 @@
 #include "layer_constructors.h"
 #include "number_text.h"
 #include "polyhead/maps.h"
-#include "polyhead/nn/embedding.h"
 #include "terminal.h"
 #include "text_layout.h"
 #include "trace_sentences.h"
@@ -42,28 +41,17 @@ struct Story {
   void (*tell)(const Story& story, std::uint64_t seed, bool json);
 };
 
-// Makes all projections copies of their inputs, so that every number can be followed. If there are several heads, each head gets the whole input; every second
-// head gets it with the opposite sign, so that heads differ.
-void set_copies(nn::MultiHeadAttention* layer) {
-  for (nn::Linear* linear : {&layer->q, &layer->k, &layer->v, &layer->output}) {
-    if (!linear->weight) continue;
-    fill(linear->weight, 0);
-    const std::int64_t outputs = linear->weight.extent(0), inputs = linear->weight.extent(1);
-    for (std::int64_t i = 0; i < outputs; ++i) fill(linear->weight.view().select(0, i).slice(0, i % inputs, i % inputs + 1), i / inputs % 2 == 0 ? 1 : -1);
-    if (linear->bias) fill(linear->bias, 0);
-  }
-}
-
 void tell_layer(const Story& story, const LayerStory& of, bool json) {
   const LayerConstructor& row = find_constructor(std::string(of.layer));
   const LayerArguments arguments = complete(row, of.arguments, {});
-  const std::vector<io::LayoutDescription> layouts = io::layouts();
-  const io::LayoutDescription& layout = *std::ranges::find(layouts, row.layout(), &io::LayoutDescription::name);
+  const io::LayoutDescription layout = layout_called(row.layout());
   nn::MultiHeadAttentionConfig config = config_of(row, arguments);
   if (layout.empty_rows) config.empty_rows = *layout.empty_rows;
   config.seed = 1;  // the drawn parameters are replaced
   LoadedLayer loaded{.layer = nn::MultiHeadAttention(config), .layout = std::string(row.layout())};
-  set_copies(&loaded.layer);
+  // Every number can be followed if all projections copy their inputs. Each of several heads gets the whole input, every second head with the opposite sign, so that heads differ.
+  for (nn::Linear* projection : {&loaded.layer.q, &loaded.layer.k, &loaded.layer.v, &loaded.layer.output})
+    if (projection->weight) copy_inputs(projection);
   LayerCall call;
   call.query = Tensor::copy_of(ConstTensorView(of.query.data(), of.shape), DType::f32);
   set_input(loaded, &call);
@@ -110,11 +98,6 @@ struct ScaleRow {
   double slope = 0, scaled_slope = 0;        // mean of p (1 - p), the derivative of an attention weight by its own score
 };
 
-Tensor normal(const Shape& shape, std::uint64_t seed) {
-  nn::Embedding table({.count = numel(shape), .width = 1, .dtype = DType::f64, .seed = seed});  // normal, standard deviation 1
-  return Tensor::share(table.weight.view().reshape(shape), table.weight.owner());
-}
-
 double mean_of(std::span<const double> numbers, const auto& of) {
   double sum = 0;
   for (const double x : numbers) sum += of(x);
@@ -124,7 +107,7 @@ double mean_of(std::span<const double> numbers, const auto& of) {
 constexpr std::int64_t kRows = 1000, kKeys = 16;
 
 ScaleRow measure_scale(std::int64_t width, std::uint64_t seed) {
-  const Tensor q = normal({kRows, 1, 1, width}, 2 * seed), k = normal({kRows, 1, kKeys, width}, 2 * seed + 1);
+  const Tensor q = random_numbers({kRows, 1, 1, width}, DType::f64, 2 * seed), k = random_numbers({kRows, 1, kKeys, width}, DType::f64, 2 * seed + 1);
   Tensor map(DType::f64, {kRows, 1, 1, kKeys});
   const std::span<const double> numbers(map.data<double>(), static_cast<std::size_t>(map.numel()));
   const auto fill_map = [&](bool scaled, MapValue value) { attention_map({.q = q, .k = k}, map, {.scale = scaled ? 1 / std::sqrt(static_cast<double>(width)) : 1}, value); };

@@ -33,7 +33,7 @@ struct StudiedTask {
 std::string row(const std::array<std::string, 6>& cells) {
   constexpr std::array<std::size_t, 6> kWidths{5, 16, 9, 9, 9, 11};
   std::string text;
-  for (std::size_t i = 0; i < cells.size(); ++i) append(text, std::string(kWidths[i] > cells[i].size() ? kWidths[i] - cells[i].size() : 0, ' ') + cells[i]);
+  for (std::size_t i = 0; i < cells.size(); ++i) append(text, pad_left(cells[i], kWidths[i]));
   return text + "\n";
 }
 

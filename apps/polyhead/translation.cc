@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/text.h"
+#include "core/join.h"
 #include "format.h"
 #include "json.h"
 #include "known_words.h"
@@ -24,12 +24,6 @@ using training::AlignedTokens;
 using training::Language;
 
 constexpr std::int64_t kGrammarSentences = 2000, kShortSentence = 20;  // number of held-out sentences to score; maximum number of words of a short sentence
-
-std::string joined(const std::vector<std::string>& words, std::string_view between) {
-  std::string text;
-  for (const std::string& word : words) text += cat(text.empty() ? "" : between, word);
-  return text;
-}
 
 // The source words that sure links connect with a word of the translation.
 std::vector<std::string> linked(const AlignedPair& pair, std::int64_t target) {
@@ -106,7 +100,7 @@ void explain_translation(const Translator& model, const std::string& input, cons
   if (!known && page.model == models::default_model("grammar").string()) {
     unknown = words_outside_grammar(answer.source.words_in(input));
     print_note(unknown.empty() ? "this is not a sentence of the teaching grammar; the translation is likely wrong"
-                               : cat("this is not a sentence of the teaching grammar, which does not have ", joined(unknown, ", "), "; the model invents a translation of ", unknown.size() == 1 ? "this word" : "these words"));
+                               : cat("this is not a sentence of the teaching grammar, which does not have ", join(unknown), "; the model invents a translation of ", unknown.size() == 1 ? "this word" : "these words"));
   }
   const std::string wanted = known ? training::sentence_text(known->target, Language::french) : "";
   const bool linked_by_grammar = known && wanted == answer.text;
@@ -135,7 +129,7 @@ void explain_translation(const Translator& model, const std::string& input, cons
     json["words"].push_back({{"word", targets[j]}, {"read", alignment[j] < 0 ? Json() : Json(sources[static_cast<std::size_t>(alignment[j])])}});
     if (!linked_by_grammar) continue;
     const auto gold = linked(*known, static_cast<std::int64_t>(j));
-    rows.back().push_back(joined(gold, ", "));
+    rows.back().push_back(join(gold));
     json["words"].back()["grammar"] = gold;
   }
   if (as_json) {

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,21 +36,6 @@
 
 namespace polyhead::app {
 namespace {
-
-struct ViewOptions {
-  std::string model, source, file, page, arrays;
-  std::string measured;  // file of the texts over which heads are measured
-  std::vector<std::string> texts, images, without;
-  std::optional<std::string> pair;
-  std::optional<std::int64_t> layer, head;
-  std::optional<std::string> link;  // "QUERY,KEY"
-  std::int64_t generate = 0;  // number of tokens to generate
-  std::optional<viewer::Language> language;
-  std::string engine;
-  bool by_norms = false;  // norm-weighted maps
-  bool mean = false, truncate = false, json = false, live = false;
-  double vector_megabytes = viewer::Page().vector_megabytes;
-};
 
 // Refuses wrong combinations of options and unwritable outputs before any input is read.
 void check(ViewOptions& o) {
@@ -373,29 +360,24 @@ class View {
   Json json_texts_ = Json::array();
 };
 
+// UsageError with the name of an option that is given and not allowed, and a message.
+void allow_only(const Parser& parser, std::initializer_list<std::string_view> allowed, const std::string& message) {
+  for (const Option* option : parser.options())
+    if (option->is_given() && std::ranges::find(allowed, option->name()) == allowed.end()) throw UsageError(option->name() + message);
+}
+
 // Views a model that `polyhead train` made; without a folder, the model of ratings that is part of polyhead.
 void view_trained(const ViewOptions& o, const Parser& parser) {
-  for (const Option* option : parser.options()) {
-    const std::string name = option->name();
-    if (option->is_given() && name != "MODEL_DIR" && name != "--text" && name != "--output" && name != "--json")
-      throw UsageError(cat(name, o.model.empty() ? " needs MODEL_DIR; the model that is part of polyhead" : cat(" is not for a model that `polyhead train` made, as in '", o.model, "'"), " takes --text, -o and --json"));
-  }
+  allow_only(parser, {"MODEL_DIR", "--text", "--output", "--json"},
+             cat(o.model.empty() ? " needs MODEL_DIR; the model that is part of polyhead" : cat(" is not for a model that `polyhead train` made, as in '", o.model, "'"), " takes --text, -o and --json"));
   if (o.texts.size() != 1) throw UsageError(o.texts.empty() ? "there is no text; give --text \"...\", and MODEL_DIR, unless the text is for the model of ratings that is part of polyhead" : "a model that `polyhead train` made takes one --text");
   try_text({.model = o.model, .text = o.texts[0], .page = o.page, .json = o.json});
 }
 
 void view_live(const ViewOptions& o, const Parser& parser) {
-  for (const Option* option : parser.options()) {
-    const std::string name = option->name();
-    if (option->is_given() && name != "MODEL_DIR" && name != "--live" && name != "--engine" && name != "--text" && name != "--output" && name != "--lang") throw UsageError(cat(name, " cannot be combined with --live, which takes MODEL_DIR, --text, --engine, --lang and -o"));
-  }
+  allow_only(parser, {"MODEL_DIR", "--live", "--engine", "--text", "--output", "--lang"}, " cannot be combined with --live, which takes MODEL_DIR, --text, --engine, --lang and -o");
   if (o.texts.size() > 1) throw UsageError("--live opens with one --text");
   write_live_page({.model = o.model, .page = o.page, .engine = o.engine, .text = o.texts.empty() ? "" : o.texts[0], .language = o.language});
-}
-
-void view_given_images(ViewOptions& o) {
-  check(o);
-  view_images({.model = o.model, .images = o.images, .text = o.texts.empty() ? std::nullopt : std::optional(o.texts[0]), .page = o.page, .arrays = o.arrays, .layer = o.layer, .head = o.head, .mean = o.mean, .json = o.json, .by_norms = o.by_norms, .language = o.language, .vector_megabytes = o.vector_megabytes});
 }
 
 }  // namespace
@@ -480,7 +462,10 @@ Subcommand declare_view(Parser& parser) {
           [o, &parser] {
             if (o->live) return view_live(*o, parser);
             if (!o->engine.empty()) throw UsageError("--engine is for --live");
-            if (!o->images.empty()) return view_given_images(*o);
+            if (!o->images.empty()) {
+              check(*o);
+              return view_images(*o);
+            }
             o->model.empty() || is_trained(o->model) ? view_trained(*o, parser) : View(*o).run();
           },
   };

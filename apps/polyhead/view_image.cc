@@ -37,14 +37,14 @@ TextBeside read_text_beside(const std::string& model, const std::string& text, v
 
 class Viewed {
  public:
-  explicit Viewed(const ImageView& given) : o_(given), encoder_(open_vision_encoder(given.model)), processor_(models::read_image_processor(given.model)) {}
+  explicit Viewed(const ViewOptions& given) : o_(given), encoder_(open_vision_encoder(given.model)), processor_(models::read_image_processor(given.model)) {}
 
   void run() {
     const models::VisionConfig& c = encoder_.config;
     choice_ = choose_head(o_.layer, o_.head, o_.mean, c.layers, c.layer.heads);
     if (!o_.page.empty()) require_page_of_images(c, std::ssize(o_.images));
     viewer::VectorBudget budget(o_.vector_megabytes);
-    if (o_.text) text_ = read_text_beside(o_.model, *o_.text, o_.page.empty() ? nullptr : &budget, has_norms());
+    if (!o_.texts.empty()) text_ = read_text_beside(o_.model, o_.texts[0], o_.page.empty() ? nullptr : &budget, has_norms());
     Json list = Json::array();
     for (const std::string& path : o_.images) {
       const Tensor image = io::read_image(path);
@@ -80,17 +80,12 @@ class Viewed {
     std::string text = seen_.empty() ? "" : "\n";
     append(text, cat(clip(printable(seen.name), width), "\n"));
     for (const std::int64_t i : best_classes(seen, 5)) append(text, wrap(cat(fixed(seen.logits.data<float>()[i], 2), "  ", printable(label_of_class(c, i))), width));
-    if (const auto fit = similarity(seen)) append(text, wrap(cat(fixed(*fit, 2), "  ", printable(*o_.text)), width));
+    if (const auto fit = similarity(seen)) append(text, wrap(cat(fixed(*fit, 2), "  ", printable(o_.texts[0])), width));
     const Tensor patches = read_patches(map);
     const char* const reader = c.class_token ? "the class token" : "the mean token";
     append(text, cat(wrap(cat(choice_.description(), "; what ", reader, " reads in each patch, ", o_.by_norms ? cat(kNormWeighted, ", in percent of the largest, ", largest_text(patches)) : std::string("in percent")), width), "\n"));
-    const auto numbered = [](std::int64_t count) {
-      std::vector<std::string> names;
-      for (std::int64_t i = 1; i <= count; ++i) names.push_back(cat(i));
-      return names;
-    };
     const Tensor scaled = o_.by_norms ? in_units_of_largest(patches) : Tensor();
-    append(text, render({.weights = scaled ? scaled.view() : patches.view(), .rows = numbered(c.rows()), .columns = numbered(c.columns())}, width, colour_of_stdout()));
+    append(text, render({.weights = scaled ? scaled.view() : patches.view(), .rows = numbers_to(c.rows()), .columns = numbers_to(c.columns())}, width, colour_of_stdout()));
     print(text);
   }
 
@@ -134,7 +129,7 @@ class Viewed {
     print_json({{"model", {{"path", o_.model}, {"layers", c.layers}, {"heads", c.layer.heads}, {"width", c.layer.width}, {"rows", c.rows()}, {"columns", c.columns()}, {"prefix_tokens", c.prefix_tokens()}}},
                 {"map", app::to_json(choice_, o_.by_norms)},
                 {"images", std::move(list)},
-                {"text", o_.text ? Json(*o_.text) : Json(nullptr)},
+                {"text", o_.texts.empty() ? Json(nullptr) : Json(o_.texts[0])},
                 {"files", std::move(files)}});
   }
 
@@ -155,7 +150,7 @@ class Viewed {
     return viewer::render(page);
   }
 
-  const ImageView& o_;
+  const ViewOptions& o_;
   models::VisionEncoder encoder_;
   models::ImageProcessor processor_;
   HeadChoice choice_;
@@ -166,6 +161,6 @@ class Viewed {
 
 }  // namespace
 
-void view_images(const ImageView& given) { Viewed(given).run(); }
+void view_images(const ViewOptions& given) { Viewed(given).run(); }
 
 }  // namespace polyhead::app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,20 +25,10 @@ def start(threads: int) -> None:
 def prepare(case: Case, arrays: dict[str, np.ndarray], *, compile: bool = False) -> Work:  # noqa: A002
     if not case.rule:
         raise Unsupported("only for score rules")
-    t = {key: torch.from_numpy(array) for key, array in arrays.items()}
-    leaves = [t[name].requires_grad_() for name in ("q", "k", "v", *rules.RULES[case.rule].gradients)] if case.backward else []
-    score_mod = rules.RULES[case.rule].make(torch, t)
-    attend = _compiled if compile else flex_attention
 
-    def both() -> object:
+    def attend(*given: Any) -> object:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the warning that FlexAttention is not compiled
-            out = attend(t["q"], t["k"], t["v"], score_mod)
-        return out, torch.autograd.grad(out, leaves, t["d_out"])
+            return (_compiled if compile else flex_attention)(*given)
 
-    def forward() -> object:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return (attend(t["q"], t["k"], t["v"], score_mod),)
-
-    return Work(both if case.backward else forward, lambda result: result[0].detach().numpy())
+    return rules.torch_work(case, arrays, attend)

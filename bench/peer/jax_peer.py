@@ -12,7 +12,7 @@ import numpy as np
 
 from . import encoder
 from .cases import Case, Encoder, relative_index
-from .runner import Unsupported, Work, pads, refuse_too_many_scores
+from .runner import Unsupported, Work, pads, refuse, refuse_too_many_scores
 
 name = "jax"
 version = jax.__version__
@@ -24,14 +24,8 @@ def start(threads: int) -> None:
 
 @pads
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
-    if case.rule:
-        raise Unsupported("jax.nn.dot_product_attention has no score rules")
-    if case.dropout:
-        raise Unsupported("jax.nn.dot_product_attention has no dropout")
-    if case.sink:
-        raise Unsupported("jax.nn.dot_product_attention has no sink logits")
-    if case.maps:
-        raise Unsupported("jax.nn.dot_product_attention gives no weights")
+    lacks = "jax.nn.dot_product_attention has no"
+    refuse(case, rule=f"{lacks} score rules", dropout=f"{lacks} dropout", sink=f"{lacks} sink logits", maps="jax.nn.dot_product_attention gives no weights")
     if len(case.leading) > 1:
         raise Unsupported("jax.nn.dot_product_attention takes one leading dimension")
     refuse_too_many_scores(case)

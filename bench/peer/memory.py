@@ -55,18 +55,24 @@ def _resident() -> int:
     """Resident bytes of this process, after its allocator has returned free memory to the system."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    return _field("VmRSS")
+    return field("VmRSS")
 
 
 def _peak(run: Callable[[], object]) -> int:
     """The largest number of resident bytes of this process while `run` ran."""
     _resident()
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    restart_peak()
     run()
-    return _field("VmHWM")
+    return field("VmHWM")
 
 
-def _field(name: str) -> int:
+def restart_peak() -> None:
+    """Resets the peak of memory that the system records."""
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+
+
+def field(name: str) -> int:
+    """The bytes of VmRSS, the memory of this process, or VmHWM, its peak since restart_peak()."""
     match = re.search(rf"{name}:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())
     if match is None:
         raise OSError(f"/proc/self/status has no {name}")

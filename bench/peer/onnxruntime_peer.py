@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from . import encoder
 from .cases import Case, Encoder
-from .runner import Unsupported, Work, adds_alibi, pads, refuse_too_many_scores
+from .runner import Unsupported, Work, adds_alibi, pads, refuse, refuse_too_many_scores
 
 name = "onnxruntime"
 version = onnxruntime.__version__
@@ -24,14 +24,7 @@ def start(threads: int) -> None:
 @pads
 @adds_alibi
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
-    if case.backward:
-        raise Unsupported("it computes no gradients")
-    if case.rule:
-        raise Unsupported("ONNX Runtime has no score rules")
-    if case.sink:
-        raise Unsupported("the Attention operator has no sink logits")
-    if case.dropout:
-        raise Unsupported("the Attention operator has no dropout")
+    refuse(case, backward="it computes no gradients", rule="ONNX Runtime has no score rules", sink="the Attention operator has no sink logits", dropout="the Attention operator has no dropout")
     if case.dtype != "float32":
         raise Unsupported(f"the Attention operator has no {case.dtype} on a CPU")
     if len(case.leading) > 1:

@@ -13,7 +13,7 @@ from openvino import Node
 
 from . import encoder
 from .cases import Case, Encoder
-from .runner import Unsupported, Work, adds_alibi, pads
+from .runner import Unsupported, Work, adds_alibi, pads, refuse
 
 name = "openvino"
 version = openvino.__version__.split("-")[0]
@@ -33,18 +33,8 @@ def start(threads: int) -> None:
 @pads
 @adds_alibi
 def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
-    if case.backward:
-        raise Unsupported("it computes no gradients")
-    if case.rule:
-        raise Unsupported("OpenVINO has no score rules")
-    if case.sink:
-        raise Unsupported("its attention has no sink logits")
-    if case.dropout:
-        raise Unsupported("its attention has no dropout")
-    if case.maps:
-        raise Unsupported("its attention gives no weights")
-    if case.K:
-        raise Unsupported("its attention has no grouped heads")
+    refuse(case, backward="it computes no gradients", rule="OpenVINO has no score rules", sink="its attention has no sink logits", dropout="its attention has no dropout", maps="its attention gives no weights",
+           K="its attention has no grouped heads")  # fmt: skip
     native = case.dtype == "bfloat16"
     if case.dtype not in ("float32", "bfloat16") or (native and not _multiplies_bfloat16()):
         raise Unsupported(f"its {case.dtype} attention is a slow plain loop on processors without instructions for this dtype")

@@ -35,19 +35,7 @@ def _score_rule(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     from polyhead.torch import attention
 
     torch.set_num_threads(polyhead.num_threads())
-    t = {key: torch.from_numpy(array) for key, array in arrays.items()}
-    leaves = [t[name].requires_grad_() for name in ("q", "k", "v", *rules.RULES[case.rule].gradients)] if case.backward else []
-    score_mod = rules.RULES[case.rule].make(torch, t)
-
-    def both() -> object:
-        out = attention(t["q"], t["k"], t["v"], score_mod=score_mod)
-        return out, torch.autograd.grad(out, leaves, t["d_out"])
-
-    def forward() -> object:
-        with torch.no_grad():
-            return (attention(t["q"], t["k"], t["v"], score_mod=score_mod),)
-
-    return Work(both if case.backward else forward, lambda result: result[0].detach().numpy())
+    return rules.torch_work(case, arrays, lambda q, k, v, score_mod: attention(q, k, v, score_mod=score_mod))
 
 
 def _attention(case: Case, a: dict[str, np.ndarray], **more: Any) -> Work:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .cases import Case
+from .runner import Work
 
 CAP = 20.0
 DOCUMENTS = 4
@@ -55,3 +56,22 @@ def bias(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """The bias ``[N,T,T]`` of the rule tanh of distance, for which polyhead has no option."""
     distance = np.arange(case.T)[:, None] - np.arange(case.T)
     return arrays["factors"][:, None, None] * np.tanh(distance * 0.02).astype(np.float32)
+
+
+def torch_work(case: Case, arrays: dict[str, np.ndarray], attend: Function) -> Work:
+    """Calls attend(q, k, v, score_mod) with torch's tensors."""
+    import torch
+
+    t = {key: torch.from_numpy(array) for key, array in arrays.items()}
+    leaves = [t[name].requires_grad_() for name in ("q", "k", "v", *RULES[case.rule].gradients)] if case.backward else []
+    score_mod = RULES[case.rule].make(torch, t)
+
+    def both() -> object:
+        out = attend(t["q"], t["k"], t["v"], score_mod)
+        return out, torch.autograd.grad(out, leaves, t["d_out"])
+
+    def forward() -> object:
+        with torch.no_grad():
+            return (attend(t["q"], t["k"], t["v"], score_mod),)
+
+    return Work(both if case.backward else forward, lambda result: result[0].detach().numpy())

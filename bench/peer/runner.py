@@ -16,6 +16,13 @@ class Unsupported(Exception):
     """Raised for a case that the peer cannot compute; the message is printed as a note."""
 
 
+def refuse(case: Case, **reasons: str) -> None:
+    """Raises Unsupported, with the reason, for a case that has one of these properties."""
+    for name, reason in reasons.items():
+        if getattr(case, name):
+            raise Unsupported(reason)
+
+
 MOST_SCORES = 1 << 28  # 1 GiB of float32
 
 

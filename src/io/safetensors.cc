@@ -147,6 +147,25 @@ void check_offsets(const FileBytes& file, const Header& header, std::uint64_t da
 
 }  // namespace
 
+// The members of TensorFile are in this source, because live pages compile it and not tensor_file.cc.
+const Tensor* TensorFile::find(std::string_view name) const {
+  const auto item = std::ranges::find(tensors, name, &NamedTensor::name);
+  return item == tensors.end() ? nullptr : &item->tensor;
+}
+
+Tensor* TensorFile::find(std::string_view name) {
+  const auto item = std::ranges::find(tensors, name, &NamedTensor::name);
+  return item == tensors.end() ? nullptr : &item->tensor;
+}
+
+const Tensor& TensorFile::at(std::string_view name) const {
+  if (const Tensor* tensor = find(name)) return *tensor;
+  const std::string held = tensors.empty() ? "none"
+                                           : join(
+                                                 tensors, [](const NamedTensor& item) { return quote(item.name); }, ", ", 8);
+  fail(ErrorCode::invalid_argument, path.string(), ": no tensor is named ", quote(name), "; the file holds ", held);
+}
+
 bool is_safetensors(std::string_view text) {
   return text.size() > kLengthBytes && text[kLengthBytes] == '{' && header_length(text) <= kMaxHeader;
 }

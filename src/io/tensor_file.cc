@@ -47,24 +47,6 @@ std::filesystem::path inside_folder(const std::filesystem::path& path) {
 
 }  // namespace
 
-const Tensor* TensorFile::find(std::string_view name) const {
-  const auto item = std::ranges::find(tensors, name, &NamedTensor::name);
-  return item == tensors.end() ? nullptr : &item->tensor;
-}
-
-Tensor* TensorFile::find(std::string_view name) {
-  const auto item = std::ranges::find(tensors, name, &NamedTensor::name);
-  return item == tensors.end() ? nullptr : &item->tensor;
-}
-
-const Tensor& TensorFile::at(std::string_view name) const {
-  if (const Tensor* tensor = find(name)) return *tensor;
-  const std::string held = tensors.empty() ? "none"
-                                           : join(
-                                                 tensors, [](const NamedTensor& item) { return quote(item.name); }, ", ", 8);
-  fail(ErrorCode::invalid_argument, path.string(), ": no tensor is named ", quote(name), "; the file holds ", held);
-}
-
 TensorFile open_tensors(const std::filesystem::path& path) {
   const std::filesystem::path place = inside_folder(path);
   try {

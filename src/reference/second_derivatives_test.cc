@@ -9,18 +9,7 @@ namespace {
 
 // The tolerance of a comparison. The differences have an error of 1e-12. Results in float32 or a 16-bit dtype are rounded once, and so are slopes and sink
 // logits that a test changes in float32.
-double tolerance(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 2e-11;
-    case DType::f32:
-      return 0x1.01p-23;
-    case DType::f16:
-      return 0x1.01p-11;
-    default:
-      return 0x1.01p-8;
-  }
-}
+double tolerance(DType dtype) { return dtype == DType::f64 ? 2e-11 : (dtype == DType::f32 ? 0x1.01p1 : 0x1.01p0) * unit_roundoff(dtype); }
 
 testing::AssertionResult slopes_agree(ConstTensorView actual, const Tensor& expected) {
   return near(actual, expected, tolerance(actual.dtype()) * std::max(1.0, largest_magnitude(expected)));

@@ -9,18 +9,7 @@ namespace {
 constexpr std::uint64_t kSeeds = 700;
 
 // Returns the largest rounding error of a value below 1 in this dtype, plus a margin for the rounding of float64 sums.
-double storage_error(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 1e-13;
-    case DType::f32:
-      return 0x1.001p-24;
-    case DType::f16:
-      return 0x1.01p-11;
-    default:
-      return 0x1.01p-8;
-  }
-}
+double storage_error(DType dtype) { return dtype == DType::f64 ? 1e-13 : 0x1.001p0 * unit_roundoff(dtype); }
 
 testing::AssertionResult agrees(ConstTensorView actual, const Tensor& expected) {
   return near(actual, expected, storage_error(actual.dtype()) * std::max(1.0, largest_magnitude(expected)));

@@ -20,6 +20,9 @@ struct Problem {
   SdpaOptions options;
 };
 
+Tensor tensor(DType dtype, auto... extents) { return {dtype, {extents...}}; }
+Tensor f32(auto... extents) { return tensor(DType::f32, extents...); }
+
 struct Refusal {
   const char* name;
   std::function<void(Problem&)> edit;
@@ -60,65 +63,21 @@ TEST(Messages, OfForwardAndBackwardAlike) {
       {"no k", [](Problem& p) { p.k = {}; }, {"k is missing"}},
       {"no v", [](Problem& p) { p.v = {}; }, {"v is missing"}},
       {"no out", [](Problem& p) { p.out = {}; }, {"out is missing"}},
-      {"q of rank 2",
-       [](Problem& p) {
-         p.q = Tensor(DType::f32, {3, 8});
-       },
-       {"q is [3,8]", "[*,N,T,H]"}},
-      {"q of rank 16",
-       [](Problem& p) {
-         p.q = Tensor(DType::f32, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
-       },
-       {"q has 16 dimensions", "at most 15"}},
+      {"q of rank 2", [](Problem& p) { p.q = f32(3, 8); }, {"q is [3,8]", "[*,N,T,H]"}},
+      {"q of rank 16", [](Problem& p) { p.q = f32(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1); }, {"q has 16 dimensions", "at most 15"}},
       {"integer q", [](Problem& p) { p.q = Tensor(DType::i32, p.q.shape()); }, {"q is int32", "float32, float64, bfloat16 or float16"}},
-      {"other width",
-       [](Problem& p) {
-         p.k = Tensor(DType::f32, {2, 2, 5, 7});
-       },
-       {"k is [2,2,5,7]", "H = 8", "q [2,4,3,8]"}},
-      {"other batch",
-       [](Problem& p) {
-         p.k = Tensor(DType::f32, {3, 2, 5, 8});
-       },
-       {"k is [3,2,5,8]", "leading dimensions must be [2]"}},
-      {"other rank",
-       [](Problem& p) {
-         p.k = Tensor(DType::f32, {2, 5, 8});
-       },
-       {"k is [2,5,8]", "[2]"}},
-      {"heads that do not divide",
-       [](Problem& p) {
-         p.k = Tensor(DType::f32, {2, 3, 5, 8});
-       },
-       {"q has 4 heads and k has 3", "multiple"}},
-      {"no key heads",
-       [](Problem& p) {
-         p.k = Tensor(DType::f32, {2, 0, 5, 8});
-       },
-       {"q has 4 heads and k has 0"}},
+      {"other width", [](Problem& p) { p.k = f32(2, 2, 5, 7); }, {"k is [2,2,5,7]", "H = 8", "q [2,4,3,8]"}},
+      {"other batch", [](Problem& p) { p.k = f32(3, 2, 5, 8); }, {"k is [3,2,5,8]", "leading dimensions must be [2]"}},
+      {"other rank", [](Problem& p) { p.k = f32(2, 5, 8); }, {"k is [2,5,8]", "[2]"}},
+      {"heads that do not divide", [](Problem& p) { p.k = f32(2, 3, 5, 8); }, {"q has 4 heads and k has 3", "multiple"}},
+      {"no key heads", [](Problem& p) { p.k = f32(2, 0, 5, 8); }, {"q has 4 heads and k has 0"}},
       {"k of another dtype", [](Problem& p) { p.k = Tensor(DType::f64, p.k.shape()); }, {"k is float64 and q is float32"}},
       {"v of another dtype", [](Problem& p) { p.v = Tensor(DType::bf16, p.v.shape()); }, {"v is bfloat16 and k is float32"}},
-      {"v of another length",
-       [](Problem& p) {
-         p.v = Tensor(DType::f32, {2, 2, 4, 6});
-       },
-       {"v is [2,2,4,6]", "S = 5", "[2,2,5,8]"}},
-      {"v of other heads",
-       [](Problem& p) {
-         p.v = Tensor(DType::f32, {2, 4, 5, 6});
-       },
-       {"v is [2,4,5,6]", "K = 2"}},
-      {"out of another shape",
-       [](Problem& p) {
-         p.out = Tensor(DType::f32, {2, 4, 3, 8});
-       },
-       {"out is [2,4,3,8]", "[*,N,T,V] = [2,4,3,6]"}},
+      {"v of another length", [](Problem& p) { p.v = f32(2, 2, 4, 6); }, {"v is [2,2,4,6]", "S = 5", "[2,2,5,8]"}},
+      {"v of other heads", [](Problem& p) { p.v = f32(2, 4, 5, 6); }, {"v is [2,4,5,6]", "K = 2"}},
+      {"out of another shape", [](Problem& p) { p.out = f32(2, 4, 3, 8); }, {"out is [2,4,3,8]", "[*,N,T,V] = [2,4,3,6]"}},
       {"out of another dtype", [](Problem& p) { p.out = Tensor(DType::f64, p.out.shape()); }, {"out is float64", "float32"}},
-      {"lse of another shape",
-       [](Problem& p) {
-         p.lse = Tensor(DType::f32, {2, 3, 4});
-       },
-       {"lse is [2,3,4]", "[*,N,T] = [2,4,3]"}},
+      {"lse of another shape", [](Problem& p) { p.lse = f32(2, 3, 4); }, {"lse is [2,3,4]", "[*,N,T] = [2,4,3]"}},
       {"lse of another dtype", [](Problem& p) { p.lse = Tensor(DType::f64, p.lse.shape()); }, {"lse is float64", "float32"}},
       {"scale", [](Problem& p) { p.options.scale = kNaN; }, {"scale is nan", "finite"}},
       {"softcap", [](Problem& p) { p.options.softcap = -1; }, {"softcap is -1", "not negative"}},
@@ -126,67 +85,31 @@ TEST(Messages, OfForwardAndBackwardAlike) {
       {"dropout", [](Problem& p) { p.options.dropout.p = 1.5; }, {"dropout probability is 1.5", "[0,1]"}},
       {"dropout without a seed", [](Problem& p) { p.options.dropout.p = 0.5; }, {"dropout 0.5 needs a seed", "or the bits to keep"}},
       {"NaN dropout", [](Problem& p) { p.options.dropout.p = kNaN; }, {"dropout probability is nan"}},
-      {"integer keep bits",
-       [](Problem& p) {
-         p.options.dropout.keep = p.extra = Tensor(DType::u8, {3, 5});
-       },
-       {"dropout.keep is uint8", "bool"}},
-      {"bias that does not broadcast",
-       [](Problem& p) {
-         p.options.bias = p.bias = Tensor(DType::f32, {4, 3, 4});
-       },
-       {"bias is [4,3,4]", "[*,N,T,S] = [2,4,3,5]"}},
-      {"bias of too many dimensions",
-       [](Problem& p) {
-         p.options.bias = p.bias = Tensor(DType::f32, {1, 2, 4, 3, 5});
-       },
-       {"bias is [1,2,4,3,5]", "[2,4,3,5]"}},
-      {"bias of another dtype",
-       [](Problem& p) {
-         p.options.bias = p.bias = Tensor(DType::f64, {3, 5});
-       },
-       {"bias is float64", "float32"}},
-      {"attend of another dtype",
-       [](Problem& p) {
-         p.options.mask.attend = p.extra = Tensor(DType::f32, {3, 5});
-       },
-       {"attend is float32", "bool"}},
-      {"attend that does not broadcast",
-       [](Problem& p) {
-         p.options.mask.attend = p.extra = Tensor(DType::boolean, {5, 3});
-       },
-       {"attend is [5,3]", "[2,4,3,5]"}},
+      {"integer keep bits", [](Problem& p) { p.options.dropout.keep = p.extra = tensor(DType::u8, 3, 5); }, {"dropout.keep is uint8", "bool"}},
+      {"bias that does not broadcast", [](Problem& p) { p.options.bias = p.bias = f32(4, 3, 4); }, {"bias is [4,3,4]", "[*,N,T,S] = [2,4,3,5]"}},
+      {"bias of too many dimensions", [](Problem& p) { p.options.bias = p.bias = f32(1, 2, 4, 3, 5); }, {"bias is [1,2,4,3,5]", "[2,4,3,5]"}},
+      {"bias of another dtype", [](Problem& p) { p.options.bias = p.bias = tensor(DType::f64, 3, 5); }, {"bias is float64", "float32"}},
+      {"attend of another dtype", [](Problem& p) { p.options.mask.attend = p.extra = f32(3, 5); }, {"attend is float32", "bool"}},
+      {"attend that does not broadcast", [](Problem& p) { p.options.mask.attend = p.extra = tensor(DType::boolean, 5, 3); }, {"attend is [5,3]", "[2,4,3,5]"}},
       {"block that does not broadcast",
-       [](Problem& p) {
-         p.options.mask.block = p.extra = Tensor(DType::boolean, {2, 3, 5});
-       },
+       [](Problem& p) { p.options.mask.block = p.extra = tensor(DType::boolean, 2, 3, 5); },
        {"block is [2,3,5]", "[2,4,3,5]"}},
       {"attend and block",
-       [](Problem& p) {
-         p.options.mask.attend = p.options.mask.block = p.extra = Tensor(DType::boolean, {3, 5});
-       },
+       [](Problem& p) { p.options.mask.attend = p.options.mask.block = p.extra = tensor(DType::boolean, 3, 5); },
        {"attend and block are both given"}},
-      {"key mask",
-       [](Problem& p) {
-         p.options.mask.attend_keys = p.extra = Tensor(DType::boolean, {2, 3});
-       },
-       {"attend_keys is [2,3]", "[*,S] = [2,5]"}},
-      {"blocked key mask",
-       [](Problem& p) { p.options.mask.block_keys = p.extra = Tensor(DType::i64, {5}); },
-       {"block_keys is int64", "bool"}},
+      {"key mask", [](Problem& p) { p.options.mask.attend_keys = p.extra = tensor(DType::boolean, 2, 3); }, {"attend_keys is [2,3]", "[*,S] = [2,5]"}},
+      {"blocked key mask", [](Problem& p) { p.options.mask.block_keys = p.extra = tensor(DType::i64, 5); }, {"block_keys is int64", "bool"}},
       {"both key masks",
-       [](Problem& p) { p.options.mask.attend_keys = p.options.mask.block_keys = p.extra = Tensor(DType::boolean, {5}); },
+       [](Problem& p) { p.options.mask.attend_keys = p.options.mask.block_keys = p.extra = tensor(DType::boolean, 5); },
        {"attend_keys and block_keys are both given"}},
-      {"lists of blocks of another dtype",
-       [](Problem& p) { p.options.mask.blocks.lists = p.extra = Tensor(DType::f32, {1, 1}); },
-       {"blocks is float32", "integers"}},
+      {"lists of blocks of another dtype", [](Problem& p) { p.options.mask.blocks.lists = p.extra = f32(1, 1); }, {"blocks is float32", "integers"}},
       {"lists of too few blocks of queries",
        [](Problem& p) {
-         p.options.mask.blocks = {.lists = p.extra = Tensor(DType::i32, {1, 1}), .size = {.queries = 2, .keys = 2}};
+         p.options.mask.blocks = {.lists = p.extra = tensor(DType::i32, 1, 1), .size = {.queries = 2, .keys = 2}};
        },
        {"blocks is [1,1]", "[*,N,Tb,count]", "Tb = 2 blocks of 2 queries"}},
       {"lists for other heads",
-       [](Problem& p) { p.options.mask.blocks.lists = p.extra = Tensor(DType::i32, {3, 1, 1}); },
+       [](Problem& p) { p.options.mask.blocks.lists = p.extra = tensor(DType::i32, 3, 1, 1); },
        {"blocks is [3,1,1]", "[*,N,Tb,count] = [2,4,1,1]"}},
       {"a block beyond the keys",
        [](Problem& p) {
@@ -198,17 +121,13 @@ TEST(Messages, OfForwardAndBackwardAlike) {
        {"blocks lists block -2"}},
       {"blocks of no queries",
        [](Problem& p) {
-         p.options.mask.blocks = {.lists = p.extra = Tensor(DType::i32, {1, 1}), .size = {.queries = 0, .keys = 128}};
+         p.options.mask.blocks = {.lists = p.extra = tensor(DType::i32, 1, 1), .size = {.queries = 0, .keys = 128}};
        },
        {"the block size is 0 queries and 128 keys", "at least 1"}},
-      {"lengths of another dtype",
-       [](Problem& p) { p.options.mask.key_lengths = p.extra = Tensor(DType::f32, {2}); },
-       {"key_lengths is float32", "integers"}},
-      {"boolean lengths",
-       [](Problem& p) { p.options.mask.key_lengths = p.extra = Tensor(DType::boolean, {2}); },
-       {"key_lengths is bool", "integers"}},
+      {"lengths of another dtype", [](Problem& p) { p.options.mask.key_lengths = p.extra = f32(2); }, {"key_lengths is float32", "integers"}},
+      {"boolean lengths", [](Problem& p) { p.options.mask.key_lengths = p.extra = tensor(DType::boolean, 2); }, {"key_lengths is bool", "integers"}},
       {"lengths of another shape",
-       [](Problem& p) { p.options.mask.key_lengths = p.extra = Tensor(DType::i32, {3}); },
+       [](Problem& p) { p.options.mask.key_lengths = p.extra = tensor(DType::i32, 3); },
        {"key_lengths is [3]", "[*] = [2]", "[*,T] = [2,3]"}},
       {"length beyond S",
        [](Problem& p) {
@@ -235,34 +154,34 @@ TEST(Messages, OfForwardAndBackwardAlike) {
       {"diagonal offsets of another dtype",
        [](Problem& p) {
          p.options.mask.causal = Causal::top_left();
-         p.options.mask.diagonal_offsets = p.extra = Tensor(DType::f32, {2});
+         p.options.mask.diagonal_offsets = p.extra = f32(2);
        },
        {"diagonal_offsets is float32", "integers"}},
       {"diagonal offsets of another shape",
        [](Problem& p) {
          p.options.mask.causal = Causal::top_left();
-         p.options.mask.diagonal_offsets = p.extra = Tensor(DType::i64, {2, 3});
+         p.options.mask.diagonal_offsets = p.extra = tensor(DType::i64, 2, 3);
        },
        {"diagonal_offsets is [2,3]", "[*] = [2]"}},
       {"diagonal offsets without a diagonal",
-       [](Problem& p) { p.options.mask.diagonal_offsets = p.extra = Tensor(DType::i64, {2}); },
+       [](Problem& p) { p.options.mask.diagonal_offsets = p.extra = tensor(DType::i64, 2); },
        {"diagonal_offsets is given without causal, a window or a relative bias"}},
       {"diagonal offsets and another causal diagonal",
        [](Problem& p) {
          p.options.mask.causal = Causal::bottom_right();
-         p.options.mask.diagonal_offsets = p.extra = Tensor(DType::i64, {2});
+         p.options.mask.diagonal_offsets = p.extra = tensor(DType::i64, 2);
        },
        {"diagonal_offsets cannot be combined with a causal diagonal that is not top_left"}},
       {"diagonal offsets and a diagonal of the window",
        [](Problem& p) {
          p.options.mask.window = {.left = 1, .diagonal = Diagonal::top_left()};
-         p.options.mask.diagonal_offsets = p.extra = Tensor(DType::i64, {2});
+         p.options.mask.diagonal_offsets = p.extra = tensor(DType::i64, 2);
        },
        {"diagonal_offsets cannot be combined with a diagonal of the window"}},
       {"diagonal offsets and documents",
        [](Problem& p) {
          p.options.mask.causal = Causal::top_left();
-         p.options.mask.diagonal_offsets = p.extra = Tensor(DType::i64, {2});
+         p.options.mask.diagonal_offsets = p.extra = tensor(DType::i64, 2);
          p.options.mask.query_offsets = p.bias = Tensor::of<std::int32_t>({2}, {0, 3});
          p.options.mask.key_offsets = p.d_bias = Tensor::of<std::int32_t>({2}, {0, 5});
        },
@@ -278,92 +197,76 @@ TEST(Messages, OfForwardAndBackwardAlike) {
       {"a size of blocks that are not listed",
        [](Problem& p) { p.options.mask.blocks.size = {64, 128}; },
        {"blocks.size is 64 x 128 without blocks.lists"}},
-      {"sinks of another number of heads",
-       [](Problem& p) { p.options.sink = p.extra = Tensor(DType::f32, {2}); },
-       {"sink is [2]", "[N] = [4]"}},
-      {"one sink in one dimension", [](Problem& p) { p.options.sink = p.extra = Tensor(DType::f32, {1}); }, {"sink is [1]", "[N] = [4]"}},
-      {"sinks that do not broadcast",
-       [](Problem& p) {
-         p.options.sink = p.extra = Tensor(DType::f32, {2, 4});
-       },
-       {"sink is [2,4]", "[*,N,T] = [2,4,3]"}},
-      {"sinks of another dtype", [](Problem& p) { p.options.sink = p.extra = Tensor(DType::f64, {4}); }, {"sink is float64", "must be float32"}},
+      {"sinks of another number of heads", [](Problem& p) { p.options.sink = p.extra = f32(2); }, {"sink is [2]", "[N] = [4]"}},
+      {"one sink in one dimension", [](Problem& p) { p.options.sink = p.extra = f32(1); }, {"sink is [1]", "[N] = [4]"}},
+      {"sinks that do not broadcast", [](Problem& p) { p.options.sink = p.extra = f32(2, 4); }, {"sink is [2,4]", "[*,N,T] = [2,4,3]"}},
+      {"sinks of another dtype", [](Problem& p) { p.options.sink = p.extra = tensor(DType::f64, 4); }, {"sink is float64", "must be float32"}},
       {"sinks beside uniform empty rows",
        [](Problem& p) {
-         p.options.sink = p.extra = Tensor(DType::f32, {4});
+         p.options.sink = p.extra = f32(4);
          p.options.empty_rows = EmptyRows::uniform;
        },
        {"sink cannot be combined with empty_rows uniform", "use zero"}},
       {"sinks beside unmasked empty rows",
        [](Problem& p) {
-         p.options.sink = p.extra = Tensor(DType::f32, {4});
+         p.options.sink = p.extra = f32(4);
          p.options.empty_rows = EmptyRows::unmasked;
        },
        {"sink cannot be combined with empty_rows unmasked", "use zero"}},
       {"a relative bias of a diagonal alone", [](Problem& p) { p.options.relative_bias.diagonal = Diagonal::top_left(); }, {"relative_bias has a diagonal and neither slopes nor a table"}},
       {"slopes and a table",
        [](Problem& p) {
-         p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .table = p.bias = Tensor(DType::f32, {4, 32})};
+         p.options.relative_bias = {.slopes = p.extra = f32(4), .table = p.bias = f32(4, 32)};
        },
        {"relative_bias has slopes and a table"}},
       {"a bias and a relative bias",
        [](Problem& p) {
-         p.options.bias = p.bias = Tensor(DType::f32, {3, 5});
-         p.options.relative_bias.slopes = p.extra = Tensor(DType::f32, {4});
+         p.options.bias = p.bias = f32(3, 5);
+         p.options.relative_bias.slopes = p.extra = f32(4);
        },
        {"bias and relative_bias are both given"}},
       {"slopes of another dtype",
-       [](Problem& p) {
-         p.options.relative_bias.slopes = p.extra = Tensor(DType::f64, {4});
-       },
+       [](Problem& p) { p.options.relative_bias.slopes = p.extra = tensor(DType::f64, 4); },
        {"relative_bias.slopes is float64", "float32 as q"}},
-      {"slopes of the key heads",
-       [](Problem& p) {
-         p.options.relative_bias.slopes = p.extra = Tensor(DType::f32, {2});
-       },
-       {"relative_bias.slopes is [2]", "[N] = [4]"}},
+      {"slopes of the key heads", [](Problem& p) { p.options.relative_bias.slopes = p.extra = f32(2); }, {"relative_bias.slopes is [2]", "[N] = [4]"}},
       {"a table as PyTorch stores it",
-       [](Problem& p) {
-         p.options.relative_bias.table = p.extra = Tensor(DType::f32, {32, 4});
-       },
+       [](Problem& p) { p.options.relative_bias.table = p.extra = f32(32, 4); },
        {"relative_bias.table is [32,4]", "[N,buckets] = [4,buckets]"}},
       {"an odd number of buckets",
-       [](Problem& p) {
-         p.options.relative_bias.table = p.extra = Tensor(DType::f32, {4, 31});
-       },
+       [](Problem& p) { p.options.relative_bias.table = p.extra = f32(4, 31); },
        {"relative_bias.table has 31 buckets", "even and at least 4"}},
       {"a maximal distance below the exact ones",
        [](Problem& p) {
-         p.options.relative_bias = {.table = p.extra = Tensor(DType::f32, {4, 32}), .bidirectional = false, .max_distance = 16};
+         p.options.relative_bias = {.table = p.extra = f32(4, 32), .bidirectional = false, .max_distance = 16};
        },
        {"relative_bias.table has max_distance 16", "larger than 16"}},
       {"a relative bias on another diagonal than the mask",
        [](Problem& p) {
          p.options.mask.causal = Causal::top_left();
-         p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::bottom_right()};
+         p.options.relative_bias = {.slopes = p.extra = f32(4), .diagonal = Diagonal::bottom_right()};
        },
        {"the diagonal of relative_bias and that of the mask differ"}},
       {"a window from the bottom right and a relative bias from the top left",
        [](Problem& p) {
          p.options.mask.window.left = 1;
-         p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::top_left()};
+         p.options.relative_bias = {.slopes = p.extra = f32(4), .diagonal = Diagonal::top_left()};
        },
        {"the diagonal of relative_bias and that of the mask differ"}},
       {"a window with a diagonal and without bounds, and a relative bias with another diagonal",
        [](Problem& p) {
          p.options.mask.window.diagonal = Diagonal::top_left();
-         p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::bottom_right()};
+         p.options.relative_bias = {.slopes = p.extra = f32(4), .diagonal = Diagonal::bottom_right()};
        },
        {"the diagonal of relative_bias and that of the mask differ"}},
       {"diagonal_offsets and a relative bias that has a diagonal",
        [](Problem& p) {
-         p.options.mask.diagonal_offsets = p.bias = Tensor(DType::i64, {2});
-         p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::bottom_right()};
+         p.options.mask.diagonal_offsets = p.bias = tensor(DType::i64, 2);
+         p.options.relative_bias = {.slopes = p.extra = f32(4), .diagonal = Diagonal::bottom_right()};
        },
        {"diagonal_offsets cannot be combined with a diagonal of relative_bias"}},
       {"a relative bias whose diagonal offset is too large",
        [](Problem& p) {
-         p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::offset(std::numeric_limits<std::int64_t>::min())};
+         p.options.relative_bias = {.slopes = p.extra = f32(4), .diagonal = Diagonal::offset(std::numeric_limits<std::int64_t>::min())};
        },
        {"beyond 2^53"}},
   };
@@ -385,53 +288,35 @@ TEST(Messages, OfBackwardAlone) {
   const Refusal table[] = {
       {"no d_out", [](Problem& p) { p.d_out = {}; }, {"d_out is missing"}},
       {"no lse", [](Problem& p) { p.lse = {}; }, {"lse is missing"}},
-      {"d_out of another shape",
-       [](Problem& p) {
-         p.d_out = Tensor(DType::f32, {2, 4, 3, 8});
-       },
-       {"d_out is [2,4,3,8]", "[2,4,3,6]"}},
-      {"d_q of another shape",
-       [](Problem& p) {
-         p.d_q = Tensor(DType::f32, {2, 4, 3, 6});
-       },
-       {"d_q is [2,4,3,6]", "[2,4,3,8]"}},
-      {"d_k of the query heads",
-       [](Problem& p) {
-         p.d_k = Tensor(DType::f32, {2, 4, 5, 8});
-       },
-       {"d_k is [2,4,5,8]", "[2,2,5,8]"}},
+      {"d_out of another shape", [](Problem& p) { p.d_out = f32(2, 4, 3, 8); }, {"d_out is [2,4,3,8]", "[2,4,3,6]"}},
+      {"d_q of another shape", [](Problem& p) { p.d_q = f32(2, 4, 3, 6); }, {"d_q is [2,4,3,6]", "[2,4,3,8]"}},
+      {"d_k of the query heads", [](Problem& p) { p.d_k = f32(2, 4, 5, 8); }, {"d_k is [2,4,5,8]", "[2,2,5,8]"}},
       {"d_v of another dtype", [](Problem& p) { p.d_v = Tensor(DType::f64, p.v.shape()); }, {"d_v is float64", "float32"}},
-      {"d_bias without a bias",
-       [](Problem& p) {
-         p.d_bias = Tensor(DType::f32, {3, 5});
-       },
-       {"d_bias is given without a bias"}},
+      {"d_bias without a bias", [](Problem& p) { p.d_bias = f32(3, 5); }, {"d_bias is given without a bias"}},
       {"d_bias of the broadcast shape",
        [](Problem& p) {
-         p.options.bias = p.bias = Tensor(DType::f32, {3, 5});
-         p.d_bias = Tensor(DType::f32, {2, 4, 3, 5});
+         p.options.bias = p.bias = f32(3, 5);
+         p.d_bias = f32(2, 4, 3, 5);
        },
        {"d_bias is [2,4,3,5]", "[3,5]"}},
-      {"d_relative_bias without a relative bias",
-       [](Problem& p) { p.d_relative_bias = Tensor(DType::f32, {4}); },
-       {"d_relative_bias is given without a relative_bias"}},
+      {"d_relative_bias without a relative bias", [](Problem& p) { p.d_relative_bias = f32(4); }, {"d_relative_bias is given without a relative_bias"}},
       {"d_relative_bias of another shape",
        [](Problem& p) {
-         p.options.relative_bias.slopes = p.bias = Tensor(DType::f32, {4});
-         p.d_relative_bias = Tensor(DType::f32, {2, 4});
+         p.options.relative_bias.slopes = p.bias = f32(4);
+         p.d_relative_bias = f32(2, 4);
        },
        {"d_relative_bias is [2,4]", "the shape of slopes = [4]"}},
-      {"d_sink without a sink", [](Problem& p) { p.d_sink = Tensor(DType::f32, {4}); }, {"d_sink is given without a sink"}},
+      {"d_sink without a sink", [](Problem& p) { p.d_sink = f32(4); }, {"d_sink is given without a sink"}},
       {"d_sink of the broadcast shape",
        [](Problem& p) {
-         p.options.sink = p.bias = Tensor(DType::f32, {4});
-         p.d_sink = Tensor(DType::f32, {2, 4, 3});
+         p.options.sink = p.bias = f32(4);
+         p.d_sink = f32(2, 4, 3);
        },
        {"d_sink is [2,4,3]", "the shape of sink = [4]"}},
       {"d_sink of another dtype",
        [](Problem& p) {
-         p.options.sink = p.bias = Tensor(DType::f32, {4});
-         p.d_sink = Tensor(DType::f64, {4});
+         p.options.sink = p.bias = f32(4);
+         p.d_sink = tensor(DType::f64, 4);
        },
        {"d_sink is float64", "float32"}},
   };
@@ -447,11 +332,11 @@ TEST(Messages, OfBackwardAlone) {
 
 TEST(Messages, OfWeightsOfTheForwardPass) {
   Problem p;
-  p.attention_weights = Tensor(DType::f32, {2, 4, 5, 3});
+  p.attention_weights = f32(2, 4, 5, 3);
   EXPECT_THAT(forward_message(p), testing::AllOf(HasSubstr("sdpa_forward: attention_weights is [2,4,5,3]"), HasSubstr("[*,N,T,S] = [2,4,3,5]")));
-  p.attention_weights = Tensor(DType::f64, {2, 4, 3, 5});
+  p.attention_weights = tensor(DType::f64, 2, 4, 3, 5);
   EXPECT_THAT(forward_message(p), testing::AllOf(HasSubstr("attention_weights is float64"), HasSubstr("float32")));
-  p.attention_weights = Tensor(DType::f32, {2, 4, 3, 5});
+  p.attention_weights = f32(2, 4, 3, 5);
   EXPECT_EQ(forward_message(p), "");
 }
 
@@ -584,9 +469,9 @@ TEST(Messages, OfForwardModeAndTheSecondBackwardPass) {
       {"narrow keys", [](Second& p) { p.k = Tensor(DType::bf16, p.k.shape()), p.v = Tensor(DType::bf16, p.v.shape()); }, {"k and v are bfloat16 and q is float32", "derivatives need one dtype"}, {}, {}},
       {"tangent of another shape", [](Second& p) { p.tangents.q = p.k; }, {".q is [2,2,5,8]", "the shape of q = [2,4,3,8]"}, {"tangents.q"}, {"d_gradients.q"}},
       {"tangent of another dtype", [](Second& p) { p.tangents.v = p.extra = Tensor(DType::f64, p.v.shape()); }, {".v is float64", "float32"}, {"tangents.v"}, {"d_gradients.v"}},
-      {"tangent of no bias", [](Second& p) { p.tangents.bias = p.extra = Tensor(DType::f32, {3, 5}); }, {".bias is given without a bias"}, {"tangents.bias"}, {"d_gradients.bias"}},
-      {"tangent of no sink", [](Second& p) { p.tangents.sink = p.extra = Tensor(DType::f32, {4}); }, {".sink is given without a sink"}, {"tangents.sink"}, {"d_gradients.sink"}},
-      {"tangent of no relative bias", [](Second& p) { p.tangents.relative_bias = p.extra = Tensor(DType::f32, {4}); }, {".relative_bias is given without a relative_bias"}, {}, {}},
+      {"tangent of no bias", [](Second& p) { p.tangents.bias = p.extra = f32(3, 5); }, {".bias is given without a bias"}, {"tangents.bias"}, {"d_gradients.bias"}},
+      {"tangent of no sink", [](Second& p) { p.tangents.sink = p.extra = f32(4); }, {".sink is given without a sink"}, {"tangents.sink"}, {"d_gradients.sink"}},
+      {"tangent of no relative bias", [](Second& p) { p.tangents.relative_bias = p.extra = f32(4); }, {".relative_bias is given without a relative_bias"}, {}, {}},
   };
   for (const auto& [name, edit, words, of_jvp, of_second] : table) {
     SCOPED_TRACE(name);
@@ -605,7 +490,7 @@ TEST(Messages, OfForwardModeAndTheSecondBackwardPass) {
   Second p;
   p.tangents.q = p.d_q;
   EXPECT_THAT(second_message(p), HasSubstr("d_q overlaps d_gradients.q"));
-  p.options.sink = p.extra = Tensor(DType::f32, {2, 4, 3});
+  p.options.sink = p.extra = f32(2, 4, 3);
   p.tangents.sink = p.lse_tangent;
   EXPECT_THAT(jvp_message(p), HasSubstr("lse_tangent overlaps tangents.sink"));
 }

@@ -24,6 +24,14 @@ const auto kDistances = score_rule([](auto score, auto q, auto k, const ScoreTil
   return score * 0.75F + score::tanh((k - q) * 0.25F) * static_cast<float>(tile.head % 3 + tile.batch % 2);
 }, [](auto score, auto, auto, const ScoreTile&) { return score * 0 + 0.75F; });
 
+// Calls f(score, its index) for every score of a tile, or for every gradient of a score.
+void for_each_score(const ScoreTile& tile, const auto& f) {
+  for (std::int64_t i = 0; i < tile.rows * tile.keys; ++i) {
+    const std::int64_t at = i / tile.keys * tile.row_stride + i % tile.keys;
+    tile.float64 ? f(static_cast<double*>(tile.scores)[at], at) : f(static_cast<float*>(tile.scores)[at], at);
+  }
+}
+
 // A rule written without score_function.h: the new score is score + a[n] score^2 + b[n] (s - t) / 16. It also computes the gradients of a and b.
 struct Quadratic {
   double a = 0.25, b = 0.5;
@@ -242,19 +250,9 @@ TEST(ScoreRules, SameBitsForAnyNumberOfThreads) {
 // The rule is sqrt, which has an infinite derivative at 0 and is NaN for negative scores. In masked pairs both must have no effect.
 TEST(ScoreRules, MaskedPairsHaveNoEffect) {
   ScoreRule root;
-  root.forward = [](const ScoreTile& tile, const void*) {
-    for (std::int64_t i = 0; i < tile.rows * tile.keys; ++i) {
-      const std::int64_t at = i / tile.keys * tile.row_stride + i % tile.keys;
-      if (tile.float64) static_cast<double*>(tile.scores)[at] = std::sqrt(static_cast<double*>(tile.scores)[at]);
-      else static_cast<float*>(tile.scores)[at] = std::sqrt(static_cast<float*>(tile.scores)[at]);
-    }
-  };
+  root.forward = [](const ScoreTile& tile, const void*) { for_each_score(tile, [](auto& x, std::int64_t) { x = std::sqrt(x); }); };
   root.backward = [](const ScoreTile& tile, const void* before, double*, const void*) {
-    for (std::int64_t i = 0; i < tile.rows * tile.keys; ++i) {
-      const std::int64_t at = i / tile.keys * tile.row_stride + i % tile.keys;
-      if (tile.float64) static_cast<double*>(tile.scores)[at] *= 0.5 / std::sqrt(static_cast<const double*>(before)[at]);
-      else static_cast<float*>(tile.scores)[at] *= 0.5F / std::sqrt(static_cast<const float*>(before)[at]);
-    }
+    for_each_score(tile, [&]<class T>(T& d, std::int64_t at) { d *= T{0.5} / std::sqrt(static_cast<const T*>(before)[at]); });
   };
   for (const char* backend : {"reference", "cpu"}) {
     Random random(4);
@@ -279,25 +277,14 @@ template <bool keeps_zeros, bool reads_before>
 ScoreRule half_rule() {
   ScoreRule rule;
   rule.keeps_zeros = keeps_zeros, rule.reads_before = reads_before, rule.gradient_count = 1;
-  rule.forward = [](const ScoreTile& tile, const void*) {
-    for (std::int64_t i = 0; i < tile.rows * tile.keys; ++i) {
-      const std::int64_t at = i / tile.keys * tile.row_stride + i % tile.keys;
-      if (tile.float64) static_cast<double*>(tile.scores)[at] *= 0.5;
-      else static_cast<float*>(tile.scores)[at] *= 0.5F;
-    }
-  };
+  rule.forward = [](const ScoreTile& tile, const void*) { for_each_score(tile, [](auto& x, std::int64_t) { x *= 0.5F; }); };
   rule.backward = [](const ScoreTile& tile, const void* before, double* sums, const void*) {
-    const auto change = [&]<class T>(T* scores, const T* old) {
-      for (std::int64_t i = 0; i < tile.rows * tile.keys; ++i) {
-        const std::int64_t at = i / tile.keys * tile.row_stride + i % tile.keys;
-        if (keeps_zeros && scores[at] == 0) continue;
-        if (reads_before && !std::isfinite(old[at])) scores[at] = std::numeric_limits<T>::quiet_NaN();  // the old score of a kept pair is finite, that of a masked pair is 0
-        if (sums != nullptr) sums[0] += static_cast<double>(scores[at]);
-        scores[at] = scores[at] == 0 ? std::numeric_limits<T>::quiet_NaN() : scores[at] * T{0.5};
-      }
-    };
-    if (tile.float64) change(static_cast<double*>(tile.scores), static_cast<const double*>(before));
-    else change(static_cast<float*>(tile.scores), static_cast<const float*>(before));
+    for_each_score(tile, [&]<class T>(T& d, std::int64_t at) {
+      if (keeps_zeros && d == 0) return;
+      if (reads_before && !std::isfinite(static_cast<const T*>(before)[at])) d = std::numeric_limits<T>::quiet_NaN();  // the old score of a kept pair is finite, that of a masked pair is 0
+      if (sums != nullptr) sums[0] += static_cast<double>(d);
+      d = d == 0 ? std::numeric_limits<T>::quiet_NaN() : d * T{0.5};
+    });
   };
   return rule;
 }

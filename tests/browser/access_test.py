@@ -5,7 +5,7 @@
 """
 import re
 
-from session import axe_violations, pixels_of, reload, run, title
+from session import axe_violations, colours_of, pixels_of, reload, run, title
 
 # Sets of axe-core's rules. COLOURS and OTHERS each take half as long as ALL. A dark page differs from a light page in its colours only, so COLOURS is enough for the
 # dark page; a small page has the same colours, so OTHERS is enough for the small page.
@@ -99,8 +99,7 @@ def check_borders(checks, session, choose):
     checks.that(len(found) > 8 and not weak, f"the borders of {len(found)} controls have a contrast of 3 or more", weak[:5])
     session.hover(*choose.cells(1)[0])
     cursor = colours(style(session, ".cell-band", "boxShadow")) + colours(style(session, ".cell-band", "outlineColor"))[:1] * (style(session, ".cell-band", "outlineStyle") != "none")
-    pixels = pixels_of(session.page.locator("#legend"))
-    ramp = [pixels[i:i + 3] for i in range(0, len(pixels), 4)]
+    ramp = [colour[:3] for colour in colours_of(session.page.locator("#legend"))]
     worst = min(max(contrast(colour, line) for line in cursor) for colour in ramp)
     checks.that(worst >= 3, "the cursor has a contrast of 3 or more on every colour of the scale", round(worst, 2))
 

@@ -10,7 +10,7 @@ import random
 import struct
 import xml.etree.ElementTree as xml
 
-from session import pixels_of, reload, run, title
+from session import encoded, floats_of, pixels_of, reload, run, title
 
 TOLERANCE = 1e-5
 HEADS, QUERIES, KEYS, WIDTH, VALUES = 4, 5, 7, 6, 3  # sizes of the page that is made from random arrays; two query heads share a key/value head
@@ -58,7 +58,7 @@ def pin(session, row, column):
 
 def check_model(checks, session, choose):
     expected, page = session.expected, session.page
-    width = len(base64.b64decode(expected.data["texts"][0]["vectors"]["q"][0][0])) // 4 // expected.rows
+    width = len(floats_of(expected.data["texts"][0]["vectors"]["q"][0][0])) // expected.rows
     for layer, head in choose.heads(3):
         session.open(layer, head)
         row, column = choose.cells(1)[0]
@@ -147,12 +147,11 @@ class Arrays:
 
     def write(self, data):
         data["encoding"] = "linear16"
-        codes = lambda rows: base64.b64encode(struct.pack(f"<{QUERIES * KEYS}H", *(0 if w == 0 else 1 + round(65533 * w) for row in rows for w in row))).decode()
         vectors = {"scale": SCALE, "root": False, "q": [[floats(x) for x in self.q]], "k": [[floats(x) for x in self.k]], "v": [[floats(x) for x in self.v]],
                    "bias": [[floats(x) for x in self.bias]], "attend": [[floats(self.attend)]]}
         tokens = lambda letter, count: {"pieces": [f"{letter}{i}" for i in range(count)], "special": []}
         data["texts"] = [{"text": "arrays", "queries": tokens("q", QUERIES), "keys": tokens("k", KEYS), "layers": 1, "heads": HEADS,
-                          "weights": [[codes(rows) for rows in self.weights]], "vectors": vectors}]
+                          "weights": [[encoded([w for row in rows for w in row]) for rows in self.weights]], "vectors": vectors}]
 
 
 def check_arrays(checks, session, arrays, choose):

@@ -4,18 +4,14 @@
     colours_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
 import math
-import pathlib
 import xml.etree.ElementTree as xml
 
-from session import encoded, pixels_of, reload, run, title
+from session import encoded, exported, pixels_of, reload, run, title
 
 
 def lines_of(session):
     """Returns {colour: number of lines of this colour in the exported figure}, and {text in the figure, such as a head's name: its colour}."""
-    session.page.locator("#export summary").click()
-    with session.page.expect_download() as waiting:
-        session.page.locator('[data-export="svg"]').click()
-    root = xml.fromstring(pathlib.Path(waiting.value.path()).read_bytes())
+    root = xml.fromstring(exported(session.page, "svg")[1])
     count = {}
     for path in root.iter("{http://www.w3.org/2000/svg}path"):
         if path.get("stroke-opacity"):

@@ -3,15 +3,12 @@
 
     compare_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-import csv
-import io
 import json
 import math
-import pathlib
 import re
 import xml.etree.ElementTree as xml
 
-from session import divergence, encoded, pixels_of, reload, run, title, variant
+from session import colours_of, divergence, encoded, exported, exported_rows, middle_of, reload, run, title, variant
 
 EACH = 7.7e-6  # error of an attention weight that is stored in 16 bits
 HOSTILE = ["[CLS]", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "\u202eabc", '"><b>', "&lt;", "{{data}}", "__proto__", "'", "\\u003c", "[SEP]"]
@@ -60,8 +57,7 @@ def hover(session, pane, row, column):
     cells = session.page.locator(f".pane.{pane} .cells")
     cells.scroll_into_view_if_needed()
     session.settled()
-    side = cells.evaluate("(one) => one.clientWidth / Number(getComputedStyle(one.parentElement).getPropertyValue('--columns'))")
-    cells.hover(position={"x": (column + 0.5) * side, "y": (row + 0.5) * side})
+    cells.hover(position=middle_of(cells, row, column))
 
 
 def told(session):
@@ -92,16 +88,15 @@ def check_cells(checks, session, choose, mine, theirs, other, what):
     said = session.text(".pane.difference .told")
     wanted = maps.distance(mine, other, theirs)
     checks.that(abs(float(re.search(r"([\d.]+) bits", said).group(1)) - wanted) < 0.0015, f"{what}: distance of the heads {wanted:.3f} bits", said)
-    pixels = pixels_of(session.page.locator(".pane.difference .cells canvas"))
-    legend = pixels_of(session.page.locator(".pane.difference .bar-of-colours"))
-    colours = [legend[i:i + 4] for i in range(0, len(legend), 4)]
+    colours = colours_of(session.page.locator(".pane.difference .cells canvas"))
+    legend = colours_of(session.page.locator(".pane.difference .bar-of-colours"))
     wrong = []
     for t in range(session.expected.rows):
         for s, (a, b) in enumerate(zip(maps.row(*mine, t), other.row(*theirs, t))):
-            found = pixels[4 * (t * session.expected.columns + s):][:4]
+            found = colours[t * session.expected.columns + s]
             at = 255 * (0.5 + 0.5 * math.copysign(math.sqrt(abs(a - b)), a - b))
             slack = 1 + 255 * 0.5 * abs(math.sqrt(abs(a - b)) - math.sqrt(abs(a - b) + 2 * EACH))
-            if not any(found == colours[i] for i in range(max(0, math.floor(at - slack)), min(255, math.ceil(at + slack)) + 1)):
+            if not any(found == legend[i] for i in range(max(0, math.floor(at - slack)), min(255, math.ceil(at + slack)) + 1)):
                 wrong.append((t, s, found, at))
     checks.that(not wrong, f"{what}: every cell of the difference has the colour of its size and sign", wrong[:3])
 
@@ -149,11 +144,10 @@ def check_same(checks, session, choose):
     session.page.goto(f"{session.url}#layer={layer}&head={head}&view=compare&with={layer}.{head}")
     reload(session.page)
     session.drawn()
-    pixels = pixels_of(session.page.locator(".pane.difference .cells canvas"))
-    middle = pixels_of(session.page.locator(".pane.difference .bar-of-colours"))[4 * 127:4 * 129]
+    found = set(colours_of(session.page.locator(".pane.difference .cells canvas")))
+    middle = colours_of(session.page.locator(".pane.difference .bar-of-colours"))[127:129]
     zero = session.expected.weights
-    wanted = {tuple(middle[:4]), tuple(middle[4:])} | ({(0, 0, 0, 0)} if any(w == 0 for w in zero) else set())
-    found = {tuple(pixels[i:i + 4]) for i in range(0, len(pixels), 4)}
+    wanted = set(middle) | ({(0, 0, 0, 0)} if any(w == 0 for w in zero) else set())
     checks.that(found <= wanted, "a head compared with itself: every cell has the middle colour", found)
     hover(session, "difference", *choose.cells(1)[0])
     checks.that(session.text("#readout").endswith("A − B 0.0000"), "a head compared with itself: the difference is 0 and is shown without a sign", session.text("#readout"))
@@ -257,14 +251,9 @@ def check_export(checks, session, choose):
     page.goto(f"{session.url}#layer={mine[0]}&head={mine[1]}&view=compare&with={theirs[0]}.{theirs[1]}")
     reload(page)
     session.drawn()
-    def saved(kind):
-        page.locator("#export summary").click()
-        with page.expect_download() as waiting:
-            page.locator(f'[data-export="{kind}"]').click()
-        return pathlib.Path(waiting.value.path()).read_bytes()
-    words = [one.text for one in xml.fromstring(saved("svg")).iter("{http://www.w3.org/2000/svg}text")]
+    words = [one.text for one in xml.fromstring(exported(page, "svg")[1]).iter("{http://www.w3.org/2000/svg}text")]
     checks.that({f"A: {title(*mine)}", f"B: {title(*theirs)}", "A − B", "+1", "−1"} <= set(words), "SVG: both heads, the difference and its legend", words[:12])
-    rows = list(csv.reader(io.StringIO(saved("csv").decode("utf-8-sig"))))
+    rows = exported_rows(page)
     worst = 0
     for at, (_, _, a, b, difference) in enumerate(rows[1:]):
         t, s = divmod(at, session.expected.columns)
@@ -291,8 +280,8 @@ def lab(linear):
 def check_palette(checks, session, choose, name):
     session.open(*choose.heads(1)[0])
     session.page.locator('[data-view="compare"]').click()
-    legend = pixels_of(session.page.locator(".pane.difference .bar-of-colours"))
-    linear = [[c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in legend[i:i + 3]] for i in range(0, len(legend), 4)]
+    legend = colours_of(session.page.locator(".pane.difference .bar-of-colours"))
+    linear = [[c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour[:3]] for colour in legend]
     for kind, matrix in BLIND.items():
         seen = [lab([min(1, max(0, math.fsum(m * c for m, c in zip(row, colour)))) for row in matrix]) for colour in linear]
         worst = min(math.dist(seen[128 + away], seen[127 - away]) for away in range(32, 128))

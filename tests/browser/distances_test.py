@@ -3,13 +3,10 @@
 
     distances_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-import csv
-import io
 import math
-import pathlib
 import random
 
-from session import divergence, encoded, pixels_of, reload, run, title
+from session import colours_of, divergence, encoded, exported_rows, middle_of, reload, run, title
 
 
 def distances(expected):
@@ -29,17 +26,13 @@ def shown(session):
 
 def point(session, row, column, click=False):
     cells = session.page.locator("#distances .cells")
-    side = cells.evaluate("(one) => one.clientWidth / Number(getComputedStyle(one.parentElement).getPropertyValue('--columns'))")
-    (cells.click if click else cells.hover)(position={"x": (column + 0.5) * side, "y": (row + 0.5) * side})
+    (cells.click if click else cells.hover)(position=middle_of(cells, row, column))
 
 
 def check_numbers(checks, session, choose, table):
     expected, page = session.expected, session.page
     shown(session)
-    page.locator("#export summary").click()
-    with page.expect_download() as waiting:
-        page.locator('[data-export="csv"]').click()
-    rows = list(csv.reader(io.StringIO(pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig"))))
+    rows = exported_rows(page)
     # A weight stored in 16 bits has an error of 7.7e-6. The derivative of the divergence by a weight is the log2 of a ratio of weights, so errors grow to less than 5e-4.
     worst = max(abs(float(rows[i + 1][j + 1]) - table[i][j]) for i in range(len(table)) for j in range(len(table)))
     checks.that(len(rows) == len(table) + 1 and worst < 5e-4, f"{len(table)} x {len(table)} distances, error at most {worst:.1e} bits")
@@ -51,15 +44,14 @@ def check_numbers(checks, session, choose, table):
         if not said.startswith(wanted) or abs(float(said.split(": ")[1].split()[0]) - table[i][j]) > 1e-3:
             wrong.append((said, wanted, table[i][j]))
     checks.that(not wrong, "the pair under the pointer and its distance are shown", wrong[:3])
-    legend = pixels_of(page.locator("#distances .bar-of-colours"))
-    colours = [legend[i:i + 4] for i in range(0, len(legend), 4)]
-    pixels = pixels_of(page.locator("#distances .cells canvas"))
+    legend = colours_of(page.locator("#distances .bar-of-colours"))
+    colours = colours_of(page.locator("#distances .cells canvas"))
     largest = max(map(max, table))
     wrong = []
     for i, row in enumerate(table):
         for j, bits in enumerate(row):
             at = 255 * (1 - math.sqrt(bits / largest))
-            if pixels[4 * (i * len(table) + j):][:4] not in colours[max(0, math.floor(at - 1)):math.ceil(at + 1) + 1]:
+            if colours[i * len(table) + j] not in legend[max(0, math.floor(at - 1)):math.ceil(at + 1) + 1]:
                 wrong.append((i, j, at))
     checks.that(not wrong, "every pair has the colour of its distance", wrong[:3])
     ticks = page.locator("#distances .ticks span").all_text_contents()

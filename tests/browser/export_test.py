@@ -4,50 +4,39 @@
     export_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
 import base64
-import csv
-import io
-import pathlib
 import struct
 import xml.etree.ElementTree as xml
 
-from session import pixels_of, run, title
+from session import colours_of, exported, exported_rows, pixels_of, run, title
 
 NAME = "{http://www.w3.org/2000/svg}"
-
-
-def saved(session, kind):
-    session.page.locator("#export summary").click()
-    with session.page.expect_download() as waiting:
-        session.page.locator(f'[data-export="{kind}"]').click()
-    return waiting.value.suggested_filename, pathlib.Path(waiting.value.path()).read_bytes()
 
 
 def check_svg(checks, session, choose):
     expected = session.expected
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
-    name, text = saved(session, "svg")
+    name, text = exported(session.page, "svg")
     checks.that(name.endswith(f"Layer-{layer}-Head-{head}.svg"), "the file is named after the head", name)
     root = xml.fromstring(text)
     words = [element.text for element in root.iter(NAME + "text")]
     every = [expected.word(expected.queries, row) for row in range(expected.rows)] + [expected.word(expected.keys, column) for column in range(expected.columns)]
     checks.that(words[0] == title(layer, head) and "Attention from row word to column word" in words and "0.25" in words and words[-len(every):] == every,
                 "SVG: the head's name, the legend and all words", words)
-    pixels = pixels_of(session.page.locator(".cells canvas"))
-    wanted = ["#%02x%02x%02x" % tuple(pixels[i:i + 3]) if pixels[i + 3] else "url(#zero)" for i in range(0, len(pixels), 4)]
+    wanted = ["#%02x%02x%02x" % colour[:3] if colour[3] else "url(#zero)" for colour in colours_of(session.page.locator(".cells canvas"))]
     cells = [element.get("fill") for element in root.iter(NAME + "rect")][-len(wanted):]
     checks.that(cells == wanted, "SVG: every cell has its colour")
     session.page.locator("#special").select_option("hide")
-    hidden = sum(element.text in ("[CLS]", "[SEP]") for element in xml.fromstring(saved(session, "svg")[1]).iter(NAME + "text"))
+    hidden = sum(element.text in ("[CLS]", "[SEP]") for element in xml.fromstring(exported(session.page, "svg")[1]).iter(NAME + "text"))
     checks.that(hidden == 0, "SVG: hidden tokens are not in the figure", hidden)
     session.page.locator('[data-view="lines"]').click()
-    root = xml.fromstring(saved(session, "svg")[1])
+    root = xml.fromstring(exported(session.page, "svg")[1])
     tokens = [[i for i in range(len(side["pieces"])) if i not in side["special"]] for side in (expected.queries, expected.keys)]
     lines = sum(expected.weight(layer, head, row, column) >= 0.01 for row in tokens[0] for column in tokens[1])
     drawn = sum(element.get("stroke-opacity") is not None for element in root.iter(NAME + "path"))
     checks.that(abs(drawn - lines) <= 1, "SVG: the lines of the lines view", (drawn, lines))
     session.page.locator("#back").click()
-    root = xml.fromstring(saved(session, "svg")[1])
+    root = xml.fromstring(exported(session.page, "svg")[1])
     images = sum(1 for _ in root.iter(NAME + "image"))
     checks.that(images == expected.layers * (expected.heads + 1) + expected.wholes, "SVG: all heads", images)
 
@@ -55,8 +44,8 @@ def check_svg(checks, session, choose):
 def check_png(checks, session, choose):
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
-    root = xml.fromstring(saved(session, "svg")[1])
-    name, data = saved(session, "png")
+    root = xml.fromstring(exported(session.page, "svg")[1])
+    name, data = exported(session.page, "png")
     size = struct.unpack(">II", data[16:24])
     checks.that(data[:8] == b"\x89PNG\r\n\x1a\n" and size == (2 * int(root.get("width")), 2 * int(root.get("height"))), "PNG: twice the figure's size", size)
     pixels = pixels_of(session.page.evaluate_handle("""async (url) => {
@@ -78,7 +67,7 @@ def check_csv(checks, session, choose):
     expected = session.expected
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
-    rows = list(csv.reader(io.StringIO(saved(session, "csv")[1].decode("utf-8-sig"))))
+    rows = exported_rows(session.page)
     checks.that(rows[0][1:] == [f"{i}: {piece}" for i, piece in enumerate(expected.keys["pieces"])] and [row[0] for row in rows[1:]] == [f"{i}: {piece}" for i, piece in enumerate(expected.queries["pieces"])],
                 "CSV: words with their indices", rows[0])
     error = max(abs(float(rows[row + 1][column + 1]) - expected.weight(layer, head, row, column)) for row in range(expected.rows) for column in range(expected.columns))
@@ -87,14 +76,14 @@ def check_csv(checks, session, choose):
 
 def check_hostile(checks, session, pieces):
     session.open(0, 0)
-    root = xml.fromstring(saved(session, "svg")[1])
+    root = xml.fromstring(exported(session.page, "svg")[1])
     words = [element.text for element in root.iter(NAME + "text")][-len(pieces):]
     checks.that({element.tag.removeprefix(NAME) for element in root.iter()} <= {"svg", "defs", "pattern", "rect", "path", "text", "image"} and words[0] == pieces[0],
                 "SVG: hostile words stay words", words)
-    rows = list(csv.reader(io.StringIO(saved(session, "csv")[1].decode("utf-8-sig"))))
+    rows = exported_rows(session.page)
     names = [row[0] for row in rows[1:]]
     checks.that(names == [f"{i}: {piece}" for i, piece in enumerate(pieces)], "CSV: hostile words come back as they were", names)
-    checks.that(saved(session, "png")[1][:4] == b"\x89PNG", "PNG: a figure of hostile words")
+    checks.that(exported(session.page, "png")[1][:4] == b"\x89PNG", "PNG: a figure of hostile words")
 
 
 def check_paper(checks, session, choose):

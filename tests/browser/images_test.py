@@ -4,10 +4,9 @@
     images_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
 import base64
-import pathlib
 import re
 
-from session import pixels_of, reload, run
+from session import exported, pixels_of, reload, run
 from sides_test import Made, check_access
 
 PATCHES = ["[CLS]"] + [f"{row},{column}" for row in range(1, 4) for column in range(1, 3)]
@@ -70,10 +69,7 @@ def check_patches(checks, session, digit, greys):
         page.locator("#theme").select_option(theme)
         page.keyboard.press("Escape")
         check_access(checks, session, f"an image, {theme}")
-    page.locator("#export summary").click()
-    with page.expect_download() as download:
-        page.locator('[data-export="svg"]').click()
-    svg = pathlib.Path(download.value.path()).read_text(encoding="utf-8")
+    svg = exported(page, "svg")[1].decode()
     checks.that("<image " in svg and svg.count("<rect") >= 96 + 2 * 6 + digit.heads * 6, "the exported figure has image and patches", svg.count("<rect"))
     for width in (390, 768, 1280):
         session.resize(width)

@@ -9,7 +9,7 @@ import json
 import pathlib
 import re
 
-from session import reload, run
+from session import exported, reload, run
 
 # Names of file formats, keys of the keyboard, languages and people are not translated.
 NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon", "Kobayashi", "Abnar", "Zuidema", "rollout", "softmax", "exp", "out"}
@@ -184,19 +184,13 @@ def check_several(checks, session):
 
 def check_files(checks, session):
     """Exported files are in the language of the page."""
-    page, words = session.page, NAMES | own_words(session)
-
-    def written(kind):
-        page.locator("#export summary").click()
-        with page.expect_download() as waiting:
-            page.locator(f'[data-export="{kind}"]').click()
-        return waiting.value.suggested_filename, pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig")
-
+    words = NAMES | own_words(session)
     for place in (None, (1, 3)):
         if place:
             session.open(*place)
         for kind, found in (("svg", r">([^<>]+)</text>"), ("csv", r'"([^"]+)"')):
-            name, content = written(kind)
+            name, data = exported(session.page, kind)
+            content = data.decode("utf-8-sig")
             wrong = left_in([name.removesuffix(kind), *re.findall(found, content)], words)
             checks.that(re.search(found, content) and not wrong, f"{name} is Chinese", wrong)
 
@@ -208,9 +202,6 @@ def check_width(checks, session):
         page.goto("about:blank")
         page.goto(session.url + address)
         session.drawn()
-        page.locator("#export summary").click()
-        with page.expect_download() as waiting:
-            page.locator('[data-export="svg"]').click()
         outside = page.evaluate("""(svg) => {
           const place = document.createElement('div');
           place.innerHTML = svg;
@@ -218,7 +209,7 @@ def check_width(checks, session):
           const figure = place.firstElementChild.getBoundingClientRect();
           const within = (box) => box.left >= figure.left && box.right <= figure.right && box.top >= figure.top;
           return [...place.querySelectorAll('text')].filter((text) => !within(text.getBoundingClientRect())).map((text) => text.textContent);
-        }""", pathlib.Path(waiting.value.path()).read_text(encoding="utf-8"))
+        }""", exported(page, "svg")[1].decode())
         checks.that(not outside, f"words are within the figure {address}", outside)
 
 

@@ -3,12 +3,9 @@
 
     measures_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-import csv
-import io
 import math
-import pathlib
 
-from session import reload, run, title
+from session import exported_rows, reload, run, title
 
 
 def measured(expected, layer, head):
@@ -52,10 +49,8 @@ def measured(expected, layer, head):
 
 def check_numbers(checks, session, choose):
     expected = session.expected
-    session.page.locator("#export summary").click()
-    with session.page.expect_download() as waiting:
-        session.page.locator('[data-export="csv"]').click()
-    rows = list(csv.DictReader(io.StringIO(pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig"))))
+    names, *rows = exported_rows(session.page)
+    rows = [dict(zip(names, row)) for row in rows]
     checks.that(len(rows) == expected.layers * expected.heads, "a row for each head", len(rows))
     worst = {}
     for row in rows:

@@ -3,7 +3,7 @@
 
     minimap_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-from session import pixels_of, reload, run
+from session import colours_of, reload, run
 
 # FRAME: [left, top, width, height] of the frame as shares of the minimap. VISIBLE: the same of the visible part, as shares of the matrix. Both must agree.
 FRAME = """() => {
@@ -44,8 +44,7 @@ def check_minimap(checks, session, choose):
     checks.that(visible(session), "a map that does not fit has a minimap")
     at = same(session, checks, "the frame is what is visible")
     checks.that(at[0] < 0.01 and at[1] < 0.01 and at[2] < 0.9, "at first the beginning is visible", at)
-    pixels = pixels_of(page.locator("#minimap canvas"))
-    checks.that(len({tuple(pixels[i:i + 3]) for i in range(0, len(pixels), 4)}) > 3, "the minimap has the colours of the map")
+    checks.that(len({colour[:3] for colour in colours_of(page.locator("#minimap canvas"))}) > 3, "the minimap has the colours of the map")
     box = page.locator("#minimap canvas").bounding_box()
     page.mouse.click(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2)
     at = same(session, checks, "a click moves the frame")

@@ -9,7 +9,7 @@ found on the path or named by the variable CHROMIUM. Nothing is downloaded.
 import json
 import re
 
-from session import ABSOLUTE, RELATIVE, pixels_of, reload, run, title
+from session import ABSOLUTE, RELATIVE, colours_of, pixels_of, reload, run, title
 
 def check_grid(checks, session, choose):
     expected = session.expected
@@ -20,8 +20,8 @@ def check_grid(checks, session, choose):
     if max(expected.rows, expected.columns) > 96:
         return  # larger thumbnails are pooled: a pixel stands for several cells
     for layer, head in choose.heads(4):
-        pixels = pixels_of(session.page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"] img'))
-        darkness = [(765 - sum(pixels[i:i + 3])) * (pixels[i + 3] > 0) for i in range(0, len(pixels), 4)]  # a weight of exactly 0 is transparent
+        colours = colours_of(session.page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"] img'))
+        darkness = [(765 - sum(colour[:3])) * (colour[3] > 0) for colour in colours]  # a weight of exactly 0 is transparent
         cells = [(expected.weight(layer, head, row, column), row * expected.columns + column)
                  for row in range(expected.rows) for column in range(expected.columns)]
         largest, smallest = max(cells), min(cells)
@@ -185,8 +185,7 @@ def check_theme(checks, session, dark):
             ink = luminance(style(selector, "color"))
             contrasts.append((max(ink, ground) + 0.05) / (min(ink, ground) + 0.05))
         checks.that(min(contrasts) >= 4.5, "text has a contrast of 4.5 or more", contrasts)
-        pixels = pixels_of(session.page.locator("#legend"))
-        ramp = [luminance(" ".join(map(str, pixels[i:i + 3]))) for i in range(0, len(pixels), 4)]
+        ramp = [luminance(" ".join(map(str, colour[:3]))) for colour in colours_of(session.page.locator("#legend"))]
         steps = [(after - before) * (1 if is_dark else -1) for before, after in zip(ramp, ramp[1:])]
         checks.that(min(steps) >= 0 and abs(ramp[0] - ground) < 0.1, "the colour scale starts at the page's own shade and goes steadily away from it",
                     (ramp[0], ramp[-1], min(steps)))

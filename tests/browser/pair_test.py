@@ -4,7 +4,7 @@
     pair_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
 
-from session import ABSOLUTE, RELATIVE, reload, run, title
+from session import ABSOLUTE, RELATIVE, encoded, reload, run, title
 
 
 def usual(expected, layer, head, row, column):
@@ -67,11 +67,9 @@ def check_diagonal(checks, session, choose):
 
 
 def look_back(data):
-    import base64
-    import struct
     text = data["texts"][0]
     count = len(text["queries"]["pieces"])
-    text["weights"][0][0] = base64.b64encode(struct.pack(f"<{count * count}H", *(65534 if s == max(0, t - 1) else 0 for t in range(count) for s in range(count)))).decode()
+    text["weights"][0][0] = encoded([s == max(0, t - 1) for t in range(count) for s in range(count)])
     text.pop("vectors", None)
 
 

@@ -6,8 +6,6 @@
 The pages are variants of PAGE.html with other data: up to 65,536 tokens of two layers of three heads.
 """
 import base64
-import csv
-import io
 import pathlib
 import random
 import re
@@ -15,7 +13,7 @@ import struct
 import sys
 import tempfile
 
-from session import ABSOLUTE, Checks, Session, axe_violations, check_quiet, parsed, started_browser, variant
+from session import ABSOLUTE, Checks, Session, axe_violations, check_quiet, exported, exported_rows, parsed, started_browser, variant
 
 LAYERS, HEADS = 2, 3
 WORDS = ["The", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "internationalization", "<b>", "狐"]
@@ -127,19 +125,12 @@ def check_files(checks, session, pooled):
     page = session.page
     page.goto(f"{session.url}#layer=1&head=0")
     page.wait_for_selector(".cells")
-
-    def saved(kind):
-        page.locator("#export summary").click()
-        with page.expect_download() as waiting:
-            page.locator(f'[data-export="{kind}"]').click()
-        return pathlib.Path(waiting.value.path()).read_bytes().decode("utf-8-sig")
-
-    table = list(csv.reader(io.StringIO(saved("csv"))))
+    table = exported_rows(page)
     row = pooled.random.randrange(pooled.blocks)
     wanted = [pooled.weight(1, 0, row, column) for column in range(pooled.key_blocks)]
     right = table[row + 1][0] == pooled.row(row)[1] and max(abs(float(a) - b) for a, b in zip(table[row + 1][1:], wanted)) <= 1e-6
     checks.that(len(table) == pooled.blocks + 1 and right and table[0][1] == pooled.column(0)[1] and "word" not in table[0][0], "CSV: blocks with their tokens", table[0][:2])
-    checks.that(str(len(pooled.words)) in (svg := saved("svg")) and session.text("#legend-caption") in svg, "SVG: says that the map is pooled, and what a cell is", svg[:400])
+    checks.that(str(len(pooled.words)) in (svg := exported(page, "svg")[1].decode()) and session.text("#legend-caption") in svg, "SVG: says that the map is pooled, and what a cell is", svg[:400])
 
 
 def main():

@@ -3,12 +3,9 @@
 
     read_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-import base64
-import pathlib
 import re
-import struct
 
-from session import pixels_of, reload, run
+from session import colours_of, encoded, exported, reload, run
 
 ARABIC = "الانتباه يسمح لكل كلمة بالنظر"
 ARABIC_PIECES = ["[CLS]", "الا", "##نتباه", "يسمح", "لكل", "كلمة", "بال", "##نظر", "[SEP]", "[PAD]", "[PAD]"]
@@ -22,8 +19,7 @@ WORDS = """(paragraph) => [...paragraph.querySelectorAll('.piece')].map(
 
 
 def colours(session):
-    pixels = pixels_of(session.page.locator("#legend"))
-    return [tuple(pixels[4 * i:4 * i + 3]) for i in range(256)]
+    return [colour[:3] for colour in colours_of(session.page.locator("#legend"))]
 
 
 def wrong_tints(ramp, words, weight):
@@ -176,10 +172,7 @@ def check_export(checks, session, choose):
     session.open(*choose.heads(1)[0])
     page.locator('[data-view="read"]').click()
     word_at(session, choose.cells(1)[0][0]).click()
-    page.locator("#export summary").click()
-    with page.expect_download() as download:
-        page.locator('[data-export="svg"]').click()
-    svg = pathlib.Path(download.value.path()).read_text(encoding="utf-8")
+    svg = exported(page, "svg")[1].decode()
     tints = {background for _, background, _ in text_of(session).evaluate(WORDS)}
     missing = [tint for tint in tints if "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", tint)[:3]) not in svg]
     checks.that(not missing, "the exported figure has every tint", missing)
@@ -197,9 +190,9 @@ def spelled(text, pieces):
 def of_length(count):
     """Returns an edit to a page with one head of one layer and `count` words, each of which attends only to itself."""
     def edit(data):
-        codes = b"".join(struct.pack("<H", 65534 if t == s else 0) for t in range(count) for s in range(count))
+        codes = encoded([t == s for t in range(count) for s in range(count)])
         data["encoding"] = "linear16"
-        data["texts"][0] = {"text": "", "queries": {"pieces": [f"w{t}" for t in range(count)], "special": []}, "layers": 1, "heads": 1, "weights": [[base64.b64encode(codes).decode()]]}
+        data["texts"][0] = {"text": "", "queries": {"pieces": [f"w{t}" for t in range(count)], "special": []}, "layers": 1, "heads": 1, "weights": [[codes]]}
     return edit
 
 

@@ -3,11 +3,7 @@
 
     rollout_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-import csv
-import io
-import pathlib
-
-from session import ABSOLUTE, reload, run
+from session import ABSOLUTE, exported_rows, reload, run
 
 
 def rollout(expected):
@@ -34,10 +30,7 @@ def check_numbers(checks, session, choose):
         if abs(shown - wanted[row][column]) > 2 * ABSOLUTE:
             wrong.append((row, column, shown, wanted[row][column]))
     checks.that(not wrong, "6 cells show the rollout", wrong)
-    page.locator("#export summary").click()
-    with page.expect_download() as waiting:
-        page.locator('[data-export="csv"]').click()
-    rows = list(csv.reader(io.StringIO(pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig"))))
+    rows = exported_rows(page)
     worst = max(abs(float(x) - wanted[t][s]) for t, row in enumerate(rows[1:]) for s, x in enumerate(row[1:]))
     checks.that(len(rows) == expected.rows + 1 and worst < 2e-5 and rows[0][0] == "rollout", f"CSV: every number, error at most {worst:.1e}", (rows[0][0], worst))
     page.mouse.click(*page.locator(".cells").evaluate("(one) => { const box = one.getBoundingClientRect(); return [box.left + 5, box.top + 5]; }"))

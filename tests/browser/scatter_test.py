@@ -7,7 +7,7 @@ import copy
 import math
 
 from measures_test import measured
-from session import axe_violations, encoded, reload, run, title
+from session import axe_violations, encoded, exported, reload, run, title
 
 # x and y of a point, from the ticks of the axes: the labels of the ticks are the numbers that a reader sees.
 POINTS = """() => {
@@ -256,10 +256,7 @@ def check_access(checks, session):
 
 def check_figure(checks, session):
     page = session.page
-    page.locator("#export summary").click()
-    with page.expect_download() as waiting:
-        page.locator('[data-export="svg"]').click()
-    svg = open(waiting.value.path(), encoding="utf-8").read()
+    svg = exported(page, "svg")[1].decode()
     checks.that(svg.count("<circle") == session.expected.layers * session.expected.heads and "var(" not in svg, "the figure has all points, and colours that other programs read", svg.count("<circle"))
 
 

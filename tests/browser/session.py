@@ -2,6 +2,8 @@
 import argparse
 import base64
 import contextlib
+import csv
+import io
 import json
 import math
 import os
@@ -13,7 +15,8 @@ import struct
 import sys
 import tempfile
 
-from safetensors_file import read_float32
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cli"))
+from tensor_files import floats_of, load_safetensors  # noqa: E402
 
 try:
     from axe_playwright_python.sync_playwright import Axe
@@ -44,6 +47,31 @@ def pixels_of(image):
     return list(base64.b64decode(image.evaluate(PIXELS)))
 
 
+def colours_of(image):
+    """Returns (red, green, blue, opacity) of each pixel."""
+    pixels = pixels_of(image)
+    return list(zip(*(pixels[part::4] for part in range(4))))
+
+
+def middle_of(cells, row, column):
+    """Returns the middle of a cell of a map, in the form of `position` of Playwright's hover() and click()."""
+    side = cells.evaluate("(one) => one.clientWidth / Number(getComputedStyle(one.parentElement).getPropertyValue('--columns'))")
+    return {"x": (column + 0.5) * side, "y": (row + 0.5) * side}
+
+
+def exported(page, kind):
+    """Exports a file of this kind ("svg", "png" or "csv") through the page's menu. Returns (the file's name, its bytes)."""
+    page.locator("#export summary").click()
+    with page.expect_download() as waiting:
+        page.locator(f'[data-export="{kind}"]').click()
+    return waiting.value.suggested_filename, pathlib.Path(waiting.value.path()).read_bytes()
+
+
+def exported_rows(page):
+    """Exports a CSV file. Returns its rows."""
+    return list(csv.reader(io.StringIO(exported(page, "csv")[1].decode("utf-8-sig"))))
+
+
 # The page adapts its layout to its size in the next animation frame, and in another frame if the first adaptation moved an element.
 SETTLED = """async () => {
   const places = () => JSON.stringify([...document.querySelectorAll('body, #stage, .cells, .patches')].map((one) => one.getBoundingClientRect()));
@@ -65,7 +93,7 @@ class Expected:
         entry = self.data["texts"][text]
         self.queries = entry["queries"]
         self.keys = entry.get("keys", self.queries)
-        self.weights, (self.layers, self.heads, self.rows, self.columns) = read_float32(arrays, "attentions")
+        (self.layers, self.heads, self.rows, self.columns), self.weights = load_safetensors(arrays)["attentions"]
         self.approximate = self.data["encoding"] != "linear16"
         self.wholes = 1 + (self.layers > 1 and self.keys is self.queries)  # number of maps over all layers: the mean of all heads and, if there is one, the rollout
 

@@ -3,22 +3,15 @@
 
     sides_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-import base64
 import math
-import pathlib
 import re
-import struct
 
-from session import Expected, axe_violations, pixels_of, reload, run
+from session import Expected, axe_violations, colours_of, encoded, exported, reload, run
 
 SURE, POSSIBLE = [(1, 1), (2, 3), (3, 2)], [(3, 4), (4, 5)]
 WITH_SPECIAL = SURE + [(0, 0), (4, 6)]  # the last two are links of special tokens: the page outlines them, but leaves them out of the alignment error rate
 SPECIAL_ROWS, SPECIAL_COLUMNS, MASKED = [0], [0, 6], [5]
 GERMAN, ENGLISH = ["<s>", "Katzen", "saßen", "auf", "Matten"], ["<s>", "Cats", "on", "sat", "the", "mats", "</s>"]
-
-
-def codes(numbers):
-    return base64.b64encode(b"".join(struct.pack("<H", 0 if x == 0 else 1 + round(65533 * x)) for x in numbers)).decode()
 
 
 class Made(Expected):
@@ -35,7 +28,7 @@ class Made(Expected):
 
     def entry(self, **more):
         size = self.rows * self.columns
-        weights = [[codes(self.weights[(layer * self.heads + head) * size:][:size]) for head in range(self.heads)] for layer in range(self.layers)]
+        weights = [[encoded(self.weights[(layer * self.heads + head) * size:][:size]) for head in range(self.heads)] for layer in range(self.layers)]
         sides = {"queries": {"special": [], **self.queries}, **({"keys": {"special": [], **self.keys}} if self.keys["pieces"] is not self.queries["pieces"] else {})}
         return {"text": "", "layers": self.layers, "heads": self.heads, "weights": weights, **sides, **more}
 
@@ -111,14 +104,10 @@ def check_links(checks, session, sets, choose):
           });
         }""")
         checks.that(sorted(map(tuple, shown)) == wanted, f"known links are outlined{' without special tokens' if hidden else ''}", (shown, wanted))
-    page.locator("#export summary").click()
-    with page.expect_download() as download:
-        page.locator('[data-export="svg"]').click()
-    svg = pathlib.Path(download.value.path()).read_text(encoding="utf-8")
+    svg = exported(page, "svg")[1].decode()
     checks.that(svg.count('stroke="#ffb800"') == 5 and "Cross-attention" in svg, "the exported figure has the known links, and the name of the set", svg.count('stroke="#ffb800"'))
     page.locator('[data-view="lines"]').click()
-    pixels = pixels_of(page.locator(".lines canvas"))
-    gold = sum(pixels[i] > 150 and pixels[i + 1] > 90 and pixels[i + 2] < 60 and pixels[i + 3] > 150 for i in range(0, len(pixels), 4))
+    gold = sum(red > 150 and green > 90 and blue < 60 and opacity > 150 for red, green, blue, opacity in colours_of(page.locator(".lines canvas")))
     checks.that(gold > 500, "lines: known links are gold", gold)
     page.locator('[data-view="read"]').click()
     page.locator('.read-body .running').first.locator('[data-index="3"]').click()
@@ -146,16 +135,16 @@ def check_layer(checks, session, sets, gates, choose):
     session.open(0, head)
     axes = page.locator(".strip-corner").text_content()
     checks.that(axes == "residue j →residue i ↓", "the axes have their names", axes)
-    ramp = pixels_of(page.locator("#legend"))
-    pixels = pixels_of(page.locator(".gate canvas"))
+    ramp = colours_of(page.locator("#legend"))
+    colours = colours_of(page.locator(".gate canvas"))
     wrong = []
     for row in range(6):
         for column in range(4):
             level = round(255 * gates[head][row][column] ** 0.5)
-            pixel, at = pixels[4 * (row * 4 + column):][:3], [ramp[4 * i:4 * i + 3] for i in range(max(0, level - 1), min(256, level + 2))]
-            if pixel not in at:
-                wrong.append((row, column, pixel))
-    checks.that(not wrong and len(pixels) == 4 * 24, "the strip shows the gates of the head", wrong)
+            colour = colours[row * 4 + column]
+            if colour[:3] not in [one[:3] for one in ramp[max(0, level - 1):level + 2]]:
+                wrong.append((row, column, colour))
+    checks.that(not wrong and len(colours) == 24, "the strip shows the gates of the head", wrong)
     session.hover(t, 1)
     check_access(checks, session, "a map with a gate")
     numbers = [float(x) for x in re.findall(r"\d\.\d+", session.text("#gate-note"))]
@@ -218,7 +207,7 @@ def rounds(test):
         first["queries"]["segment"] = [0 if place < 5 else 1 for place in range(fox.rows)]
         second = cross.entry(name="Cross-attention", group=0, links={"sure": WITH_SPECIAL, "possible": POSSIBLE}, blocked=MASKED)
         second["queries"]["special"], second["keys"]["special"] = SPECIAL_ROWS, SPECIAL_COLUMNS
-        layer = {"group": 1, "axes": ["residue i", "residue j"], "gate": [[codes(x for row in gate for x in row) for gate in gates]], "gate_width": 4}
+        layer = {"group": 1, "axes": ["residue i", "residue j"], "gate": [[encoded([x for row in gate for x in row]) for gate in gates]], "gate_width": 4}
         data["texts"] = [first, second, biased.entry(bias="with", **layer), plain.entry(bias="without", **layer)]
 
     page = test.made(edit)

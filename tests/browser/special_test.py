@@ -4,9 +4,8 @@
     special_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
 import math
-import pathlib
 
-from session import pixels_of, reload, run
+from session import exported, pixels_of, reload, run
 
 EACH = 7.7e-6  # error of an attention weight that is stored in 16 bits
 
@@ -66,11 +65,8 @@ def check_shared(checks, session, choose):
     checks.that("below 0.0077 is NaN" in session.text("#special-note"), "shared out: the page says which rows are NaN", session.text("#special-note"))
     check_rows(checks, session, choose, layer, head)
     checks.that(session.shown_weight().startswith(("≈", "NaN")) and "not the model's attention weights" in session.text("#special-note"), "shared out: the page says that the numbers are not the model's weights", session.text("#special-note"))
-    page.locator("#export summary").click()
-    with page.expect_download() as waiting:
-        page.locator('[data-export="svg"]').click()
-    figure = pathlib.Path(waiting.value.path()).read_text(encoding="utf-8")
-    checks.that("special tokens shared out" in figure and "special-tokens" in waiting.value.suggested_filename, "shared out: a figure says so", waiting.value.suggested_filename)
+    name, figure = exported(page, "svg")
+    checks.that("special tokens shared out" in figure.decode() and "special-tokens" in name, "shared out: a figure says so", name)
     page.locator("#special").select_option("show")
     session.hover(1, 1)
     wrong = session.right(layer, head, 1, 1)

@@ -4,14 +4,11 @@
     spread_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
 import copy
-import csv
-import io
-import pathlib
 import statistics
 
 from compare_test import Maps, add_texts
 from measures_test import measured
-from session import reload, run
+from session import exported_rows, reload, run
 
 
 def texts_of(expected):
@@ -35,10 +32,7 @@ def check_numbers(checks, session, choose, every):
     page.locator("#measure").select_option("previous")
     page.locator("#over").select_option("all")
     page.wait_for_function("() => document.querySelector('.thumb[data-note*=\"±\"]')")
-    page.locator("#export summary").click()
-    with page.expect_download() as waiting:
-        page.locator('[data-export="csv"]').click()
-    head, *rows = csv.reader(io.StringIO(pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig")))
+    head, *rows = exported_rows(page)
     worst = {}
     for row in rows:
         for name, values in every[int(row[0]), int(row[1])].items():

@@ -3,14 +3,12 @@
 
     walk_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-import base64
 import collections
 import math
-import struct
 
 from cell_test import drop, number, pin
 from compare_test import add_texts
-from session import axe_violations, encoded, pixels_of, reload, run
+from session import axe_violations, encoded, floats_of, pixels_of, reload, run
 
 STEPS = ["Input", "Projection", "Split into heads", "q · k", "Scale", "softmax", "Times v", "Join the heads", "Output projection"]
 
@@ -24,8 +22,7 @@ def captions(session):
 
 
 def vectors(expected, name, layer, head):
-    text = base64.b64decode(expected.data["texts"][0]["vectors"][name][layer][head])
-    return struct.unpack(f"<{len(text) // 4}f", text)
+    return floats_of(expected.data["texts"][0]["vectors"][name][layer][head])
 
 
 def outputs_of(expected, layer, head, v):
@@ -176,7 +173,7 @@ def gate(at):
 def add_gate(expected):
     def edit(data):
         first = data["texts"][0]
-        width = len(base64.b64decode(first["vectors"]["v"][0][0])) // 4 // expected.rows
+        width = len(floats_of(first["vectors"]["v"][0][0])) // expected.rows
         first.update(gate_width=width, gate=[[encoded([gate(at + head) for at in range(expected.rows * width)]) for head in range(expected.heads)] for _ in range(expected.layers)])
     return edit
 

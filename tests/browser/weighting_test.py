@@ -3,21 +3,15 @@
 
     weighting_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-import base64
-import csv
-import io
-import pathlib
 import re
-import struct
 
-from session import pixels_of, reload, run
+from session import exported, exported_rows, floats_of, pixels_of, reload, run
 
 
 def norms_of(data):
     """Returns the norms of each key by (layer, head)."""
     entry = data["texts"][0]
-    decoded = lambda text: struct.unpack(f"<{len(base64.b64decode(text)) // 4}f", base64.b64decode(text))
-    return {(layer, head): decoded(text) for layer, heads in enumerate(entry["value_norms"]) for head, text in enumerate(heads)}
+    return {(layer, head): floats_of(text) for layer, heads in enumerate(entry["value_norms"]) for head, text in enumerate(heads)}
 
 
 class Wanted:
@@ -87,10 +81,7 @@ def check_state(checks, session, choose):
     checks.that(page.locator("#weighting").input_value() == "attention", "sharing out switches back to attention weights")
     page.locator("#weighting").select_option("norm")
     checks.that(page.locator("#special").input_value() == "hide", "norm-weighted maps switch sharing out off")
-    page.locator('#export summary').click()
-    with page.expect_download() as waiting:
-        page.locator('[data-export="csv"]').click()
-    table = list(csv.reader(io.StringIO(pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig"))))
+    table = exported_rows(page)
     wanted = Wanted(expected)
     tokens = [int(name.split(":")[0]) for name in table[0][1:]]
     wrong = [(line[0], number) for line in table[1:] for token, number in zip(tokens, line[1:]) if abs(float(number) - wanted.number(layer, head, int(line[0].split(":")[0]), token)) > 1e-4 * wanted.unit]
@@ -111,10 +102,7 @@ def check_merged(checks, session):
 
 
 def saved(session):
-    session.page.locator("#export summary").click()
-    with session.page.expect_download() as waiting:
-        session.page.locator('[data-export="svg"]').click()
-    return pathlib.Path(waiting.value.path()).read_text(encoding="utf-8")
+    return exported(session.page, "svg")[1].decode()
 
 
 def check_words(checks, session, choose):

@@ -3,14 +3,13 @@
 
     why_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-import base64
 import math
 import random
 import re
 import struct
 
 from cell_test import drop, floats, number, pin, softmax, table
-from session import encoded, pixels_of, run
+from session import encoded, floats_of, pixels_of, run
 
 TOLERANCE = 1e-5
 HEADS, TOKENS, WIDTH, TURNED = 2, 5, 6, 4  # the first TURNED features of a head are rotated
@@ -96,8 +95,7 @@ def check_model(checks, session, choose):
         session.open(layer, head)
         row, column = choose.cells(1)[0]
         pin(session, row, column)
-        decoded = lambda name: struct.unpack(f"<{len(base64.b64decode(entry['vectors'][name][layer][head])) // 4}f", base64.b64decode(entry["vectors"][name][layer][head]))
-        q, k = decoded("q"), decoded("k")
+        q, k = (floats_of(entry["vectors"][name][layer][head]) for name in "qk")
         width = len(q) // expected.rows
         products = [[q[row * width + i] * k[s * width + i] for i in range(width)] for s in range(expected.columns)]
         rows = table(session, ".why")

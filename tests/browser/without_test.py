@@ -3,12 +3,9 @@
 
     without_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-import csv
-import io
-import pathlib
 import random
 
-from session import reload, run
+from session import exported_rows, reload, run
 
 
 def label(change):
@@ -55,10 +52,7 @@ def check_head(checks, session, changes):
     session.open(*with_others)
     checks.that(not any("cosine lost without it" in one for one in page.locator("#badges li").all_text_contents()), "a head that was not switched off has none")
     page.locator("#back").click()
-    page.locator("#export summary").click()
-    with page.expect_download() as waiting:
-        page.locator('[data-export="csv"]').click()
-    head, *rows = csv.reader(io.StringIO(pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig")))
+    head, *rows = exported_rows(page)
     at = head.index("cosine lost without it in ‰")
     written = {(int(row[0]), int(row[1])): row[at] for row in rows}
     checks.that({one for one, value in written.items() if value} == changes.keys() and all(abs(float(written[one]) - 1000 * change) < 1e-5 for one, change in changes.items()), "the table has the changes", written)

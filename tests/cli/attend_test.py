@@ -7,12 +7,9 @@ import subprocess
 import time
 import unittest
 
-from program import BINARY, DATA, ProgramTest, environment
+from program import BINARY, VECTORS, ProgramTest, environment
 from tensor_files import adapted, load_npz, load_safetensors, save_safetensors
 import tiny_model
-
-VECTORS = DATA.parent / "golden" / "vectors"
-
 
 def largest(tensor):
     return max((abs(x) for x in tensor[1] if math.isfinite(x)), default=0)

@@ -5,7 +5,7 @@ import random
 import unittest
 
 from program import ProgramTest, run_on_terminal, without_escapes
-from tensor_files import load_npz, load_safetensors, save_safetensors
+from tensor_files import flat, load_npz, load_safetensors, save_safetensors
 
 SEED = 19
 BATCH, HEADS, KV_HEADS, QUERIES, WIDTH = 2, 4, 2, 6, 3
@@ -38,10 +38,6 @@ def weights_of(q, k, attends):
 
 def causal(b, t, s):
     return s <= t
-
-
-def flat(nested):
-    return [x for item in nested for x in flat(item)] if isinstance(nested, list) else [nested]
 
 
 class Maps(ProgramTest):

@@ -1,4 +1,5 @@
 """Runs the program under test and checks what it writes."""
+import json
 import os
 import pty
 import re
@@ -11,11 +12,14 @@ import time
 import unittest
 from pathlib import Path
 
+import tiny_model
+
 BINARY = os.environ.get("POLYHEAD_BINARY")
 if not BINARY:
     raise SystemExit("POLYHEAD_BINARY must name the program 'polyhead'; ctest sets it")
 HAS_ASAN = b"__asan_init" in Path(BINARY).read_bytes()
 DATA = Path(os.environ.get("POLYHEAD_TEST_DATA", Path(__file__).parent.parent / "data"))
+VECTORS = DATA.parent / "golden" / "vectors"
 
 
 def environment(**changes):
@@ -75,6 +79,12 @@ def without_escapes(text):
     return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
 
 
+def page_data(page):
+    """Returns the decoded data element of a page, which is a path or a text."""
+    html = page if isinstance(page, str) else page.read_text(encoding="utf-8")
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', html, re.S).group(1))
+
+
 class ProgramTest(unittest.TestCase):
     """Base class of tests of the program. self.folder is an empty folder for each test."""
     maxDiff = None
@@ -101,3 +111,11 @@ class ProgramTest(unittest.TestCase):
             self.assertIn(word, said)
         self.assertEqual(sorted(self.folder.rglob("*")), before, "something was left behind")
         return said
+
+
+class ModelTest(ProgramTest):
+    """Base class of tests of the program with a small encoder, in the folder self.model."""
+
+    def setUp(self):
+        super().setUp()
+        self.model = tiny_model.write(self.folder / "model")

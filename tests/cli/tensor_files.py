@@ -1,5 +1,6 @@
 """Reads and writes safetensors files, and reads npz files, with Python's standard library only."""
 import ast
+import base64
 import json
 import struct
 import zipfile
@@ -7,6 +8,16 @@ from array import array
 from math import prod
 
 CODES = {"F32": "f", "F64": "d", "BF16": "H", "I64": "q", "I32": "i", "U8": "B", "BOOL": "B"}
+
+
+def flat(nested):
+    """Returns the numbers of nested lists in one list."""
+    return [x for item in nested for x in flat(item)] if isinstance(nested, list) else [nested]
+
+
+def floats_of(text):
+    """Decodes float32 numbers in base64, the form in which pages have them."""
+    return array("f", base64.b64decode(text))
 
 
 def save_safetensors(path, tensors, metadata=None):

@@ -5,7 +5,7 @@ import re
 import unittest
 
 import tiny_model
-from program import ProgramTest, run_on_terminal
+from program import ModelTest, run_on_terminal
 from tiny_model import HEADS, LAYERS, WIDTH
 from view_minilm_test import FOX, model_folder
 
@@ -65,11 +65,7 @@ def numbers_of(text):
     return rows(parts[1]), [line[-1] for line in rows(parts[2])], rows(parts[3])[:-1], [line[-1] for line in rows(parts[4])]
 
 
-class TraceCell(ProgramTest):
-    def setUp(self):
-        super().setUp()
-        self.model = tiny_model.write(self.folder / "model")
-
+class TraceCell(ModelTest):
     def cell(self, cell, *arguments):
         return self.succeeds("trace", self.model, "--text", TEXT, "--cell", cell, *arguments).stdout.decode()
 

@@ -4,17 +4,8 @@ import os
 import unittest
 
 import tiny_model
-from program import DATA, HAS_ASAN, ProgramTest, limited, run_on_terminal
-from tensor_files import adapted, load_safetensors, save_safetensors
-
-VECTORS = DATA.parent / "golden" / "vectors"
-
-
-def flat(values):
-    if not isinstance(values, list):
-        return [values]
-    return [x for part in values for x in flat(part)]
-
+from program import HAS_ASAN, VECTORS, ProgramTest, limited, run_on_terminal
+from tensor_files import adapted, flat, load_safetensors, save_safetensors
 
 class Trace(ProgramTest):
     def trace(self, *arguments):

@@ -11,7 +11,7 @@ import unittest
 import zlib
 
 import tensor_files
-from program import BINARY, ProgramTest, environment, run
+from program import BINARY, ProgramTest, environment, page_data, run
 
 
 def write_quarters(path, count=60):
@@ -67,7 +67,7 @@ class Train(ProgramTest):
         """Returns the decoded data element of a page."""
         path = self.folder / "page.html"
         self.assertIn(b"page.html", self.succeeds("try", *arguments, "-o", path).stderr)
-        return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', path.read_text(encoding="utf-8"), re.S).group(1))
+        return page_data(path)
 
     def test_a_summary_is_chosen_and_scored(self):
         data, model = self.folder / "abstracts.jsonl", self.folder / "model"
@@ -333,16 +333,13 @@ class Classify(ProgramTest):
         for part, head in zip(shown, good["heads"]):
             self.assertAlmostEqual(part, head["part"], delta=0.0051)
 
-    def page_data(self, path):
-        return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', path.read_text(encoding="utf-8"), re.S).group(1))
-
     def test_snapshots_become_a_page_of_maps_over_the_steps(self):
         write_opinions(self.data)
         texts = ["its lovely sound", "this menu looks broken"]
         result = self.succeeds("train", "classify", "--data", self.data, "-o", self.model, "--steps", "60", "--snapshots", "4", "--text", texts[0], "--text", texts[1])
         self.assertIn("learning.html' (4 snapshots of 2 texts", result.stderr.decode())
         self.assertEqual(sorted(path.name for path in self.model.iterdir()), ["config.json", "learning.html", "merges.txt", "model.safetensors", "terms.txt"])
-        shown = self.page_data(self.model / "learning.html")
+        shown = page_data(self.model / "learning.html")
         sets = [(one["text"], one["step"], one["name"]) for one in shown["texts"]]
         self.assertEqual(sets, [(text, step, name) for step in (0, 7, 27, 60) for text in texts for name in ("Pooling heads", "Encoder")])
         maps = {(one["text"], one["step"]): one["weights"] for one in shown["texts"] if one["name"] == "Pooling heads"}
@@ -377,7 +374,7 @@ class Classify(ProgramTest):
         self.assertNotEqual(running.returncode, 0, "the run ended before the signal arrived")
         asked = "its lovely sound"
         told = self.succeeds("try", "sentiment", asked, "--model", other / "learning.snapshots" / "8", "-o", self.folder / "eight.html", "--json")
-        eight = {one["name"]: one["weights"] for one in self.page_data(self.folder / "eight.html")["texts"]}
+        eight = {one["name"]: one["weights"] for one in page_data(self.folder / "eight.html")["texts"]}
         ours = other / "learning.snapshots"
         self.assertEqual(json.loads((ours / "run.json").read_text())["steps"], [0, 8, 30])
         self.resumed([word if word != "3" else "4" for word in command], mentions=["begun with another --snapshots", "[0,8,30]"])
@@ -389,11 +386,11 @@ class Classify(ProgramTest):
         moved.rename(ours / "run.json")
         self.succeeds(*command, "--resume")
         self.assertFalse(ours.exists())
-        found = [one for one in self.page_data(other / "learning.html")["texts"] if one["step"] == 8]
+        found = [one for one in page_data(other / "learning.html")["texts"] if one["step"] == 8]
         self.assertEqual({one["name"]: one["weights"] for one in found}, eight)  # the page has the maps of the model at that step
         self.assertEqual(found[0]["answer"], f"rating {json.loads(told.stdout)['rating']:.2f}")
         self.assertEqual((other / "model.safetensors").read_bytes(), before)
-        self.assertEqual(sorted({one["step"] for one in self.page_data(other / "learning.html")["texts"]}), [0, 8, 30])
+        self.assertEqual(sorted({one["step"] for one in page_data(other / "learning.html")["texts"]}), [0, 8, 30])
 
     def test_a_missing_snapshot_is_noted(self):
         write_opinions(self.data)
@@ -427,7 +424,7 @@ class Classify(ProgramTest):
         self.succeeds(*command)
         self.assertEqual((theirs / "photo").read_text(), "mine")
         self.assertEqual(sorted(path.name for path in self.model.iterdir()), ["config.json", "learning.html", "merges.txt", "model.safetensors", "snapshots", "terms.txt"])
-        self.assertEqual(sorted({one["step"] for one in self.page_data(self.model / "learning.html")["texts"]}), [0, 3])
+        self.assertEqual(sorted({one["step"] for one in page_data(self.model / "learning.html")["texts"]}), [0, 3])
 
     def test_a_page_without_room_is_refused_before_the_first_step(self):
         write_opinions(self.data)
@@ -476,8 +473,7 @@ class Translate(ProgramTest):
 
     def test_snapshots_of_a_translator_read_the_same_words(self):
         self.succeeds("train", "translate", "--data", self.data, "-o", self.model, "--steps", "6", "--snapshots", "3", "--text", "two hats and six keys")
-        html = (self.model / "learning.html").read_text(encoding="utf-8")
-        shown = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', html, re.S).group(1))["texts"]
+        shown = page_data(self.model / "learning.html")["texts"]
         self.assertEqual([(one["step"], one["name"]) for one in shown], [(step, name) for step in (0, 2, 6) for name in ("Cross-attention", "Encoder", "Decoder")])
         for name in ("Cross-attention", "Encoder", "Decoder"):
             sets = [one for one in shown if one["name"] == name]

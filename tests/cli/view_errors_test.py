@@ -9,16 +9,12 @@ import time
 import unittest
 from pathlib import Path
 
-from program import BINARY, HAS_ASAN, ProgramTest, environment, limited
+from program import BINARY, HAS_ASAN, ModelTest, environment, limited
 from tensor_files import save_safetensors
 import tiny_model
 
 
-class Errors(ProgramTest):
-    def setUp(self):
-        super().setUp()
-        self.model = tiny_model.write(self.folder / "model")
-
+class Errors(ModelTest):
     def refuses(self, *arguments, status=1, **options):
         return self.fails(status, "view", self.model, *arguments, **options)
 

@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from program import BINARY, ProgramTest, environment, run
+from program import BINARY, ModelTest, environment, run
 from tensor_files import save_safetensors
 import tiny_model
 
@@ -18,10 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "live"))
 import small_models  # noqa: E402
 
 
-class Live(ProgramTest):
+class Live(ModelTest):
     def setUp(self):
         super().setUp()
-        self.model = tiny_model.write(self.folder / "model")
         self.page = self.folder / "page.html"
         self.engine = self.folder / "engine.wasm.gz"
         self.engine.write_bytes(gzip.compress(b"no module"))

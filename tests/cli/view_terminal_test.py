@@ -2,8 +2,7 @@
 import unittest
 import unicodedata
 
-from program import ProgramTest, run_on_terminal, without_escapes
-import tiny_model
+from program import ModelTest, run_on_terminal, without_escapes
 
 FOX = "the quick brown fox jumps over the lazy dog"
 
@@ -12,11 +11,7 @@ def columns(text):
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-class Terminal(ProgramTest):
-    def setUp(self):
-        super().setUp()
-        self.model = tiny_model.write(self.folder / "model")
-
+class Terminal(ModelTest):
     def map(self, *arguments, **env):
         return self.succeeds("view", self.model, *arguments, env=env).stdout.decode()
 

@@ -3,7 +3,7 @@ import json
 import re
 import unittest
 
-from program import ProgramTest
+from program import ModelTest, page_data
 from tensor_files import load_npz, load_safetensors, save_safetensors
 import tiny_model
 
@@ -11,11 +11,7 @@ FOX = "the quick brown fox jumps over the lazy dog"
 FOX_TOKENS = ["[CLS]", "the", "quick", "brown", "fox", "jump", "##s", "over", "the", "lazy", "dog", "[SEP]"]
 
 
-class ViewTest(ProgramTest):
-    def setUp(self):
-        super().setUp()
-        self.model = tiny_model.write(self.folder / "model")
-
+class ViewTest(ModelTest):
     def json(self, *arguments, **options):
         return json.loads(self.succeeds("view", self.model, *arguments, "--json", **options).stdout)
 
@@ -307,7 +303,7 @@ class Files(ViewTest):
     def test_q_k_and_v_are_in_the_page_within_their_budget(self):
         def texts(*arguments):
             page = self.succeeds("view", self.model, "--text", "the fox", "--text", "the quick brown fox", *arguments, "-o", "-").stdout.decode()
-            return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', page, re.S).group(1))["texts"]
+            return page_data(page)["texts"]
         numbers = [3 * 2 * tokens * tiny_model.WIDTH for tokens in (4, 6)]  # numbers of q, k and v in two layers, for texts of 4 and 6 tokens
         kept = lambda *arguments: [("vectors" in text, round(text.get("left_out", 0) * 3e6 / 16)) for text in texts(*arguments)]
         self.assertEqual(kept(), [(True, 0), (True, 0)])
@@ -318,8 +314,7 @@ class Files(ViewTest):
     def test_the_page_says_its_language(self):
         for options, written in (([], None), (["--lang", "en"], "en"), (["--lang", "zh"], "zh")):
             html = self.succeeds("view", self.model, "--text", "a", "-o", "-", *options).stdout.decode()
-            data = json.loads(html.split('<script type="application/json" id="data">')[1].split("</script")[0])
-            self.assertEqual(data.get("language"), written)
+            self.assertEqual(page_data(html).get("language"), written)
 
     def test_the_same_run_gives_the_same_bytes(self):
         for name in ("a", "b"):

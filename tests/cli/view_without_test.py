@@ -2,11 +2,9 @@
 output is zero."""
 import json
 import math
-import re
 import unittest
 
-import tiny_model
-from program import ProgramTest, run_on_terminal, without_escapes
+from program import ModelTest, page_data, run_on_terminal, without_escapes
 from tiny_model import HEADS, LAYERS
 from trace_cell_test import TEXT, Forward
 
@@ -24,15 +22,11 @@ def changes():
     return {(layer, head): 1 - sum(a * b for a, b in zip(whole, embedding((layer, head)))) for layer in range(LAYERS) for head in range(HEADS)}
 
 
-class Without(ProgramTest):
+class Without(ModelTest):
     @classmethod
     def setUpClass(cls):
         cls.expected = changes()
         assert len({round(value, 6) for value in cls.expected.values()}) == LAYERS * HEADS and min(cls.expected.values()) > 1e-6, cls.expected
-
-    def setUp(self):
-        super().setUp()
-        self.model = tiny_model.write(self.folder / "model")
 
     def told(self, *arguments, text=TEXT):
         texts = json.loads(self.succeeds("view", self.model, "--text", text, "--json", *arguments).stdout)["texts"]
@@ -57,7 +51,7 @@ class Without(ProgramTest):
     def test_the_page_has_the_changes_of_each_text(self):
         page = self.folder / "fox.html"
         self.succeeds("view", self.model, "--text", TEXT, "--text", "the dog", "--without", "1.1", "--without", "0.0", "-o", page)
-        data = json.loads(re.search(r'id="data">(.*?)</script', page.read_text(encoding="utf-8"), re.S).group(1))
+        data = page_data(page)
         for text, entry in zip((TEXT, "the dog"), data["texts"]):
             self.assertEqual({(layer, head): change for layer, head, change in entry["without"]}, self.told("--without", "1.1", "--without", "0.0", text=text))
         self.succeeds("view", self.model, "--text", TEXT, "-o", page)

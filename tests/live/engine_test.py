@@ -4,19 +4,17 @@
 
 MODULES: the folder of polyhead_live.wasm.gz and polyhead_sweep.wasm, which `scripts/live-engine` builds. If the modules or node are missing, says so and exits with 77.
 """
-import base64
 import json
 import os
 import pathlib
 import re
-import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import small_models  # noqa: E402
+import modules
+import small_models  # also makes tests/cli known
+from tensor_files import floats_of
 
 ALLOWED = 1e-6  # largest difference for the built-in models
 # Largest difference for a given model. The two builds sum in float32 in different orders. The attention weights of a model with larger scores, or more
@@ -35,18 +33,8 @@ FAIL_OF_ENCODERS = {"words": {"the " * 300, "the " * 600}, "pairs": {"the " * 30
 here = pathlib.Path(__file__).parent
 
 
-def skip(why):
-    print(f"skipped: {why}")
-    sys.exit(77)
-
-
 def lines(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-
-
-def floats(text):
-    raw = base64.b64decode(text)
-    return struct.unpack(f"<{len(raw) // 4}f", raw)
 
 
 allowed = ALLOWED
@@ -69,7 +57,7 @@ def compare(one, other, path, worst):
         for at, (a, b) in enumerate(zip(one, other)):
             compare(a, b, f"{path}[{at}]", worst)
     elif isinstance(one, str) and any(f".{part}[" in path for part in ("weights", "q", "k", "v", "value_norms")):
-        a, b = floats(one), floats(other)
+        a, b = floats_of(one), floats_of(other)
         assert len(a) == len(b), path
         # Attention weights are in [0, 1]. q, k, v and norms may be large; after two layers in float32 the two builds agree to six digits of the largest number.
         size = 1 if ".weights[" in path else 4 * max(1, max(map(abs, b), default=1))
@@ -99,13 +87,8 @@ def answers(node, engine, native_answer, models):
     return passed
 
 
-def main(native_answer, native_sweep, modules):
-    engine, sweep = pathlib.Path(modules) / "polyhead_live.wasm.gz", pathlib.Path(modules) / "polyhead_sweep.wasm"
-    node = shutil.which("node")
-    if node is None:
-        skip("there is no node on the path")
-    if not engine.exists() or not sweep.exists():
-        skip(f"{engine} is not there; `scripts/live-engine` builds it")
+def main(native_answer, native_sweep, folder_of_modules):
+    node, engine, sweep = modules.found(folder_of_modules, "polyhead_live.wasm.gz", "polyhead_sweep.wasm")
     passed = 0
     with tempfile.TemporaryDirectory() as folder:
         models = [str(small_models.write(pathlib.Path(folder) / name, tokenizer)) for name, tokenizer in (("words", None), ("pairs", small_models.byte_pairs), ("unigram", small_models.unigram))]

@@ -5,11 +5,12 @@
 VECTORS: tests/golden/vectors. MODULES: the folder of polyhead_golden.wasm, which `scripts/live-engine` builds. If the module or node is missing, says so and exits with 77.
 """
 import pathlib
-import shutil
 import struct
 import subprocess
 import sys
 import tempfile
+
+import modules
 
 EXPECTED = 137  # the number of golden vectors; without this check the test would also pass with an empty folder
 here = pathlib.Path(__file__).parent
@@ -26,11 +27,8 @@ def packed(files):
     return data
 
 
-def main(vectors, modules):
-    node, module = shutil.which("node"), pathlib.Path(modules) / "polyhead_golden.wasm"
-    if node is None or not module.exists():
-        print(f"skipped: {'there is no node on the path' if node is None else f'{module} is not there; `scripts/live-engine` builds it'}")
-        sys.exit(77)
+def main(vectors, folder_of_modules):
+    node, module = modules.found(folder_of_modules, "polyhead_golden.wasm")
     failed = 0
     with tempfile.TemporaryFile() as files:
         files.write(packed(sorted(pathlib.Path(vectors).glob("*.safetensors"))))

@@ -7,9 +7,10 @@ MODULES: the folder of polyhead_kernels.wasm, which `scripts/live-engine` builds
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
+
+import modules
 
 # Tests that cannot run here: they expect an error, and an error ends the module (docs/decisions/0023-webassembly.md).
 LEFT_OUT = {"CpuSdpa.ScalesAndCapsBeyondFloat32AreLeftToTheReference", "Gemm.WrongShapesAreErrors", "MaskBlocks.OnePlaneMoreThanThereAreIsRefused"}
@@ -21,11 +22,8 @@ def run(node, module, *options):
     return subprocess.run([node, "--no-warnings", str(here / "run.mjs"), str(module), *options], capture_output=True, text=True, env={**os.environ, "POLYHEAD_TEST_EFFORT": os.environ.get("POLYHEAD_TEST_EFFORT") and "emulated" or ""})
 
 
-def main(modules):
-    node, module = shutil.which("node"), pathlib.Path(modules) / "polyhead_kernels.wasm"
-    if node is None or not module.exists():
-        print(f"skipped: {'there is no node on the path' if node is None else f'{module} is not there; `scripts/live-engine` builds it, if libgtest-dev and libgmock-dev are installed'}")
-        sys.exit(77)
+def main(folder_of_modules):
+    node, module = modules.found(folder_of_modules, "polyhead_kernels.wasm", needs=", if libgtest-dev and libgmock-dev are installed")
     suite, names = "", set()
     for line in run(node, module, "--gtest_list_tests").stdout.splitlines():
         if line.startswith(" "):

@@ -4,15 +4,11 @@
 
 MODULES: the folder of polyhead_live.wasm.gz, which `scripts/live-engine` builds. FOLDER: where the test writes its files. If the module is missing, says so and exits with 77.
 """
-import base64
-import csv
-import io
 import json
 import os
 import pathlib
 import re
 import shutil
-import struct
 import subprocess
 import sys
 
@@ -26,6 +22,7 @@ if not engine.exists():
 
 from playwright.sync_api import sync_playwright  # noqa: E402
 import small_models  # noqa: E402
+from session import exported_rows, find_chromium, floats_of  # noqa: E402
 
 ALLOWED = 1e-6
 ALLOWED_OF_GIVEN = 1e-5  # largest difference of attention weights for a given model; engine_test.py explains the rounding behind it
@@ -48,6 +45,16 @@ def claim(holds, what):
 COUNT_MODULES = "const start = WebAssembly.instantiate; window.modules = 0; WebAssembly.instantiate = (...given) => { window.modules++; return start.apply(WebAssembly, given); };"
 
 
+def opened(browser, width):
+    """Returns a new page, the list of its requests and the list of its errors."""
+    page, requests, errors = browser.new_page(viewport={"width": width, "height": 900}, accept_downloads=True), [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.add_init_script(COUNT_MODULES)
+    return page, requests, errors
+
+
 def refused(*arguments):
     done = subprocess.run([program, "view", "--live", *arguments], capture_output=True, text=True)
     return done.returncode == 2 and done.stderr
@@ -58,8 +65,7 @@ def native(task, text, *model):
 
 
 def weights(text, layer, head):
-    raw = base64.b64decode(text["weights"][layer][head])
-    return struct.unpack(f"<{len(raw) // 4}f", raw)
+    return floats_of(text["weights"][layer][head])
 
 
 subprocess.run([program, "view", "--live", "--engine", str(engine), "-o", str(page_file)], check=True)
@@ -69,13 +75,9 @@ claim("--json" in refused("--json", "--engine", str(engine), "-o", "x.html"), "-
 claim("gzip" in refused("--engine", str(page_file), "-o", "x.html"), "an engine that is no module is refused")
 
 with sync_playwright() as playwright:
-    browser = playwright.chromium.launch(executable_path=os.environ.get("CHROMIUM") or shutil.which("chromium-headless-shell") or shutil.which("chromium"), args=["--no-sandbox"])
+    browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
     for width in (1280, 390):
-        page = browser.new_page(viewport={"width": width, "height": 900}, accept_downloads=True)
-        requests, errors = [], []
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page, requests, errors = opened(browser, width)
 
         def answer():
             return page.text_content("#live-answer")
@@ -88,15 +90,10 @@ with sync_playwright() as playwright:
 
         def check_map(task, text, tab, layer, head):
             """Compares the map of the open head, as the page exports it, with that of the program."""
-            page.click("#export summary")
-            with page.expect_download() as download:
-                page.click("[data-export=csv]")
-            rows = list(csv.reader(io.StringIO(pathlib.Path(download.value.path()).read_text(encoding="utf-8-sig"))))
-            shown = [float(cell) for row in rows[1:] for cell in row[1:]]
+            shown = [float(cell) for row in exported_rows(page)[1:] for cell in row[1:]]
             wanted = weights(native(task, text)["texts"][tab], layer, head)
             claim(len(shown) == len(wanted) and all(abs(a - b) <= ALLOWED for a, b in zip(shown, wanted)), f"{text!r}, layer {layer}, head {head}: {shown[:3]} and {wanted[:3]}")
 
-        page.add_init_script(COUNT_MODULES)
         page.goto(page_file.as_uri())
         page.wait_for_function("() => document.getElementById('live-answer').textContent !== ''", timeout=60000)
         claim(page.is_hidden("#failed"), "a page that works has no message of a failure")
@@ -168,12 +165,7 @@ with sync_playwright() as playwright:
         subprocess.run([program, "view", str(quantised), "--live", "--engine", str(engine), "-o", str(its_page)], check=True, capture_output=True)
         again = small_models.unpack(its_page, pathlib.Path(folder) / "live_again")
         claim((again / "model.safetensors").read_bytes() == (small / "model.safetensors").read_bytes(), "the page of a quantised folder has the parameters of that folder unchanged")
-        page = browser.new_page(viewport={"width": 1280, "height": 900}, accept_downloads=True)
-        requests, errors = [], []
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.add_init_script(COUNT_MODULES)
+        page, requests, errors = opened(browser, 1280)
         page.goto(own_page.as_uri())
         for sentence in (text, "She didn't see two   old dogs, 東京 and é.", "the dog"):
             page.fill("#say", sentence)
@@ -183,11 +175,7 @@ with sync_playwright() as playwright:
             for layer, head in ((0, 0), (layers - 1, heads - 1)):
                 page.evaluate("([layer, head]) => { location.hash = `layer=${layer}&head=${head}&say=${encodeURIComponent(document.getElementById('say').value)}`; }", [layer, head])
                 page.wait_for_function("(wanted) => document.getElementById('head-title').textContent === wanted", arg=f"Layer {layer} · Head {head}")
-                page.click("#export summary")
-                with page.expect_download() as download:
-                    page.click("[data-export=csv]")
-                rows = list(csv.reader(io.StringIO(pathlib.Path(download.value.path()).read_text(encoding="utf-8-sig"))))
-                shown = [float(cell) for row in rows[1:] for cell in row[1:]]
+                shown = [float(cell) for row in exported_rows(page)[1:] for cell in row[1:]]
                 wanted = weights(rounded["texts"][0], layer, head)
                 apart = max((abs(a - b) for a, b in zip(shown, wanted)), default=9)
                 claim(len(shown) == len(wanted) and apart <= ALLOWED_OF_GIVEN, f"{model.name}, {sentence!r}, layer {layer}, head {head}: {apart} apart")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,11 @@ def run(command: str, *arguments: Any, status: int = 0) -> subprocess.CompletedP
 
 def view(*arguments: Any, status: int = 0) -> subprocess.CompletedProcess[str]:
     return run("view", *arguments, status=status)
+
+
+def page_data(html: str) -> Any:
+    """The decoded data element of a page."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', html, re.S).group(1))  # type: ignore[union-attr]
 
 
 def telling_head(maps: Any, queries: Any, keys: Any, *, same_text: bool) -> list[str]:

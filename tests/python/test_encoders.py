@@ -7,7 +7,6 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import copy  # noqa: E402
-import json  # noqa: E402
 import pickle  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -20,6 +19,7 @@ transformers = pytest.importorskip("transformers")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 import polyhead  # noqa: E402
+from checkpoint_support import change_config, close, saved  # noqa: E402
 
 SIZES = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 64}
 ROBERTA = SIZES | {"pad_token_id": 1, "type_vocab_size": 1}
@@ -58,18 +58,12 @@ FAMILIES = ["bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electr
 
 
 def saved_model(case: str, folder: Path, head: str = "Model", dtype: Any = torch.float32, **settings: Any) -> Any:
-    """Makes a random model of transformers and saves it in the folder. No parameter is 0 or 1: with such a value, a parameter that is not read would not be noticed."""
+    """Makes a random model of transformers and saves it in the folder."""
     name, own = CASES[case]
     torch.manual_seed(sum(case.encode()))
     config = getattr(transformers, f"{name}Config")(**own | settings)
     config._attn_implementation = "eager"
-    model = getattr(transformers, f"{name}{head}")(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    model = model.to(dtype).eval()
-    model.save_pretrained(folder)
-    return model
+    return saved(getattr(transformers, f"{name}{head}")(config), folder, dtype)
 
 
 def texts(count: int = 2, length: int = 20) -> np.ndarray:
@@ -82,12 +76,6 @@ def padded(padding: int) -> tuple[np.ndarray, np.ndarray]:
     for row, length in ((1, 13), (2, 6)):
         ids[row, length:], attend[row, length:] = padding, False
     return ids, attend
-
-
-def close(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:
-    theirs = theirs.detach().float().numpy() if isinstance(theirs, torch.Tensor) else theirs
-    assert ours.shape == theirs.shape and np.isfinite(ours).all()
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * max(1.0, np.abs(theirs).max()))
 
 
 def compare(theirs: Any, ours: Any, ids: np.ndarray, tolerance: float = 1e-4, attend: np.ndarray | None = None, segments: np.ndarray | None = None) -> None:
@@ -167,8 +155,7 @@ def test_esm_reads_the_frequencies_of_the_file(tmp_path: Path) -> None:
 
 def test_a_model_of_esm_that_transformers_loads_and_saves_keeps_its_frequencies(tmp_path: Path) -> None:
     saved_model("esm", tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_theta": 500.0}))  # transformers reads the frequencies of the file, if it has them
+    change_config(tmp_path, rope_theta=500.0)  # transformers reads the frequencies of the file, if it has them
     theirs = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
     compare(theirs, polyhead.models.load(tmp_path), texts())
 
@@ -176,8 +163,7 @@ def test_a_model_of_esm_that_transformers_loads_and_saves_keeps_its_frequencies(
 def test_esm_refuses_null_as_the_kind_of_positions(tmp_path: Path) -> None:
     """transformers would add no positions at all."""
     saved_model("esm", tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"position_embedding_type": None}))
+    change_config(tmp_path, position_embedding_type=None)
     with pytest.raises(ValueError, match="position_embedding_type is null; a value is needed, or no key"):
         polyhead.models.load(tmp_path)
 
@@ -227,12 +213,6 @@ def test_the_bases_of_transformers_4_have_an_effect(tmp_path: Path) -> None:
     theirs = saved_model("modernbert", tmp_path, rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 50.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 20.0}}, layer_types=["full_attention", "sliding_attention"] * 2)  # fmt: skip
     change_config(tmp_path, global_rope_theta=50.0, local_rope_theta=20.0, global_attn_every_n_layers=2, rope_parameters=None, layer_types=None)
     compare(theirs, polyhead.models.load(tmp_path), texts())
-
-
-def change_config(folder: Path, **changes: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config.update(changes)
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 def test_tensors_of_tensorflow_and_without_a_model_type_open(tmp_path: Path) -> None:

@@ -16,40 +16,10 @@ from jax import lax
 
 import polyhead
 from effort import QUICK, combinations
+from formulas import buckets_of, distances_and_mask
 from jax_support import Arrays, all_close, close, numbers, same
 from polyhead.jax import attention, attention_fn, dot_product_attention
 from test_jax import DIFFERENTIABLE, as_arrays, draws, one_of, plain, sizes, stacked, wide, with_parameters  # noqa: F401
-
-MASKS = ("attend", "block", "attend_keys", "block_keys", "key_lengths", "query_offsets", "key_offsets", "diagonal_offsets")
-
-
-def distances_and_mask(arrays: Arrays, options: Arrays, shape: tuple[int, int, int, int]) -> tuple[Any, Any]:
-    """Returns the distances s - (t + offset) from the diagonal, ``[B,T,S]``, and the attended pairs, ``[B,N,T,S]``, as defined in docs/maths.md."""
-    batch, heads, queries, keys = shape
-    given = {name: np.asarray(arrays[name]) for name in MASKS if name in arrays}
-    t, s = np.arange(queries)[:, None], np.arange(keys)
-    causal = options.get("causal")
-    offset: Any = 0 if causal == "top_left" else causal if isinstance(causal, int) else keys - queries
-    keep = np.ones((batch, queries, keys), bool)
-    if "diagonal_offsets" in given:
-        offset = given["diagonal_offsets"].reshape(-1, 1, 1)
-    if "query_offsets" in given:
-        starts = given["query_offsets"], given["key_offsets"]
-        of_t, of_s = (np.searchsorted(start[1:-1], x, side="right") for start, x in zip(starts, (t[:, 0], s)))
-        keep = keep & (of_t[:, None] == of_s)
-        extents = [np.diff(start) for start in starts]
-        own = np.full(2, offset) if causal == "top_left" or isinstance(causal, int) else extents[1] - extents[0]
-        offset = (own + starts[1][:-1] - starts[0][:-1])[of_t][None, :, None]
-    distance = np.broadcast_to(s - (t + offset), keep.shape)
-    left, right = options.get("window", (None, None))
-    keep = keep & (distance >= (-np.inf if left is None else -left)) & (distance <= (np.inf if right is None else right))
-    if causal is not None:
-        keep = keep & (distance <= 0)
-    if "key_lengths" in given:
-        keep = keep & (s < given["key_lengths"].reshape(batch, -1, 1))
-    keep = keep & given.get("attend_keys", np.True_).reshape(-1, 1, keys if "attend_keys" in given else 1) & ~given.get("block_keys", np.False_)
-    return distance, np.broadcast_to(keep[:, None] & given.get("attend", np.True_) & ~given.get("block", np.False_), shape)
-
 
 def formula(x: Arrays, fixed: Arrays, options: Arrays) -> tuple[Any, Any, Any]:
     """Computes out, lse and p of the inputs x with dense matrices. Infinities would have NaN as derivatives, so lse is 0 in rows without keys and sink."""
@@ -66,8 +36,7 @@ def formula(x: Arrays, fixed: Arrays, options: Arrays) -> tuple[Any, Any, Any]:
     if "slopes" in x:
         score -= x["slopes"][:, None, None] * np.abs(distance)[:, None]
     if "table" in x:
-        buckets = np.vectorize(lambda d: polyhead.relative_bucket(int(d), x["table"].shape[1], max_distance=6), otypes=[int])(distance)
-        score += jnp.moveaxis(x["table"][:, buckets], 0, 1)
+        score += jnp.moveaxis(x["table"][:, buckets_of(distance, x["table"].shape[1], max_distance=6)], 0, 1)
     rows, has_rows = jnp.zeros((*shape[:3], 1), q.dtype), "sink" in x
     if has_rows:
         rows += (x["sink"][:, None] if x["sink"].ndim == 1 else x["sink"])[..., None]

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import polyhead  # noqa: E402
+from checkpoint_support import change_config, close, saved  # noqa: E402
 
 SIZES = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 64, "eos_token_id": None, "bos_token_id": None, "pad_token_id": None}  # fmt: skip
 GROUPED = SIZES | {"num_key_value_heads": 2}
@@ -76,28 +77,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def saved_model(case: str, folder: Path, dtype: Any = torch.float32, **settings: Any) -> Any:
-    """Makes a random model of transformers and saves it in the folder. No parameter is 0 or 1: with such a value, a parameter that is not read would not be noticed."""
+    """Makes a random model of transformers and saves it in the folder."""
     config, own = CASES[case]
     torch.manual_seed(sum(case.encode()))
     made = getattr(transformers, config)(**own, **settings)
     made._experts_implementation = "eager"  # other implementations of experts refuse float64 and float16
     model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="eager")
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter += 0.1 * torch.randn_like(parameter) if "norm" in name or "ln_" in name or name.endswith(("bias", "sinks")) else 0.05 * torch.randn_like(parameter)
-    model = model.to(dtype).eval()
-    model.save_pretrained(folder)
-    return model
+    return saved(model, folder, dtype, lambda name: 0.1 if "norm" in name or "ln_" in name or name.endswith(("bias", "sinks")) else 0.05)
 
 
 def texts(count: int = 2, length: int = 20) -> np.ndarray:
     return np.random.default_rng(7).integers(0, 61, (count, length))
-
-
-def close(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:
-    theirs = theirs.detach().float().numpy()
-    assert ours.shape == theirs.shape and np.isfinite(ours).all()
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * max(1.0, np.abs(theirs).max()))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -153,8 +143,7 @@ def test_shards_and_the_bare_model(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
     theirs.model.save_pretrained(tmp_path / "bare")  # in this file names lack the prefix "model.", and the output is tied
-    config = json.loads((tmp_path / "whole" / "config.json").read_text())
-    (tmp_path / "bare" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "bare" / "config.json").write_text((tmp_path / "whole" / "config.json").read_text())
     logits = [polyhead.models.load(tmp_path / name).run(texts()).logits for name in ("whole", "shards", "bare")]
     assert np.array_equal(logits[0], logits[1]) and np.array_equal(logits[0], logits[2])
 
@@ -174,10 +163,7 @@ def test_configurations_of_transformers_4(name: str, tmp_path: Path) -> None:
     case, keys = OLD[name]
     saved_model(case, tmp_path)
     expected = polyhead.models.load(tmp_path).run(texts()).logits
-    path = tmp_path / "config.json"
-    config = json.loads(path.read_text())
-    del config["rope_parameters"]
-    path.write_text(json.dumps(config | keys | {"torch_dtype": "float32", "use_cache": True}))
+    change_config(tmp_path, "rope_parameters", **keys, torch_dtype="float32", use_cache=True)
     assert np.array_equal(polyhead.models.load(tmp_path).run(texts()).logits, expected)
 
 
@@ -274,8 +260,7 @@ def test_answers_end_and_are_drawn_as_asked(tmp_path: Path) -> None:
         assert twin.config == model.config and repr(twin) == repr(model) and twin.generate(prompt, 12) == whole
     first = next(i for i, token in enumerate(whole) if token not in whole[:i] and i > 2) if len(set(whole)) > 3 else 0
     assert model.generate(prompt, 12, stop_tokens=[whole[first]]) == whole[: first + 1]
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"eos_token_id": [60, whole[first]]}))
+    change_config(tmp_path, eos_token_id=[60, whole[first]])
     (tmp_path / "generation_config.json").unlink(missing_ok=True)
     ending = polyhead.models.load(tmp_path)
     assert ending.generate(prompt, 12) == whole[: first + 1] and ending.generate(prompt, 12, ignore_end=True) == whole
@@ -293,8 +278,7 @@ def test_answers_end_and_are_drawn_as_asked(tmp_path: Path) -> None:
 def test_keys_can_be_ignored(tmp_path: Path) -> None:
     saved_model("llama", tmp_path)
     logits = polyhead.models.load(tmp_path).run([3, 1]).logits
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"router": 3}))
+    change_config(tmp_path, router=3)
     with pytest.raises(ValueError, match=r"LanguageLoadOptions::ignored_keys \(in Python ignored_keys=\) skips keys that do not"):
         polyhead.models.load(tmp_path, ignored_keys=["routers"])
     model = polyhead.models.load(tmp_path, ignored_keys=iter(["router"]))

@@ -107,34 +107,24 @@ def test_gradients_of_gradients_are_central_differences_of_the_backward_pass(nam
 @pytest.mark.parametrize("name", [name for name in CASES if name != "documents"])
 def test_both_are_those_of_the_plain_formula(name: str, rng: np.random.Generator) -> None:
     torch = pytest.importorskip("torch")
-    from test_torch_second_derivatives import formula
+    from formulas import buckets_of, distances_and_mask, formula
 
     case = Case(name, rng)
     (heads, _, queries, keys, *_), _, options = CASES[name]
-    offset = {"top_left": 0}.get(options.get("causal"), keys - queries)
-    distance = np.arange(keys) - (np.arange(queries)[:, None] + offset)
-    mask = np.ones((2, 1, queries, keys), bool)
-    if "causal" in options:
-        mask &= distance <= 0
-    if "window" in options:
-        mask &= distance >= -options["window"][0]
-    if "key_lengths" in options:
-        mask &= np.arange(keys) < options["key_lengths"][:, None, None, None]
-    if "block" in options:
-        mask &= ~options["block"]
-    rest: dict[str, Any] = {"mask": torch.from_numpy(mask)} | {key: options[key] for key in ("scale", "softcap", "dropout") if key in options}
+    distance, mask = distances_and_mask(options, options, (2, heads, queries, keys))
+    rest: dict[str, Any] = {"mask": torch.tensor(mask)} | {key: options[key] for key in ("scale", "softcap", "dropout") if key in options}
     if "dropout" in options:
         rest["keep"] = torch.from_numpy(polyhead.dropout_keep_bits(options["dropout"], options["seed"], np.zeros((2, heads, queries, keys), bool)))
     if case.relative == "slopes":
-        rest["distance"] = torch.from_numpy(distance)
+        rest["distance"] = torch.tensor(distance)
     if case.relative == "table":
-        rest["buckets"] = torch.tensor([[polyhead.relative_bucket(int(x), 8) for x in row] for row in distance])
+        rest["buckets"] = torch.from_numpy(buckets_of(distance, 8))
     named = {of: case.relative if of == "relative_bias" else of for of in case.inputs}
     tensors = [torch.from_numpy(x).requires_grad_() for x in case.inputs.values()]
     tangents = [torch.from_numpy(x) for x in case.tangents.values()]
 
     def function(*given: Any) -> Any:
-        return formula(**dict(zip(named.values(), given)), **rest)
+        return formula(**dict(zip(named.values(), given)), **rest)[:2]
 
     _, wanted = torch.func.jvp(function, tuple(tensors), tuple(tangents))
     for ours, theirs in zip(case.jvp(), wanted):

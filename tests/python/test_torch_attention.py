@@ -12,6 +12,7 @@ from torch import Tensor
 
 import polyhead
 from effort import QUICK
+from formulas import buckets_of, distances_and_mask, formula as dense
 from polyhead.torch import attention
 from test_torch_ops import needs_compiler
 from torch_support import gradients, require_equal
@@ -61,59 +62,11 @@ def split(given: Given) -> tuple[Given, dict[str, Tensor]]:
 
 
 def formula(q: Tensor, k: Tensor, v: Tensor, given: Given) -> dict[str, Tensor]:
-    """Computes out, lse and p as defined in docs/maths.md, with dense matrices."""
-    batch, heads, queries, width = q.shape
-    keys = k.size(-2)
-    k, v = (x.repeat_interleave(heads // x.size(-3), -3) for x in (k, v))
-    t, s = torch.arange(queries)[:, None], torch.arange(keys)
-    same = torch.ones(batch, queries, keys, dtype=torch.bool)
-    causal = given.get("causal")
-    offset = torch.zeros(batch, 1, 1) + (0 if causal == "top_left" else causal if isinstance(causal, int) else keys - queries)
-    if "diagonal_offsets" in given:
-        offset = given["diagonal_offsets"].view(-1, 1, 1)
-    if "query_offsets" in given:
-        starts = [given[name] for name in ("query_offsets", "key_offsets")]
-        of_t, of_s = (torch.searchsorted(start[1:-1].contiguous(), x.contiguous(), right=True) for start, x in zip(starts, (t[:, 0], s)))
-        same = same & (of_t[:, None] == of_s)
-        extents = [start.diff() for start in starts]
-        own = extents[1] - extents[0] if causal not in ("top_left",) and not isinstance(causal, int) else torch.full((2,), int(offset[0]))
-        offset = (own + starts[1][:-1] - starts[0][:-1])[of_t].view(1, -1, 1)
-    distance = s - (t + offset)
-    keep = same
-    if causal is not None:
-        keep = keep & (distance <= 0)
-    left, right = given.get("window", (None, None))
-    keep = keep & (distance >= (-math.inf if left is None else -left)) & (distance <= (math.inf if right is None else right))
-    if "key_lengths" in given:
-        keep = keep & (s < given["key_lengths"].view(batch, -1, 1))
-    if "attend_keys" in given:
-        keep = keep & given["attend_keys"].view(-1, 1, keys)
-    if "block_keys" in given:
-        keep = keep & ~given["block_keys"]
-    keep = keep[:, None]
-    if "attend" in given:
-        keep = keep & given["attend"]
-    if "block" in given:
-        keep = keep & ~given["block"]
-    keep = keep.expand(batch, heads, queries, keys)
-    score = q @ k.mT * (given["scale"] if given["scale"] is not None else width**-0.5)
-    if given["softcap"]:
-        score = given["softcap"] * torch.tanh(score / given["softcap"])
-    if "bias" in given:
-        score = score + given["bias"]
-    if "slopes" in given:
-        score = score - given["slopes"][:, None, None] * distance.abs()[:, None]
-    if "table" in given:
-        buckets = [polyhead.relative_bucket(int(x), 8, max_distance=6) for x in distance.expand(batch, queries, keys).flatten()]
-        score = score + given["table"][:, torch.tensor(buckets, dtype=torch.int64).view(batch, queries, keys)].transpose(0, 1)
-    score = score.masked_fill(~keep, -math.inf)
-    sink = given.get("sink")
-    rows = torch.full_like(score[..., :1], -math.inf) if sink is None else (sink[:, None] if sink.dim() == 1 else sink)[..., None].expand(*score.shape[:-1], 1)
-    whole = torch.cat([score, rows], -1)
-    empty = (whole == -math.inf).all(-1, keepdim=True)
-    lse = torch.logsumexp(whole.masked_fill(empty, 0.0), -1, keepdim=True)
-    p = torch.exp(score - lse).masked_fill(empty | ~keep, 0.0)
-    return {"out": p @ v, "lse": lse.masked_fill(empty, 0.0)[..., 0], "p": p, "empty": empty[..., 0]}
+    """Computes out, lse and p as defined in docs/maths.md, with dense matrices. lse is 0 in rows without a key and sink, which are those of `empty`."""
+    distance, mask = map(torch.tensor, distances_and_mask(given, given, (*q.shape[:3], k.size(-2))))
+    rest = {name: given[name] for name in ("scale", "softcap", "bias", "sink", "slopes", "table") if name in given}
+    out, lse, p = dense(q, k, v, mask=mask, distance=distance, buckets=torch.from_numpy(buckets_of(distance, 8, max_distance=6)), **rest)
+    return {"out": out, "lse": lse, "p": p, "empty": ~mask.any(-1) & ("sink" not in given)}
 
 
 def test_every_option_is_the_formula(summary: list[str]) -> None:

@@ -25,6 +25,7 @@ from torch.library import opcheck
 import polyhead
 from conftest import SEED
 from effort import QUICK
+from formulas import buckets_of, formula
 from polyhead._arguments import GRADIENTS
 from polyhead.torch import GatedAttention, MultiheadAttention, _dispatch, _ops, attention, scaled_dot_product_attention, triangle_attention
 from test_torch_gated import formula as gated_formula
@@ -33,32 +34,6 @@ from torch_support import error, math_path
 
 FORCE_FIELD = Path(__file__).resolve().parents[2] / "examples" / "python" / "force_field.py"
 ROUNDS = 20 if QUICK else 60
-
-
-# --- the formula
-
-
-def formula(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, bias: Tensor | None = None, sink: Tensor | None = None, softcap: float = 0.0,
-            scale: float | None = None, keep: Tensor | None = None, dropout: float = 0.0, distance: Tensor | None = None, slopes: Tensor | None = None,
-            table: Tensor | None = None, buckets: Tensor | None = None) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Computes out and lse, which is 0 in rows without a key and sink. mask ``[*,N,T,S]``: True = attended; keep: the dropout bits."""
-    k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
-    score = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if softcap > 0:
-        score = softcap * torch.tanh(score / softcap)
-    if bias is not None:
-        score = score + bias
-    if slopes is not None and distance is not None:
-        score = score - slopes[:, None, None] * distance.abs()
-    if table is not None and buckets is not None:
-        score = score + table[:, buckets.flatten()].unflatten(1, buckets.shape)
-    mask = torch.ones(score.shape, dtype=torch.bool) if mask is None else mask.expand(score.shape)
-    score = score.masked_fill(~mask, -1e300 if q.dtype == torch.float64 else -1e30)
-    every = score if sink is None else torch.cat([score, (sink[:, None, None] if sink.dim() == 1 else sink.unsqueeze(-1)).expand(*score.shape[:-1], 1)], -1)
-    exists = mask.any(-1) | (sink is not None)
-    p = every.softmax(-1)[..., : score.size(-1)].masked_fill(~mask, 0)
-    dropped = p if keep is None else p * keep / (1 - dropout)
-    return dropped @ v, every.logsumexp(-1).masked_fill(~exists, 0)
 
 
 def setting(rng: random.Random) -> tuple[dict[str, Tensor], Callable[..., tuple[Tensor, Tensor]], Callable[..., tuple[Tensor, Tensor]]]:
@@ -124,7 +99,7 @@ def setting(rng: random.Random) -> tuple[dict[str, Tensor], Callable[..., tuple[
     if "slopes" in tensors:
         exact["distance"] = distance
     if "table" in tensors:
-        exact["buckets"] = torch.tensor([[polyhead.relative_bucket(d, 4, bidirectional=True, max_distance=128) for d in row] for row in distance.tolist()])
+        exact["buckets"] = torch.from_numpy(buckets_of(distance, 4, bidirectional=True, max_distance=128))
     if (mask.sum(-1) == 0).any() and flag(0.3):
         ours["empty_rows"] = "zero"
     exact["mask"] = mask
@@ -136,7 +111,7 @@ def setting(rng: random.Random) -> tuple[dict[str, Tensor], Callable[..., tuple[
         out, lse = attention(return_lse=True, **options)
         return out, lse.masked_fill(lse == -math.inf, 0)
 
-    return tensors, of_polyhead, lambda **given: formula(**given, **exact)
+    return tensors, of_polyhead, lambda **given: formula(**given, **exact)[:2]
 
 
 def derivatives(function: Callable[..., tuple[Tensor, Tensor]], tensors: dict[str, Tensor], with_lse: bool) -> dict[str, Tensor]:
@@ -263,7 +238,7 @@ def test_hessians(options: dict[str, Any]) -> None:
 
         return of
 
-    ours, exact = loss(partial(attention, return_lse=True)), loss(formula)
+    ours, exact = loss(partial(attention, return_lse=True)), loss(lambda *x, **named: formula(*x, **named)[:2])
     every = (0, 1, 2, 3)
     expected = hessian(exact, every)(q, k, v, bias)
     require_equal(hessian(ours, every)(q, k, v, bias), expected)

@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import polyhead  # noqa: E402
+from checkpoint_support import close, saved  # noqa: E402
 
 WORDS = 61
 NO_END = {"eos_token_id": None, "pad_token_id": 3, "bos_token_id": None}
@@ -67,12 +68,6 @@ def saved_model(case: str, folder: Path, dtype: Any = torch.float32, **settings:
 
 def texts(count: int, length: int, seed: int = 7) -> np.ndarray:
     return np.random.default_rng(seed).integers(4, WORDS, (count, length))
-
-
-def close(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:
-    theirs = theirs.detach().float().numpy()
-    assert ours.shape == theirs.shape and np.isfinite(ours).all()
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * max(1.0, np.abs(theirs).max()))
 
 
 ALL = ["logits", "memory", "encoder_hidden", "decoder_hidden", "encoder_attentions", "decoder_attentions", "cross_attentions"]
@@ -290,11 +285,7 @@ WHISPER = {"vocab_size": WORDS, "num_mel_bins": 6, "d_model": 32, "encoder_layer
 
 def test_whisper_computes_what_transformers_does(tmp_path: Path) -> None:
     torch.manual_seed(9)
-    theirs = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**WHISPER, attn_implementation="eager")).eval()
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    theirs.save_pretrained(tmp_path)
+    theirs = saved(transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**WHISPER, attn_implementation="eager")), tmp_path)
     ours = polyhead.models.load(tmp_path)
     features = np.random.default_rng(3).standard_normal((2, 6, 18)).astype(np.float32)
     target = texts(2, 13, 8)

@@ -1,12 +1,11 @@
 """Tests which inputs `polyhead.view` accepts: shapes, batches, outputs of transformers, and facts about the tokens. The data of the page are compared with the arrays."""
 
 import base64
-import json
-import re
 
 import numpy as np
 import polyhead
 import pytest
+from program_support import page_data
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -25,7 +24,7 @@ def maps(*shape):
 
 
 def sets_of(page):
-    return json.loads(re.search(r'id="data">(.*?)</script', page.html, re.S).group(1))["texts"]
+    return page_data(page.html)["texts"]
 
 
 def decoded(codes, *shape):
@@ -125,8 +124,7 @@ def test_batches_of_arrays():
 
 @pytest.mark.parametrize("lang", [None, "en", "zh"])
 def test_the_page_says_its_language(lang):
-    data = json.loads(re.search(r'id="data">(.*?)</script', polyhead.view(maps(1, 1, 2, 2), lang=lang).html, re.S).group(1))
-    assert data.get("language") == lang
+    assert page_data(polyhead.view(maps(1, 1, 2, 2), lang=lang).html).get("language") == lang
 
 
 def test_flags_of_one_side_and_of_two():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 import polyhead
-from program_support import needs_program, run, save, telling_head, view
+from program_support import needs_program, page_data, run, save, telling_head, view
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -214,7 +213,7 @@ def test_a_text_that_is_too_long_for_every_pair_has_pooled_maps(tmp_path: Path) 
 
 
 def texts_of(html: str) -> Any:
-    return json.loads(re.search(r'id="data">(.*?)</script', html, re.S).group(1))["texts"]  # type: ignore[union-attr]
+    return page_data(html)["texts"]
 
 
 def codes_of(html: str) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 import polyhead
 import polyhead.models
 import pytest
-from program_support import needs_program, view as run_view
+from program_support import needs_program, page_data, view as run_view
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -100,10 +100,6 @@ def expected(folder: Path) -> list[Any]:
     return result
 
 
-def data_of(html: str) -> Any:
-    return json.loads(re.search(r'id="data">(.*?)</script', html, re.S).group(1))  # type: ignore[union-attr]
-
-
 def check(expected: list[Any], measured: Callable[[str, int, int], dict[str, Any]], names: list[str]) -> None:
     assert set(names) == {"previous", "next", "same", "first", "sink", "separators", "induction", "duplicate", "positional", "entropy", "distance"}
     for name in names:
@@ -119,7 +115,7 @@ def check(expected: list[Any], measured: Callable[[str, int, int], dict[str, Any
 
 
 def test_the_page_has_the_mean_and_the_spread_of_each_measure(folder: Path, expected: list[Any]) -> None:
-    data = data_of(polyhead.view(folder, texts=TEXTS).html)
+    data = page_data(polyhead.view(folder, texts=TEXTS).html)
     assert [entry["text"] for entry in data["texts"]] == TEXTS[:1]  # the maps of the other texts are not in the page
     assert data["start"] == "#heads=scatter" and data["measured"]["texts"] == len(TEXTS) and data["measured"]["tokens"] == [3, 20]
     values = data["measured"]["values"]
@@ -150,11 +146,11 @@ def test_the_terminal_ranks_heads_and_names_them(folder: Path, expected: list[An
 
 @needs_program
 def test_a_text_that_is_given_is_the_one_that_is_shown(folder: Path, tmp_path: Path) -> None:
-    data = data_of(polyhead.view(folder, "the dog sat", texts=TEXTS[:2]).html)
+    data = page_data(polyhead.view(folder, "the dog sat", texts=TEXTS[:2]).html)
     assert [entry["text"] for entry in data["texts"]] == ["the dog sat"] and data["measured"]["texts"] == 2
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     run_view(folder, "--text", "the dog sat", "--texts", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "page.html"))
-    shown = data_of((tmp_path / "page.html").read_text())
+    shown = page_data((tmp_path / "page.html").read_text())
     assert [entry["text"] for entry in shown["texts"]] == ["the dog sat"] and shown["measured"]["texts"] == len(TEXTS)
 
 

@@ -1,12 +1,11 @@
 """Tests q, k and v of polyhead.view: what the page gets, and what is refused."""
 
 import base64
-import json
-import re
 
 import numpy as np
 import polyhead
 import pytest
+from program_support import page_data
 
 LAYERS, HEADS, SHARED, QUERIES, KEYS, WIDTH, VALUES = 2, 4, 2, 3, 5, 6, 4
 
@@ -16,7 +15,7 @@ def page_of(weights, *text, **computation):
 
 
 def data_of(page):
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', page.html, re.S).group(1))
+    return page_data(page.html)
 
 
 def numbers(coded):

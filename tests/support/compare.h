@@ -32,6 +32,9 @@ struct ProductSum {
 // Sums a[i] b[i b_stride] for i < count. It is here, and not in a test, because tests are compiled without optimisation.
 ProductSum sum_of_products(const double* a, const double* b, std::size_t b_stride, std::size_t count);
 
+// Returns the largest rounding error of a number in [1, 2).
+constexpr double unit_roundoff(DType dtype) { return dtype == DType::f64 ? 0x1p-53 : dtype == DType::f32 ? 0x1p-24 : dtype == DType::f16 ? 0x1p-11 : 0x1p-8; }
+
 // Returns |a - b|. The result is 0 for two equal infinities and for two NaN, and infinity if only one number is NaN.
 double difference(double a, double b);
 

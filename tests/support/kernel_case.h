@@ -91,7 +91,7 @@ inline std::vector<int> thread_counts(std::uint64_t seed, const std::vector<int>
 
 double epsilon(DType dtype);
 
-inline double storage_rounding(DType dtype) { return dtype == DType::f16 ? 0x1.01p-11 : dtype == DType::bf16 ? 0x1.01p-8 : 0; }
+inline double storage_rounding(DType dtype) { return info(dtype).size == 2 ? 0x1.01p0 * unit_roundoff(dtype) : 0; }
 
 // Returns true if the kernels may use the processor's bfloat16 products.
 bool is_native(const AttentionCase& c);

@@ -5,6 +5,8 @@ const choices = { view: ["auto", "matrix", "lines", "read", "compare"], reading:
                   least: Array.from({ length: 21 }, (_, i) => String(5 * i)),
                   pieces: ["apart", "merged"], cover: Array.from({ length: 20 }, (_, i) => String(5 * i + 5)), rank: ["weight", "above"] };
 
+const keptOf = (state) => (state.kept === "" ? [] : state.kept.split(","));  // the names of the kept heads, such as "3.1"
+
 function stateOf(address, texts) {
   const given = new URLSearchParams(address.slice(1));
   const place = (name, count) => {

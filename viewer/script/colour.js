@@ -116,6 +116,13 @@ function paint(canvas, map, stride, rows, columns, look, block = 1) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
+// Paints a bar with all colours of a ramp, and writes the ticks [place from 0 to 1, name] below it.
+function paintBar(canvas, ticks, look, marks) {
+  const steps = Float32Array.from({ length: 256 }, (_, i) => i / 255 || TINY);
+  paint(canvas, steps, 256, [0], [...steps.keys()], { ...look, scale: { position: (at) => at } });
+  ticks.replaceChildren(...marks.map(([at, name]) => make("span", { textContent: name, style: { at } })));
+}
+
 // The largest magnitude of an attention weight or difference among the given rows and columns; NaN is ignored.
 function largestOf(map, stride, rows, columns) {
   let largest = 0;

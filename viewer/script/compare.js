@@ -86,9 +86,7 @@ class Compare {
     last.title.textContent = "A − B";
     last.told.textContent = say("Distance: {0} (Jensen-Shannon divergence, mean over the words that look)", this.#distance(divergenceOf(a.text, a.map, b.map)));
     last.matrix.draw(a.text, this.difference, a.shown, this.look, "A − B");
-    const steps = Float32Array.from({ length: 256 }, (_, i) => i / 255 - 0.5 || TINY);
-    paint(this.legend, steps, 256, [0], [...steps.keys()], { ...this.look, scale: { position: (at) => at + 0.5 } });
-    this.ticks.replaceChildren(...this.look.scale.ticks().map(([at, name]) => make("span", { textContent: name, style: { at } })));
+    paintBar(this.legend, this.ticks, this.look, this.look.scale.ticks());
   }
 
   #distance(bits) { return Number.isNaN(bits) ? "NaN" : say("{0} bits", bits.toFixed(3)); }

@@ -141,9 +141,7 @@ class Distances {
     this.matrix.draw(this.as, this.map, this.shown, this.look);
     this.matrix.cells.setAttribute("aria-label", say("Distances between heads. Arrow keys move between pairs, Enter compares the two heads."));
     if (!alike) for (const labels of [this.matrix.queryLabels, this.matrix.keyLabels]) labels.forEach((label, at) => label.classList.toggle("first", heads[at].head === 0));
-    const steps = Float32Array.from({ length: 256 }, (_, i) => i / 255 || TINY);
-    paint(this.legend, steps, 256, [0], [...steps.keys()], { ...look, scale: { position: (at) => at } });
-    this.ticks.replaceChildren(...[[0, say("{0} bits: unlike", largest.toFixed(2))], [0.5, (largest / 4).toFixed(2)], [1, say("0: alike")]].map(([at, name]) => make("span", { textContent: name, style: { at } })));
+    paintBar(this.legend, this.ticks, look, [[0, say("{0} bits: unlike", largest.toFixed(2))], [0.5, (largest / 4).toFixed(2)], [1, say("0: alike")]]);
     const over = table.step === 1 ? say("the words that look") : say("{0} of the words that look, evenly chosen", table.words.length);
     this.note.textContent = say("Distance of two heads in bits: Jensen-Shannon divergence of their rows, mean over {0}. 0 bits: the same attention; 1 bit: no key in common.", over);
     this.#resize();

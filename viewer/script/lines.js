@@ -15,8 +15,8 @@ class Lines {
     this.note = make("p", { className: "quiet" });
     this.body = make("div", { className: "lines-body", tabIndex: 0, role: "application" }, this.left, this.canvas, this.right);
     this.element = make("div", { className: "lines" }, this.body, this.note, this.heads = make("ul", { className: "heads" }));
-    this.heads.addEventListener("click", (event) => { if (event.target.dataset.drop) this.#keep(this.#kept().filter((name) => name !== event.target.dataset.drop)); });
-    this.heads.addEventListener("change", (event) => this.#keep([...this.#kept(), event.target.value]));
+    this.heads.addEventListener("click", (event) => { if (event.target.dataset.drop) this.#keep(keptOf(this.state).filter((name) => name !== event.target.dataset.drop)); });
+    this.heads.addEventListener("change", (event) => this.#keep([...keptOf(this.state), event.target.value]));
     followLabels(this.left, "row", events);
     followLabels(this.right, "column", events);
   }
@@ -26,7 +26,7 @@ class Lines {
     Object.assign(this, { text, map, shown, look, state });
     const open = `${state.layer}.${state.head}`;
     const heads = headsOf(text).map(({ layer, head }) => `${layer}.${head}`);
-    const others = this.#kept().filter((name) => name !== open && heads.includes(name)).slice(0, Lines.mostHeads - 1);
+    const others = keptOf(this.state).filter((name) => name !== open && heads.includes(name)).slice(0, Lines.mostHeads - 1);
     const mapOf = (name) => text.map(...name.split(".").map(Number));
     this.drawn = [map, ...others.map((name) => (look.part < 1 ? strongest(mapOf(name), text.keys.size, shown, look.part).map : mapOf(name)))];
     this.names = [title, ...others.map((name) => titleOf(...name.split(".").map(Number)))];
@@ -44,8 +44,6 @@ class Lines {
     this.rightLabels = fillLabels(this.right, text.keys, shown.columns, text.blocked);
     this.framed = [];
   }
-
-  #kept() { return this.state.kept === "" ? [] : this.state.kept.split(","); }
 
   #keep(names) {
     this.events.set({ kept: names.filter(Boolean).join(",") });

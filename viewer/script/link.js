@@ -51,8 +51,7 @@ class Link {
       return this.grid.tint(null);
     }
     const { row, column } = spot;
-    const places = Array.from({ length: text.layers * text.heads }, (_, i) => [Math.floor(i / text.heads), i % text.heads]);
-    this.heads = places.map(([layer, head]) => ({ layer, head, weight: text.weight(layer, head, row, column), usual: baseline(text, layer, head, row, column) }));
+    this.heads = headsOf(text).map(({ layer, head }) => ({ layer, head, weight: text.weight(layer, head, row, column), usual: baseline(text, layer, head, row, column) }));
     const key = rank === "above" ? ({ weight, usual }) => weight - (Number.isNaN(usual) ? 0 : usual) : ({ weight }) => weight;
     this.heads.sort((a, b) => (key(b) || 0) - (key(a) || 0));
     this.where = distanceName(column - row);

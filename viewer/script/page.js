@@ -202,9 +202,7 @@ function showDistances(text, look) {
 }
 
 function showLegend(look) {
-  const steps = Float32Array.from({ length: 256 }, (_, i) => Math.max(TINY, i / 255));
-  paint($("legend"), steps, 256, [0], [...steps.keys()], { ...look, scale: { position: (weight) => weight } });
-  $('legend-ticks').replaceChildren(...look.scale.ticks().map(([at, name]) => make('span', {textContent: name, style: {at}})));
+  paintBar($("legend"), $("legend-ticks"), look, look.scale.ticks());
   $("scale-note").textContent = look.scale.note?.() ?? "";
   $("legend-caption").textContent = captionOf(textShown());
   $("gold-legend").hidden = !textShown().links;

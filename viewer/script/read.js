@@ -56,22 +56,20 @@ class Read {
     this.beside.value = place.beside;
     const name = `${place.layer}.${place.head}`;
     this.keep.disabled = !/^\d+\.\d+$/.test(name);
-    this.keep.textContent = this.#kept().includes(name) ? say("Let go of this head") : say("Keep this head");
+    this.keep.textContent = keptOf(this.state).includes(name) ? say("Let go of this head") : say("Keep this head");
     this.#buildCards();
   }
 
   resize() {}
 
-  #kept() { return this.state.kept === "" ? [] : this.state.kept.split(","); }
-
   #toggled() {
-    const name = `${this.state.layer}.${this.state.head}`, kept = this.#kept();
+    const name = `${this.state.layer}.${this.state.head}`, kept = keptOf(this.state);
     return (kept.includes(name) ? kept.filter((one) => one !== name) : [...kept, name]).join(",");
   }
 
   // The further heads to show: those of the layer, or the kept heads: [[layer, head], …].
   #others() {
-    if (this.state.beside === "kept") return this.#kept().map((name) => name.split(".").map(Number)).filter(([layer, head]) => layer < this.text.layers && head < this.text.heads);
+    if (this.state.beside === "kept") return keptOf(this.state).map((name) => name.split(".").map(Number)).filter(([layer, head]) => layer < this.text.layers && head < this.text.heads);
     if (this.state.beside === "none" || isWhole(this.state.layer)) return [];
     return [...Array(this.text.heads).keys()].map((head) => [this.state.layer, head]);
   }

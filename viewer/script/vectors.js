@@ -27,13 +27,28 @@ function unrotated(row, cos, sin, neighbours) {
   return before;
 }
 
+// The rows of one head, as far as the page has them: q, k, v, bias and attend.
+function headRows({ vectors, heads, queries, keys }, layer, head) {
+  const of = (name, { size }) => (vectors[name] ? rowsOf(vectors[name], layer, head, heads, size) : null);
+  return { q: of("q", queries), k: of("k", keys), v: of("v", keys), bias: of("bias", queries), attend: of("attend", queries) };
+}
+
+// The softmax of a row, and the numbers from which it is computed: the largest score, the exponentials and their sum.
+function softmaxOf(row) {
+  const largest = row.reduce((most, x) => Math.max(most, x), -Infinity);  // NaN if any score is NaN
+  const exps = row.map((x) => (largest === -Infinity ? 0 : Math.exp(x - largest)));
+  const sum = exps.reduce((total, x) => total + x, 0);
+  return { largest, exps, sum, weights: exps.map((x) => (sum === 0 ? 0 : x / sum)) };
+}
+
+// The sum of weight × v over the first `count` keys.
+const sumOfValues = (row, v, count = row.length) => Float64Array.from(v[0] ?? [], (_, i) => v.reduce((sum, value, s) => (s < count && row[s] !== 0 ? sum + row[s] * value[i] : sum), 0));
+
 // The steps from q and k of query t to its attention weights, in float64. Every key has { unrotated, dot, scaled, bias, attend, score, exp,
 // weight }; unrotated is q · k without the rotation of rotary positions.
 function workedRow(text, layer, head, t) {
-  const { vectors, heads } = text;
-  const of = (name, count) => (vectors[name] ? rowsOf(vectors[name], layer, head, heads, count) : null);
-  const q = of("q", text.queries.size)[t], keys = of("k", text.keys.size), values = of("v", text.keys.size);
-  const bias = of("bias", text.queries.size)?.[t], attend = of("attend", text.queries.size)?.[t];
+  const { vectors } = text, rows = headRows(text, layer, head);
+  const q = rows.q[t], keys = rows.k, values = rows.v, bias = rows.bias?.[t], attend = rows.attend?.[t];
   const { cos, sin, neighbours } = vectors.rotary ?? {}, turns = (table) => rowsOf(table, layer, 0, 1, text.keys.size);
   const angles = cos && [turns(cos), turns(sin)], before = angles && unrotated(q, angles[0][t], angles[1][t], neighbours);
   const row = keys.map((k, s) => {
@@ -43,12 +58,9 @@ function workedRow(text, layer, head, t) {
     const score = attend?.[s] === 0 ? -Infinity : scaled + (bias?.[s] ?? 0);
     return { unrotated: plain, dot, scaled, bias: bias?.[s], attend: attend ? attend[s] !== 0 : undefined, score };
   });
-  const largest = row.reduce((most, { score }) => Math.max(most, score), -Infinity);  // NaN if any score is NaN
-  for (const key of row) key.exp = largest === -Infinity ? 0 : Math.exp(key.score - largest);
-  const sum = row.reduce((total, { exp }) => total + exp, 0);
-  for (const key of row) key.weight = sum === 0 ? 0 : key.exp / sum;
-  const output = values && Array.from(values[0] ?? [], (_, i) => row.reduce((total, { weight }, s) => total + (weight === 0 ? 0 : weight * values[s][i]), 0));
-  return { q, keys, values, row, largest, sum, output };
+  const { largest, exps, sum, weights } = softmaxOf(row.map(({ score }) => score));
+  row.forEach((key, s) => Object.assign(key, { exp: exps[s], weight: weights[s] }));
+  return { q, keys, values, row, largest, sum, output: values && sumOfValues(weights, values) };
 }
 
 // Formats a number with enough digits to compute the attention weight from the numbers shown with an error of at most 1e-5.

@@ -3,34 +3,23 @@
 
 // All numbers of a head in float64, as rows: q, k, v; dots, scaled, biased and score [T][S]; weights [T][S]; out [T][V]. Those that the page does not have are absent.
 function headNumbers(text, layer, head) {
-  const { vectors, heads } = text;
-  if (!vectors) return null;
-  const of = (name, count) => (vectors[name] ? rowsOf(vectors[name], layer, head, heads, count) : null);
-  const q = of("q", text.queries.size), k = of("k", text.keys.size), v = of("v", text.keys.size), bias = of("bias", text.queries.size), attend = of("attend", text.queries.size);
+  if (!text.vectors) return null;
+  const { q, k, v, bias, attend } = headRows(text, layer, head);
   const rows = (make) => q.map((_, t) => Float64Array.from(k, (_, s) => make(t, s)));
   const dots = rows((t, s) => q[t].reduce((sum, x, i) => sum + x * k[s][i], 0));
-  const scaled = rows((t, s) => dots[t][s] * vectors.scale);
+  const scaled = rows((t, s) => dots[t][s] * text.vectors.scale);
   const biased = bias && rows((t, s) => scaled[t][s] + bias[t][s]);
   const score = rows((t, s) => (attend && attend[t][s] === 0 ? -Infinity : (biased ?? scaled)[t][s]));
-  const weights = score.map(softmaxOf);
-  return { q, k, v, bias, attend, dots, scaled, biased, score, weights, out: v && weights.map((row) => sumOfValues(row, v, row.length)) };
-}
-
-function softmaxOf(row) {
-  const largest = row.reduce((most, x) => Math.max(most, x), -Infinity);
-  const exps = row.map((x) => (largest === -Infinity ? 0 : Math.exp(x - largest)));
-  const sum = exps.reduce((total, x) => total + x, 0);
-  return exps.map((x) => (sum === 0 ? 0 : x / sum));
+  const weights = score.map((row) => softmaxOf(row).weights);
+  return { q, k, v, bias, attend, dots, scaled, biased, score, weights, out: v && weights.map((row) => sumOfValues(row, v)) };
 }
 
 // Only the output [T][V] of a head. It is computed row by row, so that no [T][S] matrices of the other heads are stored.
 function outOf(text, layer, head) {
-  const { vectors, heads } = text;
-  const of = (name, count) => (vectors[name] ? rowsOf(vectors[name], layer, head, heads, count) : null);
-  const k = of("k", text.keys.size), v = of("v", text.keys.size), bias = of("bias", text.queries.size), attend = of("attend", text.queries.size);
-  return of("q", text.queries.size).map((q, t) => {
-    const score = Float64Array.from(k, (key, s) => (attend && attend[t][s] === 0 ? -Infinity : q.reduce((sum, x, i) => sum + x * key[i], 0) * vectors.scale + (bias ? bias[t][s] : 0)));
-    return sumOfValues(softmaxOf(score), v, score.length);
+  const { q, k, v, bias, attend } = headRows(text, layer, head);
+  return q.map((row, t) => {
+    const score = Float64Array.from(k, (key, s) => (attend && attend[t][s] === 0 ? -Infinity : row.reduce((sum, x, i) => sum + x * key[i], 0) * text.vectors.scale + (bias ? bias[t][s] : 0)));
+    return sumOfValues(softmaxOf(score).weights, v);
   });
 }
 
@@ -40,9 +29,6 @@ function gatedOut(text, layer, head, out) {
   if (!gate) return out;
   return width === 1 || width === (out[0]?.length ?? width) ? out.map((row, t) => row.map((x, i) => x * gate[t * width + (width === 1 ? 0 : i)])) : null;
 }
-
-// The sum of weight × v over the first `count` keys.
-const sumOfValues = (row, v, count) => Float64Array.from(v[0] ?? [], (_, i) => v.reduce((sum, value, s) => (s < count && row[s] !== 0 ? sum + row[s] * value[i] : sum), 0));
 
 // The rows of all heads side by side, as a layer stores them: [rows][heads * width].
 const beside = (parts) => parts[0].map((_, at) => Float64Array.from(parts.flatMap((rows) => [...rows[at]])));

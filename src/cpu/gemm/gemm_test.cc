@@ -17,19 +17,7 @@ using test::same_bits;
 using test::StridedTensor;
 using test::ThreadCount;
 using test::to_doubles;
-
-double unit_roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 0x1p-53;
-    case DType::f32:
-      return 0x1p-24;
-    case DType::f16:
-      return 0x1p-11;
-    default:
-      return 0x1p-8;
-  }
-}
+using test::unit_roundoff;
 
 // Compares every element with the sum in float64. The tolerance is the error bound of a sum with depth + 3 roundings in the accumulator's precision (Higham
 // 2002, section 3.1) plus one rounding to the dtype of c. For float64 the tolerance is doubled, because the expected value has the same error.

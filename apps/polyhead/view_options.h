@@ -1,0 +1,28 @@
+// The options of `polyhead view`.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "polyhead/viewer.h"
+
+namespace polyhead::app {
+
+struct ViewOptions {
+  std::string model, source, file, page, arrays;
+  std::string measured;  // file of the texts over which heads are measured
+  std::vector<std::string> texts, images, without;
+  std::optional<std::string> pair;
+  std::optional<std::int64_t> layer, head;
+  std::optional<std::string> link;  // "QUERY,KEY"
+  std::int64_t generate = 0;  // number of tokens to generate
+  std::optional<viewer::Language> language;
+  std::string engine;
+  bool by_norms = false;  // norm-weighted maps
+  bool mean = false, truncate = false, json = false, live = false;
+  double vector_megabytes = viewer::Page().vector_megabytes;
+};
+
+}  // namespace polyhead::app
