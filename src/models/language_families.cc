@@ -5,7 +5,7 @@
 
 #include "core/join.h"
 #include "core/text.h"
-#include "models/nearest_name.h"
+#include "models/family_table.h"
 #include "polyhead/models/language_model.h"
 
 namespace polyhead::models {
@@ -147,8 +147,7 @@ constexpr Neutral kNeutral[] = {
 std::span<const Family> families() { return kLanguageFamilies; }
 
 const Family& find_family(std::string_view file, std::string_view model_type) {
-  const auto found = std::ranges::find(kLanguageFamilies, model_type, &Family::model_type);
-  if (found != kLanguageFamilies.end()) return *found;
+  if (const Family* found = find_row(kLanguageFamilies, model_type)) return *found;
   fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known are ", join(kLanguageFamilies, &Family::model_type), "; the nearest is '",
        nearest_name(kLanguageFamilies, &Family::model_type, model_type), "'");
 }
@@ -160,10 +159,6 @@ std::string_view neutral_value(std::string_view key) {
   return found == std::end(kNeutral) ? std::string_view() : found->value;
 }
 
-std::vector<std::string_view> language_families() {
-  std::vector<std::string_view> names;
-  for (const Family& family : kLanguageFamilies) names.push_back(family.model_type);
-  return names;
-}
+std::vector<std::string_view> language_families() { return model_types(kLanguageFamilies); }
 
 }  // namespace polyhead::models
