@@ -13,7 +13,7 @@
 #include "core/text.h"
 #include "io/file_bytes.h"
 #include "known_words.h"  // in apps/polyhead
-#include "models/text_run.h"
+#include "polyhead/models/any_text_model.h"
 #include "polyhead/models/default_models.h"
 #include "polyhead/models/sentence_model.h"
 #include "polyhead/models/text_classifier.h"
@@ -79,7 +79,7 @@ std::string read(const std::string& text) {
   const std::int64_t length = std::ssize(tokens.ids);
   if (const auto refused = refusal(length, config.longest())) return *refused;
   const std::int64_t blocks = viewer::pooled_sides(std::array{length}, config.layers * config.heads, kMostWeights)[0];
-  const models::TextRun run = models::text_run_of(encoder->model.run(std::move(tokens), {.attentions = blocks == 0, .pooled = blocks, .head_vectors = blocks == 0, .value_norms = blocks == 0, .workspace = &encoder->workspace}));
+  const models::TextRun run{encoder->model.run(std::move(tokens), {.attentions = blocks == 0, .pooled = blocks, .head_vectors = blocks == 0, .value_norms = blocks == 0, .workspace = &encoder->workspace})};
   viewer::Page page{.title = {}, .model = encoder->name, .texts = {app::page_text(text, run, {}, 0)}};
   page.vector_megabytes = 64;
   return viewer::live_answer(page, Json{{"task", "model"}, {"unknown", Json::array()}, {"tokens", length}}.dump());

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "polyhead/error.h"
+#include "support/compare.h"
 
 namespace polyhead::training {
 namespace {
@@ -22,15 +23,6 @@ class DataTest : public testing::Test {
   std::filesystem::path file(std::string_view text, const std::string& name = "data") {
     std::ofstream(folder_ / name, std::ios::binary) << text;
     return folder_ / name;
-  }
-  template <class F>
-  static std::string message(const F& f) {
-    try {
-      f();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
   }
   const std::filesystem::path folder_ = std::filesystem::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
 };
@@ -71,11 +63,11 @@ TEST_F(DataTest, ALineOfAnyLengthCostsOneLine) {
 }
 
 TEST_F(DataTest, WithoutAUsableLineIsAnError) {
-  EXPECT_THAT(message([&] { read_pairs(file("")); }), HasSubstr("no usable line among 0"));
-  EXPECT_THAT(message([&] { read_pairs(file("\n\r\n \n")); }), HasSubstr("no usable line among 3"));
-  EXPECT_THAT(message([&] { read_pairs(file("one\n")); }), HasSubstr("no usable line among 1; line 1: the line has 1 column;"));
-  EXPECT_THAT(message([&] { read_pairs(folder_); }), HasSubstr("is a folder"));
-  EXPECT_THAT(message([&] { read_pairs(folder_ / "none"); }), HasSubstr("cannot open"));
+  EXPECT_THAT(test::error_message([&] { read_pairs(file("")); }), HasSubstr("no usable line among 0"));
+  EXPECT_THAT(test::error_message([&] { read_pairs(file("\n\r\n \n")); }), HasSubstr("no usable line among 3"));
+  EXPECT_THAT(test::error_message([&] { read_pairs(file("one\n")); }), HasSubstr("no usable line among 1; line 1: the line has 1 column;"));
+  EXPECT_THAT(test::error_message([&] { read_pairs(folder_); }), HasSubstr("is a folder"));
+  EXPECT_THAT(test::error_message([&] { read_pairs(folder_ / "none"); }), HasSubstr("cannot open"));
 }
 
 TEST_F(DataTest, PairsAreGroupedBySource) {

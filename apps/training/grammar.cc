@@ -68,7 +68,7 @@ class Sentence {
     choose(english_, [](const std::string& w) -> const std::string& { return w; }, [](Text next) { return is_english_vowel(next[0]); });
     choose(french_, [](const French& f) -> const std::string& { return f.word; }, [](Text next) {
       const auto c = static_cast<unsigned char>(next[0]);  // accented first letters are vowels: é, ê, œ, î
-      return (is_english_vowel(next[0]) || next[0] == 'h' || c > 127) && std::ranges::find(aspirated_rows(), next) == aspirated_rows().end();
+      return (is_english_vowel(next[0]) || next[0] == 'h' || c > 127) && std::ranges::find(kAspirated, next) == std::end(kAspirated);
     });
     for (std::size_t j = 0; j + 1 < french_.size(); ++j) {
       if (french_[j].word != "de" || (french_[j + 1].word != "le" && french_[j + 1].word != "les")) continue;

@@ -87,34 +87,34 @@ FrenchVerb::FrenchVerb(Text forms) {
 }
 
 Lexicon::Lexicon() {
-  for (const Text row : noun_rows()) {
+  for (const Text row : kNouns) {
     const auto p = split(row, ' ');
     const auto [one, many] = halves(p[0]);
     const auto [un, des] = halves(p[1]);
     nouns.push_back({{std::string(one), given_or(many, english_s(one))}, {std::string(un), given_or(des, french_plural_noun(un))}, p[2] == "f", p[3]});
   }
-  for (const Text row : adjective_rows()) {
+  for (const Text row : kAdjectives) {
     const auto p = split(row, ' ');
     const std::string m(p[1]), f = given_or(p[2], french_feminine(m)), singular = p[4] == "-" ? m : cat(m, "/", p[4]);
     adjectives.push_back({p[0], {{singular, given_or(p[3], french_plural(m))}, {f, french_plural(f)}}, p[5] == "<", p[6]});
   }
-  for (const Text row : participle_rows()) {
+  for (const Text row : kParticiples) {
     const auto p = split(row, ' ');
     const std::string m(p[1]), f = given_or(p[2], french_feminine(m));
     participles.push_back({p[0], {{m, french_plural(m)}, {f, french_plural(f)}}, false, p[3]});
   }
-  for (const Text row : verb_rows()) {
+  for (const Text row : kVerbs) {
     const auto p = split(row, ' ');
     const Text flags = p.size() > 5 ? p[5] : Text();
     verbs.push_back({std::string(p[0]), english_s(p[0]), given_or(p[1], english_ed(p[0])), flags == "s" ? "" : english_ing(p[0]), FrenchVerb(p[2]), p[3], p[4], flags == "e"});
   }
-  for (const Text row : determiner_rows()) {
+  for (const Text row : kDeterminers) {
     const auto p = split(row, ' ');
     determiners.push_back({{p[0], p[1]}, {p[2], p[3], p[4]}});
   }
-  for (const Text row : modal_rows()) modals.emplace_back(split(row, ' ')[0], FrenchVerb(split(row, ' ')[1]));
+  for (const Text row : kModals) modals.emplace_back(split(row, ' ')[0], FrenchVerb(split(row, ' ')[1]));
   const std::pair<std::vector<Phrase>*, std::span<const Text>> phrases[] = {
-      {&prepositions, preposition_rows()}, {&places, place_rows()}, {&times, time_rows()}, {&past_times, past_time_rows()}, {&frequencies, frequency_rows()}};
+      {&prepositions, kPrepositions}, {&places, kPlaces}, {&times, kTimes}, {&past_times, kPastTimes}, {&frequencies, kFrequencies}};
   for (const auto& [list, rows] : phrases) std::ranges::transform(rows, std::back_inserter(*list), phrase_of);
 }
 

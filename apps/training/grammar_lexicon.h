@@ -44,7 +44,7 @@ struct Adjective {
 struct Verb {
   std::string base, s, ed, ing;  // ing: "" if the verb has no progressive form
   FrenchVerb french;
-  Text subjects, objects;  // kinds of nouns (grammar_words.cc) that may be the subject or the object, as letters; objects is "-" if the verb takes no object
+  Text subjects, objects;  // kinds of nouns (grammar_words.h) that may be the subject or the object, as letters; objects is "-" if the verb takes no object
   bool with_etre;
 };
 struct Determiner {

@@ -41,13 +41,8 @@ class Averages {
       copy(now, averages_[i].second);
     }
   }
-  template <class F>
-  void visit(const F& f) {
-    for (auto& [name, tensor] : averages_) f(name, tensor);
-  }
-  template <class F>
-  void visit(const F& f) const {
-    for (const auto& [name, tensor] : averages_) f(name, tensor);
+  void list(nn::NamedParameters& list) {
+    for (auto& [name, tensor] : averages_) list.emplace_back(name, &tensor);
   }
 
  private:
@@ -55,17 +50,8 @@ class Averages {
   std::vector<std::pair<std::string, Tensor>> averages_;
 };
 
-// Lists all tensors of a checkpoint in one visit().
-template <class... Parts>
+// The tensors of a checkpoint, apart from those of the optimizer.
 struct State {
-  std::tuple<Parts&...> parts;
-  template <class F>
-  void visit(const F& f) const {
-    std::apply([&](auto&... part) { (part.visit(f), ...); }, parts);
-  }
-};
-
-struct ListedParameters {
   nn::NamedParameters list;
   template <class F>
   void visit(const F& f) const {
@@ -125,8 +111,8 @@ RunResult run(Task& task, const Plan& plan, const RunOptions& options) {
   Best best;
 
   const std::filesystem::path checkpoint = options.folder / kCheckpoint;
-  const ListedParameters listed{parameters};
-  const State<const ListedParameters, Averages> state{{listed, averages}};
+  State state{parameters};
+  averages.list(state.list);
   const bool found = std::filesystem::exists(checkpoint);
   if (options.resume) {
     if (!found) fail(ErrorCode::io, "there is no run to resume: ", checkpoint.string(), " does not exist");

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/join.h"
 #include "polyhead/error.h"
 #include "training/bleu.h"
 #include "training/lines.h"
@@ -13,18 +14,12 @@ namespace {
 
 using testing::ElementsAre;
 
-std::string joined(const std::vector<std::string>& tokens) {
-  std::string text;
-  for (const auto& token : tokens) text += (text.empty() ? "" : " ") + token;
-  return text;
-}
-
 // The expected scores are those of sacrebleu 2.6.0 with default settings.
 TEST(Bleu, TokenizesAs13a) {
-  EXPECT_EQ(joined(tokenize_13a("Hello, world. 3.5 km; 10-12 (x) don't...")), "Hello , world . 3.5 km ; 10 - 12 ( x ) don't . . .");
-  EXPECT_EQ(joined(tokenize_13a("a\u202f! b\u00a0: \u00ab c \u00bb,d .")), "a ! b : « c » , d .");
-  EXPECT_EQ(joined(tokenize_13a("x&quot;y&amp;lt;z<skipped> end-\nof  ")), "x \" y < z endof");
-  EXPECT_EQ(joined(tokenize_13a(" ")), "");
+  EXPECT_EQ(join(tokenize_13a("Hello, world. 3.5 km; 10-12 (x) don't..."), {}, " "), "Hello , world . 3.5 km ; 10 - 12 ( x ) don't . . .");
+  EXPECT_EQ(join(tokenize_13a("a\u202f! b\u00a0: \u00ab c \u00bb,d ."), {}, " "), "a ! b : « c » , d .");
+  EXPECT_EQ(join(tokenize_13a("x&quot;y&amp;lt;z<skipped> end-\nof  "), {}, " "), "x \" y < z endof");
+  EXPECT_EQ(join(tokenize_13a(" "), {}, " "), "");
 }
 
 TEST(Bleu, EqualsSacrebleu) {
@@ -56,7 +51,7 @@ TEST(Rouge, StemsAsNltk) {
       "adjustment irritant effective bowdlerize probate rate cease controll roll skies dying died dies spied by";
   std::vector<std::string> stems;
   for (const auto word : split(words, ' ')) stems.push_back(porter_stem(std::string(word)));
-  EXPECT_EQ(joined(stems),
+  EXPECT_EQ(join(stems, {}, " "),
             "caress poni tie cat feed agre plaster motor sing conflat troubl size hop fall hiss fail file happi sky enjoy relat condit "
             "valenc digit radic vile analog vietnam oper hope sensibl geolog triplic form formal electr good reviv adopt "
             "adjust irrit effect bowdler probat rate ceas control roll sky die die die spi by");

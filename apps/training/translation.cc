@@ -7,6 +7,8 @@
 #include <span>
 #include <utility>
 
+#include "core/ascii.h"
+#include "core/join.h"
 #include "core/text.h"
 #include "polyhead/maps.h"
 #include "polyhead/nn/cross_entropy.h"
@@ -28,8 +30,7 @@ enum Part : std::uint64_t { kModel, kOrder, kSteps, kSentences, kValidation };  
 constexpr double kValidationShareOfPairs = 0.05;
 
 std::string lower(std::string text) {
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  std::ranges::transform(text, text.begin(), lower_ascii);
   return text;
 }
 std::vector<std::string> lower(std::vector<std::string> words) {
@@ -338,12 +339,6 @@ class Translating final : public Task {
   double guide_loss_ = 0;
 };
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += text.empty() ? word : " " + word;
-  return text;
-}
-
 std::vector<Link> links_of(const std::vector<std::int64_t>& sources) {
   std::vector<Link> links;
   for (std::size_t j = 0; j < sources.size(); ++j)
@@ -421,7 +416,7 @@ std::vector<std::int64_t> words_of_tokens(const BytePairText& tokens, std::strin
 }
 
 AlignedTokens aligned_tokens(const BytePairTokenizer& tokenizer, const AlignedPair& pair) {
-  AlignedTokens tokens{tokenizer.encode_words(joined(pair.source)), tokenizer.encode_words(joined(pair.target)), {}, {}, pair};
+  AlignedTokens tokens{tokenizer.encode_words(join(pair.source, {}, " ")), tokenizer.encode_words(join(pair.target, {}, " ")), {}, {}, pair};
   tokens.source_words = tokens.source.words, tokens.target_words = tokens.target.words;
   return tokens;
 }

@@ -114,7 +114,7 @@ ByName run_text_side(const HeldTextSide& held, nb::handle ids_given, nb::handle 
 nb::object similarity_of(const HeldImageTextModel& held, nb::handle images_given, nb::handle texts_given) {
   const Array images = Array::required(images_given, "images"), texts = Array::required(texts_given, "texts");
   if (images.view().rank() != 2 || texts.view().rank() != 2) throw nb::value_error("images and texts must be [I,P] and [J,P]");
-  Tensor result(images.view().dtype() == DType::f64 ? DType::f64 : DType::f32, {images.view().extent(0), texts.view().extent(0)});
+  Tensor result(accumulation_dtype(images.view().dtype()), {images.view().extent(0), texts.view().extent(0)});
   without_gil([&] { models::similarity(images.view(), texts.view(), held.scale, result); });
   return array_of(std::move(result));
 }

@@ -99,7 +99,7 @@ ByName run_text_encoder(const HeldTextEncoder& held, nb::handle ids_given, nb::h
   if (ids.view().rank() < 1) throw nb::value_error("ids has no dimension; it must be [*,T]");
   std::optional<LimitedThreads> threads = read_num_threads(num_threads);
   const Shape shape = ids.view().shape(), lead = shape.first(shape.size() - 1);
-  const DType dtype = config.dtype == DType::f64 ? DType::f64 : DType::f32;
+  const DType dtype = accumulation_dtype(config.dtype);
   const Shape rows = joined(shape, {config.width}), of_layers = joined({config.layers}, lead), heads = joined(of_layers, {config.heads, shape[-1], config.width / config.heads});
   models::BertOutput output;
   TensorView norms;

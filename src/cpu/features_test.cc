@@ -10,6 +10,7 @@
 #include "polyhead/device.h"
 #include "polyhead/executor.h"
 #include "support/machines.h"
+#include "support/temporary_folder.h"
 
 namespace polyhead {
 namespace {
@@ -32,22 +33,10 @@ TEST(Device, CachesHaveASizeAndAKind) {
 }
 
 // A temporary folder with the files of Linux' /sys/devices/system/cpu/cpu0/cache.
-class CacheFolder {
+class CacheFolder : test::TemporaryFolder {
  public:
-  CacheFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "polyhead-caches-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path_ = name;
-  }
-  ~CacheFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  CacheFolder(const CacheFolder&) = delete;
-  CacheFolder& operator=(const CacheFolder&) = delete;
-
   void add(const char* level, const char* type, const char* size, const char* shared) {
-    const std::filesystem::path files = path_ / ("index" + std::to_string(count_++));
+    const std::filesystem::path files = *this / ("index" + std::to_string(count_++));
     std::filesystem::create_directory(files);
     for (const auto& [file, text] : {std::pair("level", level), std::pair("type", type), std::pair("size", size), std::pair("shared_cpu_list", shared)}) {
       if (text != nullptr) std::ofstream(files / file) << text << "\n";
@@ -55,14 +44,13 @@ class CacheFolder {
   }
   std::string text() const {
     std::string all;
-    for (const CpuCache& cache : cpu::listed_caches(path_.string())) {
+    for (const CpuCache& cache : cpu::listed_caches(path().string())) {
       all += "L" + std::to_string(cache.level) + " " + cache.kind + " " + std::to_string(cache.bytes) + " by " + std::to_string(cache.shared_by) + "\n";
     }
     return all;
   }
 
  private:
-  std::filesystem::path path_;
   int count_ = 0;
 };
 

@@ -12,11 +12,12 @@ namespace {
 
 constexpr char kBias = 'b', kGate = 'g', kExtraKey = 'k', kEmbeddingBias = 'e', kRelative = 'r', kSink = 's';
 
-// Returns the parameters of torch.nn.Linear modules, of which all have a bias or none has one.
-std::vector<Parameter> linear(std::initializer_list<std::pair<std::string, std::string>> modules) {
+// Returns the parameters of torch.nn.Linear modules, and `more`. `group` and `output_group`: Parameter::group of the biases of q, k and v, and of the output's bias.
+std::vector<Parameter> linear(std::initializer_list<std::pair<std::string, std::string>> modules, char group = kBias, char output_group = kBias, const std::vector<Parameter>& more = {}) {
   std::vector<Parameter> list;
   for (const auto& [name, canonical] : modules) list.push_back({name + ".weight", canonical + ".weight"});
-  for (const auto& [name, canonical] : modules) list.push_back({name + ".bias", canonical + ".bias", Storage::canonical, kBias});
+  for (const auto& [name, canonical] : modules) list.push_back({name + ".bias", canonical + ".bias", Storage::canonical, canonical == "output" ? output_group : group});
+  list.insert(list.end(), more.begin(), more.end());
   return list;
 }
 
@@ -83,15 +84,7 @@ std::vector<Layout> make_table() {
        .source = "Llama, Mistral, Qwen 2 and gpt-oss in Hugging Face transformers",
        .notes = "prefixes such as model.layers.0.self_attn.; the caller gives the rotary positions of q and k; normalised queries and keys "
                 "(q_norm, k_norm) are not supported",
-       .parameters = {{"q_proj.weight", "q.weight"},
-                      {"k_proj.weight", "k.weight"},
-                      {"v_proj.weight", "v.weight"},
-                      {"o_proj.weight", "output.weight"},
-                      {"q_proj.bias", "q.bias", canonical, kEmbeddingBias},
-                      {"k_proj.bias", "k.bias", canonical, kEmbeddingBias},
-                      {"v_proj.bias", "v.bias", canonical, kEmbeddingBias},
-                      {"o_proj.bias", "output.bias", canonical, kBias},
-                      {"sinks", "sink", canonical, kSink}},
+       .parameters = linear({{"q_proj", "q"}, {"k_proj", "k"}, {"v_proj", "v"}, {"o_proj", "output"}}, kEmbeddingBias, kBias, {{"sinks", "sink", canonical, kSink}}),
        .key_heads = KeyHeads::divides,
        .causal = true,
        .rotary = true,
@@ -137,14 +130,7 @@ std::vector<Layout> make_table() {
       {.name = "vit",
        .source = "ViT, DeiT and DINOv2 in Hugging Face transformers",
        .notes = "prefixes such as encoder.layer.0.; q, k and v may lack biases (qkv_bias)",
-       .parameters = {{"attention.attention.query.weight", "q.weight"},
-                      {"attention.attention.key.weight", "k.weight"},
-                      {"attention.attention.value.weight", "v.weight"},
-                      {"attention.output.dense.weight", "output.weight"},
-                      {"attention.attention.query.bias", "q.bias", canonical, kEmbeddingBias},
-                      {"attention.attention.key.bias", "k.bias", canonical, kEmbeddingBias},
-                      {"attention.attention.value.bias", "v.bias", canonical, kEmbeddingBias},
-                      {"attention.output.dense.bias", "output.bias"}},
+       .parameters = linear({{"attention.attention.query", "q"}, {"attention.attention.key", "k"}, {"attention.attention.value", "v"}, {"attention.output.dense", "output"}}, kEmbeddingBias, 0),
        .closed = {"attention.attention"}},
       {.name = "timm",
        .source = "Attention of timm's VisionTransformer, of DINO and of MAE",

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include "core/text.h"
 #include "polyhead/io/tensor_file.h"
 #include "support/any_tensor.h"
+#include "support/temporary_folder.h"
 
 namespace polyhead::io {
 
@@ -24,32 +24,8 @@ std::string bytes(const char (&text)[Size]) {
   return {text, Size - 1};
 }
 
-// A temporary folder that the destructor removes.
-class TestFolder {
- public:
-  TestFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "polyhead-io-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path_ = name;
-  }
-  ~TestFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  std::filesystem::path write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path_ / name, std::ios::binary) << bytes;
-    return path_ / name;
-  }
-  std::size_t count() const {
-    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator()));
-  }
-
- private:
-  std::filesystem::path path_;
+struct TestFolder : test::TemporaryFolder {
+  std::size_t count() const { return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path()), std::filesystem::directory_iterator())); }
 };
 
 inline std::string read_bytes(const std::filesystem::path& path) {

@@ -9,7 +9,6 @@
 
 #include "core/text.h"
 #include "io/file_bytes.h"
-#include "models/text_run.h"
 #include "polyhead/models/ablation.h"
 #include "polyhead/models/image_text_model.h"
 #include "polyhead/models/language_model.h"
@@ -36,13 +35,11 @@ class AnyEncoder final : public AnyTextModel {
 
   TextRun run(TokenizedText tokens, const TextRunOptions& options) const override {
     require_no_answer(options.generate);
-    return text_run_of(model_.run(std::move(tokens), {.attentions = options.attentions, .pooled = options.pooled, .head_vectors = options.head_vectors, .value_norms = options.value_norms}));
+    return {model_.run(std::move(tokens), {.attentions = options.attentions, .pooled = options.pooled, .head_vectors = options.head_vectors, .value_norms = options.value_norms})};
   }
 
   double change_without_head(const TextRun& with, std::int64_t layer, std::int64_t head) override {
-    SentenceResult result;
-    result.tokens = with.tokens, result.embedding = with.embedding;
-    return models::change_without_head(model_, result, layer, head);
+    return models::change_without_head(model_, with, layer, head);
   }
 
  private:
@@ -94,7 +91,7 @@ class AnyDecoder final : public AnyTextModel {
   }
 
   TextRun run(TokenizedText tokens, const TextRunOptions& options) const override {
-    TextRun result{.tokens = std::move(tokens)};
+    TextRun result{{.tokens = std::move(tokens)}};
     if (options.generate != 0) append_answer(&result, options.generate);
     const std::vector<std::int64_t>& ids = result.tokens.ids;
     const LanguageModelConfig& c = model_.config;
@@ -187,7 +184,7 @@ class AnyTextSide final : public AnyTextModel {
     require(options.generate == 0, "the model compares texts with images; it generates no tokens");
     const TextSideConfig& c = model_.config;
     const DType dtype = accumulation_dtype(c.layer.dtype);
-    TextRun result{.tokens = std::move(tokens)};
+    TextRun result{{.tokens = std::move(tokens)}};
     const std::int64_t count = std::ssize(result.tokens.ids);
     result.ids = Tensor::of<std::int64_t>({count}, std::span<const std::int64_t>(result.tokens.ids));
     result.attentions = Tensor(dtype, {c.layers, c.layer.heads, count, count});
@@ -245,7 +242,7 @@ class AnyTwoSides final : public AnyTextModel {
     const SequenceToSequenceOptions run{.workspace = &workspace_};
     const DType dtype = accumulation_dtype(c.encoder.dtype);
     const std::int64_t count = std::ssize(tokens.ids);
-    TextRun result{.tokens = std::move(tokens)};
+    TextRun result{{.tokens = std::move(tokens)}};
     result.ids = Tensor::of<std::int64_t>({count}, std::span<const std::int64_t>(result.tokens.ids));
     result.attentions = Tensor(dtype, {c.encoder_layers, c.encoder.heads, count, count});
     Tensor memory(c.encoder.dtype, {count, c.encoder.width});

@@ -5,6 +5,7 @@
 
 #include "core/text.h"
 #include "models/bert_embeddings.h"
+#include "models/model_parts.h"
 #include "nn/check.h"
 #include "nn/elementwise.h"
 #include "nn/initialiser.h"
@@ -16,11 +17,6 @@ namespace {
 ConstTensorView zero_ids(const Shape& shape) {
   static constexpr std::int64_t kZero = 0;
   return ConstTensorView(&kZero, Shape{}).expand(shape);
-}
-
-Shape with_leading(Shape shape, std::int64_t extent) {
-  shape.insert(0, extent);
-  return shape;
 }
 
 void require_output(const Operand& output, const Shape& shape, DType dtype) {
@@ -59,18 +55,7 @@ BertEncoder::BertEncoder(const BertConfig& given, nn::Seed seed) : config(given)
   if (config.segments > 0) segments = embedding(config.segments);
   if (config.embedding_norm) embedding_norm = norm(embedding_width);
   for (std::int64_t i = 0; i < own_layers; ++i) {
-    EncoderLayer& layer = layers.emplace_back(LayerConfig{.width = config.width,
-                                                                 .heads = config.heads,
-                                                                 .hidden_width = config.hidden_width,
-                                                                 .activation = config.activation,
-                                                                 .gated = config.gated,
-                                                                 .bias = config.bias,
-                                                                 .output_bias = config.bias,
-                                                                 .feed_forward_bias = config.feed_forward_bias,
-                                                                 .norm_position = config.norm_position,
-                                                                 .epsilon = config.epsilon,
-                                                                 .dtype = config.dtype,
-                                                                 .seed = initialiser.child_seed()});
+    EncoderLayer& layer = layers.emplace_back(layer_config(config, initialiser.child_seed()));
     layer.attention_norm = i == 0 && !config.first_norm ? nn::Norm() : nn::Norm(norm(config.width));
     layer.feed_forward_norm = norm(config.width);
   }
@@ -84,7 +69,7 @@ BertEncoder::BertEncoder(const BertConfig& given, nn::Seed seed) : config(given)
 }
 
 BertEncoder::RotaryTables BertEncoder::rotary_tables(std::int64_t tokens) const {
-  const DType precise = config.dtype == DType::f64 ? DType::f64 : DType::f32;
+  const DType precise = accumulation_dtype(config.dtype);
   RotaryTables tables;
   if (config.rotary) tables.all = nn::RotaryEmbedding(*config.rotary).tables(0, tokens, precise);
   if (config.local_rotary) tables.local = nn::RotaryEmbedding(*config.local_rotary).tables(0, tokens, precise);
@@ -164,24 +149,15 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
                    .rotary = std::move(rotary)};
   }
   const RotaryTables& tables = saved != nullptr ? saved->rotary : rotary;
-  const bool of_heads = output.attentions || output.pooled || output.q || output.k || output.v;
+  const LayerOutputs of_layers{.attentions = output.attentions, .pooled = output.pooled, .pooling = output.pooling, .q = output.q, .k = output.k, .v = output.v};
   Tensor spare = std::move(embedding_sum);  // without `saved`, two tensors alternate as input and output
   for (std::int64_t i = 0; i < count; ++i) {
     EncoderLayer::Saved layer_saved;
     Tensor y = spare ? std::move(spare) : like_hidden();
     nn::AttentionOptions attention = attention_options(i, tables);
     attention.mask.attend_keys = input.attend_keys, attention.backend = options.backend, attention.executor = options.executor, attention.workspace = workspace;
-    layers[parameters_of(i)].forward(x, y, attention, saved != nullptr || of_heads ? &layer_saved : nullptr);
-    if (output.attentions || output.pooled) {
-      SdpaOptions sdpa = layer_saved.attention.sdpa;
-      sdpa.executor = options.executor;
-      if (output.attentions) attention_map(layer_saved.attention.maps(), output.attentions.select(0, i), sdpa);
-      if (output.pooled) attention_pooled_map(layer_saved.attention.maps(), output.pooled.select(0, i), sdpa, output.pooling);
-    }
-    const nn::MultiHeadAttention::Saved& one = layer_saved.attention;
-    if (output.q) copy(one.q_heads, output.q.select(0, i));
-    if (output.k) copy(one.k_heads, output.k.select(0, i));
-    if (output.v) copy(one.v_heads, output.v.select(0, i));
+    layers[parameters_of(i)].forward(x, y, attention, saved != nullptr || of_layers.of_heads() ? &layer_saved : nullptr);
+    of_layers.write(layer_saved.attention, i, options.executor);
     if (output.all_hidden && i + 1 < count) copy(y, output.all_hidden.select(0, i + 1));
     if (saved != nullptr) {
       saved->hidden.push_back(std::move(x));  // moving keeps the views in layer_saved valid

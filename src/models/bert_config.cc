@@ -4,6 +4,7 @@
 #include "core/text.h"
 #include "models/config_file.h"
 #include "models/encoder_families.h"
+#include "models/family_table.h"
 #include "models/projection_names.h"
 #include "polyhead/models/bert.h"
 
@@ -170,11 +171,7 @@ BertConfig Reader::read() {
 
 }  // namespace
 
-std::vector<std::string_view> encoder_families() {
-  std::vector<std::string_view> names;
-  for (const EncoderFamily& family : encoder_family_rows()) names.push_back(family.model_type);
-  return names;
-}
+std::vector<std::string_view> encoder_families() { return model_types(encoder_family_rows()); }
 
 std::map<std::string, std::string> attention_names(std::string_view family) {
   return projection_names(find_encoder_family("attention_names", family).tensors);

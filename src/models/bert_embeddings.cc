@@ -40,7 +40,7 @@ Tensor word_scales(const BertConfig& config, const BertInput& input) {
   const Tensor ids = Tensor::copy_of(input.ids, DType::i64);
   const Tensor attend = input.attend_keys ? Tensor::copy_of(input.attend_keys) : Tensor();
   const std::int64_t length = input.ids.extent(-1);
-  Tensor scales(config.dtype == DType::f64 ? DType::f64 : DType::f32, input.ids.shape());
+  Tensor scales(accumulation_dtype(config.dtype), input.ids.shape());
   const auto write = [&](auto* out) {
     using T = std::remove_reference_t<decltype(*out)>;
     for (std::int64_t first = 0; first < ids.numel(); first += length) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/lines.h"
 #include "core/text.h"
 #include "io/file_bytes.h"
 #include "io/json.h"
@@ -29,15 +30,11 @@ void append_escaped(std::string& text, std::string_view bytes) {
 class Lines {
  public:
   Lines(std::string_view text, std::string_view name) : text_(text), name_(name) {}
-  // \n and \r\n end a line. Pieces contain neither character, because the file has both as escapes.
+  // Pieces contain neither \n nor \r, because the file has both as escapes.
   bool next(std::string_view& line) {
-    if (text_.empty()) return false;
-    const std::size_t end = std::min(text_.find('\n'), text_.size());
-    line = text_.substr(0, end);
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    text_.remove_prefix(std::min(end + 1, text_.size()));
-    ++number_;
-    return true;
+    const auto taken = take_line(text_);
+    if (taken) line = *taken, ++number_;
+    return taken.has_value();
   }
   template <class... Words>
   [[noreturn]] void refuse(const Words&... words) const {
@@ -126,7 +123,7 @@ BytePairTokenizer parse_byte_pairs(std::string_view text, std::string_view name)
     };
     const IdPair pair{id(line.substr(0, space)), id(line.substr(space + 1))};
     if (parts->pieces[static_cast<std::size_t>(pair.second)].front() == kWordMark) lines.refuse("has the start of a word inside a piece");
-    if (parts->ranks.contains(pair)) lines.refuse("repeats a merge");
+    if (parts->merges.contains(BytePairs::pair_key(pair.first, pair.second))) lines.refuse("repeats a merge");
     if (parts->merges.size() == kMostTokens) lines.refuse("is one merge too many; ", kMostTokens, " are read at most");
     parts->add_merge(pair);
   }
@@ -138,7 +135,7 @@ void BytePairTokenizer::save(const std::filesystem::path& folder) const {
   text += parts_->lowercase ? "\nlowercase yes\n" : "\nlowercase no\n";
   for (const std::string& token : parts_->special_tokens) text += std::string(kSpecial) + visible_piece(token) + "\n";
   text += "merges\n";
-  for (const Merge& merge : parts_->merges) text += piece(merge.pair.first) + " " + piece(merge.pair.second) + "\n";
+  for (const auto& [first, second] : parts_->pairs) text += piece(first) + " " + piece(second) + "\n";
   io::write_file(folder / kFile, text);
 }
 

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "models/byte_pairs.h"
+#include "models/tokenizer/utf8.h"
 
 namespace polyhead::models {
 namespace {
@@ -27,7 +28,7 @@ PreToken make_pre_token(std::span<const Char> chars, std::int64_t word) {
     pre_token.spans = {{chars.front().span.first, chars.front().span.first}};
   }
   for (const Char& c : chars) {
-    append_utf8(pre_token.bytes, c.code);
+    append_char(pre_token.bytes, c.code);
     pre_token.spans.resize(pre_token.bytes.size(), c.span);
   }
   return pre_token;

@@ -1,13 +1,11 @@
 #include "polyhead/models/byte_pair_tokenizer.h"
 
 #include <algorithm>
-#include <functional>
-#include <queue>
-#include <tuple>
 
 #include "core/text.h"
 #include "io/json.h"
 #include "models/byte_pairs.h"
+#include "models/tokenizer/utf8.h"
 
 namespace polyhead::models {
 
@@ -27,46 +25,16 @@ void BytePairTokenizer::Parts::add_merge(const IdPair& pair) {
   std::string piece = pieces[static_cast<std::size_t>(pair.first)] + pieces[static_cast<std::size_t>(pair.second)];
   const auto [found, is_new] = ids.emplace(piece, std::ssize(pieces));
   if (is_new) pieces.push_back(std::move(piece));
-  ranks.emplace(pair, merges.size());
-  merges.push_back({pair, found->second});
+  merges.emplace(BytePairs::pair_key(pair.first, pair.second), BytePairs::Merge{std::ssize(pairs), found->second});
+  pairs.push_back(pair);
 }
 
-std::vector<std::int64_t> BytePairTokenizer::Parts::merge(std::string_view bytes) const {
-  // Keeps a linked list of tokens, and a queue of possible merges, ordered by rank and then by place. An entry of the queue is skipped if its tokens have
-  // changed since it was queued. n bytes take O(n log n) time.
-  struct Node {
-    std::int64_t id;
-    std::size_t next;
-    std::size_t before;
-  };
-  const std::size_t end = bytes.size();
-  std::vector<Node> nodes(end);
-  for (std::size_t i = 0; i < end; ++i) nodes[i] = {byte_id(bytes[i]), i + 1, i == 0 ? end : i - 1};
-  using Entry = std::tuple<std::size_t, std::size_t>;  // rank, place of the left token
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  const auto rank_at = [&](std::size_t i) {
-    if (nodes[i].id < 0 || nodes[i].next == end) return merges.size();
-    const auto found = ranks.find({nodes[i].id, nodes[nodes[i].next].id});
-    return found == ranks.end() ? merges.size() : found->second;
-  };
-  const auto offer = [&](std::size_t i) {
-    if (const std::size_t rank = rank_at(i); rank < merges.size()) queue.emplace(rank, i);
-  };
-  for (std::size_t i = 0; i < end; ++i) offer(i);
-  while (!queue.empty()) {
-    const auto [rank, i] = queue.top();
-    queue.pop();
-    if (rank_at(i) != rank) continue;
-    const std::size_t gone = nodes[i].next;
-    nodes[i] = {merges[rank].result, nodes[gone].next, nodes[i].before};
-    nodes[gone].id = -1;
-    if (nodes[i].next != end) nodes[nodes[i].next].before = i;
-    offer(i);
-    if (nodes[i].before != end) offer(nodes[i].before);
-  }
-  std::vector<std::int64_t> result;
-  for (std::size_t i = 0; i < end; i = nodes[i].next) result.push_back(nodes[i].id);
-  return result;
+std::vector<Symbol> BytePairTokenizer::Parts::merge(std::string_view bytes) const {
+  std::vector<Symbol> symbols;
+  symbols.reserve(bytes.size());
+  for (const char byte : bytes) symbols.push_back({byte_id(byte), 1});
+  merge_pairs(symbols, merges);
+  return symbols;
 }
 
 namespace {
@@ -75,13 +43,13 @@ BytePairText encode_pre_tokens(const BytePairTokenizer& tokenizer, const BytePai
   BytePairText result{.word_spans = std::move(pre_tokens.words), .replaced_bytes = pre_tokens.replaced_bytes};
   for (const PreToken& pre_token : pre_tokens.pre_tokens) {
     std::size_t first = 0;
-    for (const std::int64_t id : parts.merge(pre_token.bytes)) {
-      const std::size_t last = first + parts.pieces[static_cast<std::size_t>(id)].size();
+    for (const Symbol& symbol : parts.merge(pre_token.bytes)) {
+      const std::size_t last = first + symbol.length;
       ByteSpan span = pre_token.spans[first];
       for (std::size_t i = first; i < last; ++i)
         span = {std::min(span.first, pre_token.spans[i].first), std::max(span.last, pre_token.spans[i].last)};
-      result.ids.push_back(id);
-      result.pieces.push_back(tokenizer.piece(id));
+      result.ids.push_back(symbol.id);
+      result.pieces.push_back(tokenizer.piece(symbol.id));
       result.spans.push_back(span);
       result.words.push_back(pre_token.word);
       first = last;
@@ -112,7 +80,7 @@ std::string BytePairTokenizer::decode(std::span<const std::int64_t> ids) const {
     bytes += piece;
   }
   std::string text;
-  for (const Char& c : decode_utf8(bytes).chars) append_utf8(text, c.code);
+  for (const Char& c : decode_utf8(bytes).chars) append_char(text, c.code);
   return text;
 }
 

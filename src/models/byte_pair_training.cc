@@ -69,8 +69,9 @@ class Trainer {
 
   void merge(const IdPair& pair) {
     // A merge can produce a piece that existed before, and so a pair that was merged before. Such a pair keeps its first merge.
-    if (!parts_.ranks.contains(pair)) parts_.add_merge(pair);
-    const std::int64_t result = parts_.merges[parts_.ranks.at(pair)].result;
+    const std::uint64_t key = BytePairs::pair_key(pair.first, pair.second);
+    if (!parts_.merges.contains(key)) parts_.add_merge(pair);
+    const std::int64_t result = parts_.merges.at(key).id;
     const std::vector<std::size_t> having = std::move(uses_.at(pair).words);
     std::vector<IdPair> grown;
     for (const std::size_t index : having) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/tokenizer/word_model.h"
 #include "models/unicode.h"
 #include "polyhead/models/byte_pair_tokenizer.h"
 
@@ -22,11 +23,6 @@ struct IdPairHash {
   std::size_t operator()(const IdPair& pair) const { return static_cast<std::size_t>(pair.first) * 0x9E3779B97F4A7C15 + static_cast<std::size_t>(pair.second); }
 };
 
-struct Merge {
-  IdPair pair;
-  std::int64_t result;
-};
-
 // The functions of Parts are hidden from users of the library, although BytePairTokenizer is exported.
 struct BytePairTokenizer::Parts {
   [[gnu::visibility("hidden")]] Parts(bool lowercase, std::vector<std::string> special_tokens);
@@ -34,15 +30,15 @@ struct BytePairTokenizer::Parts {
   // Appends a merge. Two merges may have the same piece as result.
   [[gnu::visibility("hidden")]] void add_merge(const IdPair& pair);
   // Returns the tokens of a pre-token's bytes. Of all pairs that have a merge, the pair learned first is merged first, from left to right.
-  [[gnu::visibility("hidden")]] std::vector<std::int64_t> merge(std::string_view bytes) const;
+  [[gnu::visibility("hidden")]] std::vector<Symbol> merge(std::string_view bytes) const;
   std::int64_t byte_id(char byte) const { return static_cast<std::int64_t>(special_tokens.size()) + static_cast<unsigned char>(byte); }
 
   bool lowercase;
   std::vector<std::string> special_tokens;
   std::vector<std::string> pieces;  // bytes of each id; special tokens have their name
   std::unordered_map<std::string, std::int64_t> ids;  // ids of pieces that are not special
-  std::vector<Merge> merges;
-  std::unordered_map<IdPair, std::size_t, IdPairHash> ranks;  // index in merges
+  std::vector<IdPair> pairs;  // pairs that have a merge, in the order in which they were learned
+  BytePairs::Merges merges;   // ranks are places in `pairs`
 };
 
 // visible_piece() writes bytes as text without white space and control characters; parse_piece() reads this text. It throws Error (format) with the reason.

@@ -13,16 +13,25 @@
 
 #include "core/text.h"
 #include "polyhead/io/tensor_file.h"
+#include "polyhead/nn/encoder_layer.h"
 #include "polyhead/nn/linear.h"
 #include "polyhead/nn/norm.h"
 #include "polyhead/tensor.h"
 
 namespace polyhead::models {
 
+// Words of Checkpoint::prefix_of()'s messages.
+struct CheckpointWords {
+  std::string_view models = "models";  // "holds two models"
+  std::string type{};                  // "is not TYPE"; empty: "a model of the type " and its model_type
+  std::string such_as{};               // what follows "with or without a prefix"
+};
+
 class Checkpoint {
  public:
-  // Opens the folder; the dtype is unknown until the first prefix_of().
-  Checkpoint(const std::filesystem::path& folder, std::string_view model_type) : file_(io::open_tensors(folder)), model_type_(model_type) {}
+  // The dtype is unknown until the first prefix_of().
+  Checkpoint(io::TensorFile file, std::string_view model_type) : file_(std::move(file)), model_type_(model_type) {}
+  Checkpoint(const std::filesystem::path& folder, std::string_view model_type) : Checkpoint(io::open_tensors(folder), model_type) {}
   // `words`: possible names of the embedding, without the prefix. The first of these names that the file has determines the dtype, and whether all names have
   // the prefix.
   Checkpoint(const std::filesystem::path& folder, std::string_view model_type, std::string_view prefix, std::span<const std::string_view> words)
@@ -44,16 +53,17 @@ class Checkpoint {
 
   // Returns what precedes `ending` in the name of the only tensor whose name ends with it: "vit." or "". Error if there is none, or more than one. The tensor's
   // dtype becomes that of the model, if no earlier tensor has determined it.
-  std::string prefix_of(std::string_view ending) {
+  std::string prefix_of(std::string_view ending, const CheckpointWords& words = {}) {
     const io::NamedTensor* found = nullptr;
     for (const io::NamedTensor& tensor : file_.tensors) {
       const std::string_view name = tensor.name;
       if (!name.ends_with(ending) || (name.size() > ending.size() && name[name.size() - ending.size() - 1] != '.')) continue;
-      if (found != nullptr) fail(ErrorCode::format, file_name(), ": holds two models, '", found->name, "' and '", name, "'; one is needed");
+      if (found != nullptr) fail(ErrorCode::format, file_name(), ": holds two ", words.models, ", '", found->name, "' and '", name, "'; one is needed");
       found = &tensor;
     }
     if (found == nullptr)
-      fail(ErrorCode::format, file_name(), ": is not a model of the type ", model_type_, ": none of its ", file_.tensors.size(), " tensors is named '", ending, "', with or without a prefix");
+      fail(ErrorCode::format, file_name(), ": is not ", words.type.empty() ? cat("a model of the type ", model_type_) : words.type, ": none of its ", file_.tensors.size(), " tensors is named '", ending,
+           "', with or without a prefix", words.such_as);
     if (first_.empty()) take_dtype_of(*found);
     return found->name.substr(0, found->name.size() - ending.size());
   }
@@ -89,6 +99,18 @@ class Checkpoint {
     const Tensor stored = take(name + ".weight", transposed ? Shape{in, out} : Shape{out, in});
     Tensor weight = part(stored, [&](TensorView view) { return transposed ? view.transpose(0, 1) : view; });
     return nn::Linear(std::move(weight), bias ? take(name + ".bias", {out}) : Tensor());
+  }
+
+  struct Projections {
+    nn::Linear q, k, v;
+  };
+  // Takes q, k and v from a linear layer for each, or, if names.k is empty, from the rows of one layer that names.q names.
+  template <class Names>
+  Projections qkv(const std::string& prefix, const Names& names, std::int64_t q_rows, std::int64_t k_rows, std::int64_t in, bool bias, bool transposed = false) {
+    const auto taken = [&](std::string_view name, std::int64_t out) { return linear(cat(prefix, name), out, in, bias, transposed); };
+    if (!names.k.empty()) return {taken(names.q, q_rows), taken(names.k, k_rows), taken(names.v, k_rows)};
+    const nn::Linear packed = taken(names.q, q_rows + 2 * k_rows);
+    return {rows_of(packed, 0, q_rows), rows_of(packed, q_rows, q_rows + k_rows), rows_of(packed, q_rows + k_rows, q_rows + 2 * k_rows)};
   }
 
   nn::Norm layer_norm(const std::string& name, std::int64_t width, double epsilon) {
@@ -165,5 +187,23 @@ class Checkpoint {
   std::set<std::string> taken_;
   std::vector<std::string> ignored_;  // beginnings of names
 };
+
+// Takes the tensors of a layer. norm(NAME) takes a norm; a norm without a name is absent. With a gate, the tensor names.hidden holds the gate, then the hidden layer.
+template <class Names, class F>
+nn::EncoderLayer load_encoder_layer(Checkpoint& file, const Names& names, const nn::LayerConfig& config, const std::string& prefix, const F& norm) {
+  const std::int64_t width = config.width, hidden_width = config.hidden_width;
+  const auto named = [&](std::string_view name) { return cat(prefix, name); };
+  nn::EncoderLayer layer;
+  auto [q, k, v] = file.qkv(prefix, names, width, width, width, config.bias);
+  layer.attention = nn::make_attention({.query_width = width, .heads = config.heads, .bias = config.bias, .output_bias = config.output_bias, .dtype = config.dtype}, std::move(q), std::move(k),
+                                       std::move(v), file.linear(named(names.attention_output), width, width, config.output_bias));
+  if (!names.attention_norm.empty()) layer.attention_norm = norm(named(names.attention_norm));
+  nn::Linear hidden = file.linear(named(names.hidden), (config.gated ? 2 : 1) * hidden_width, width, config.feed_forward_bias), gate;
+  if (config.gated) gate = Checkpoint::rows_of(hidden, 0, hidden_width), hidden = Checkpoint::rows_of(hidden, hidden_width, 2 * hidden_width);
+  layer.feed_forward = nn::FeedForward(std::move(hidden), file.linear(named(names.feed_forward_output), width, hidden_width, config.feed_forward_bias), config.activation, std::move(gate));
+  layer.feed_forward_norm = norm(named(names.feed_forward_norm));
+  layer.norm_position = config.norm_position.value_or(nn::NormPosition::post);
+  return layer;
+}
 
 }  // namespace polyhead::models

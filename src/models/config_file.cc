@@ -1,11 +1,26 @@
 #include "models/config_file.h"
 
 #include "core/join.h"
-#include "models/activation_names.h"
 #include "models/language_families.h"
 
 namespace polyhead::models {
 namespace {
+
+// Names of activations, as in `transformers`. "gelu_fast" is not supported: its formula is the tanh form of gelu with one constant rounded differently.
+struct ActivationName {
+  std::string_view name;
+  nn::Activation activation;
+};
+
+constexpr ActivationName kActivationNames[] = {{"gelu", nn::Activation::gelu},
+                                                      {"gelu_new", nn::Activation::gelu_tanh},
+                                                      {"gelu_pytorch_tanh", nn::Activation::gelu_tanh},
+                                                      {"quick_gelu", nn::Activation::quick_gelu},
+                                                      {"relu", nn::Activation::relu},
+                                                      {"sigmoid", nn::Activation::sigmoid},
+                                                      {"silu", nn::Activation::silu},
+                                                      {"swish", nn::Activation::silu},
+                                                      {"tanh", nn::Activation::tanh}};
 
 std::string described(const io::Json& json) {
   const auto* flag = json.as<bool>();

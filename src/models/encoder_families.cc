@@ -7,7 +7,7 @@
 
 #include "core/join.h"
 #include "core/text.h"
-#include "models/nearest_name.h"
+#include "models/family_table.h"
 #include "models/sequence_families.h"
 #include "polyhead/models/language_model.h"
 #include "polyhead/models/vision_encoder.h"
@@ -79,11 +79,10 @@ std::span<const EncoderFamily> encoder_family_rows() { return kFamilies; }
 std::span<const ModelFamily> refused_encoder_families() { return kRefused; }
 
 const EncoderFamily& find_encoder_family(std::string_view file, std::string_view model_type) {
-  const auto found = std::ranges::find(kFamilies, model_type, &EncoderFamily::model_type);
-  if (found != kFamilies.end()) return *found;
-  const auto refused = std::ranges::find(kRefused, model_type, &ModelFamily::model_type);
+  if (const EncoderFamily* found = find_row(kFamilies, model_type)) return *found;
+  const ModelFamily* refused = find_row(kRefused, model_type);
   const std::string known = join(kFamilies, &EncoderFamily::model_type);
-  if (refused != std::end(kRefused)) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', which is not supported: ", refused->refused, "; known encoders are ", known);
+  if (refused != nullptr) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', which is not supported: ", refused->refused, "; known encoders are ", known);
   if (!refused_sequence_family(model_type).empty()) find_sequence_family(file, model_type);  // throws the Error that tells why
   std::vector<std::string_view> names = language_families();
   const std::vector<std::string_view> two_sides = sequence_to_sequence_families();

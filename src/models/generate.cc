@@ -7,13 +7,11 @@ namespace {
 
 constexpr std::int64_t kFew = 4;  // parameters are packed only for more tokens: packing takes as long as it saves in about two tokens
 
-DType logits_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
 }  // namespace
 
 std::vector<std::int64_t> LanguageModel::generate(std::span<const std::int64_t> prompt, const GenerateOptions& options) const {
   const AnswerRules rules{.end_tokens = config.end_tokens};
-  const Answering call{"LanguageModel.generate", config.vocabulary, logits_dtype(config.layer.dtype), rules, options};
+  const Answering call{"LanguageModel.generate", config.vocabulary, accumulation_dtype(config.layer.dtype), rules, options};
   require_answer(call, prompt.size(), config.rotary ? 0 : config.positions);
   nn::EncoderCache tokens = cache({.sequences = 1, .capacity = std::ssize(prompt) + options.max_tokens - 1, .dtype = options.cache_dtype});
   const Workspace own(options.max_tokens > kFew ? Parameters::constant : Parameters::may_change);
@@ -28,7 +26,7 @@ std::vector<std::int64_t> LanguageModel::generate(std::span<const std::int64_t> 
 }
 
 std::vector<std::int64_t> SequenceToSequenceModel::generate(const SourceInput& source, const GenerateOptions& options, std::span<const std::int64_t> prompt) const {
-  const Answering call{"SequenceToSequenceModel.generate", config.target_vocabulary, logits_dtype(config.encoder.dtype), config.answer, options};
+  const Answering call{"SequenceToSequenceModel.generate", config.target_vocabulary, accumulation_dtype(config.encoder.dtype), config.answer, options};
   const bool heard = config.features > 0;
   require(heard || source.ids.numel() > 0, call.operation, ": the source is empty; it needs a token");
   require(heard ? source.features.rank() == 2 : source.ids.rank() == 1 && !source.attend_keys, call.operation, heard ? ": features must be of one source, [M,F]" : ": ids must be of one source, [S], without attend_keys");

@@ -82,11 +82,9 @@ std::array<double, 3> read_colours(ConfigFile& file, std::string_view key, const
   if (list == nullptr || list->size() != 3) file.unsupported(key, cat("is ", io::describe(*given), "; a list of three numbers is supported, for red, green and blue"));
   std::array<double, 3> colours{};
   for (std::size_t i = 0; i < 3; ++i) {
-    const io::Json& item = (*list)[i];
-    const auto* whole = item.as<std::uint64_t>();
-    const auto* real = item.as<double>();
-    if (whole == nullptr && real == nullptr) file.fail_at(key, cat("has ", io::describe(item), "; numbers are needed"));
-    colours[i] = whole != nullptr ? static_cast<double>(*whole) : *real;
+    const std::optional<double> number = as_number((*list)[i]);
+    if (!number) file.fail_at(key, cat("has ", io::describe((*list)[i]), "; numbers are needed"));
+    colours[i] = *number;
     if (positive && !(colours[i] > 0)) file.fail_at(key, cat("has ", colours[i], "; it must be above 0"));
   }
   return colours;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/text.h"
-#include "models/encoder_pass.h"
+#include "models/model_parts.h"
 #include "models/values.h"
 #include "nn/check.h"
 
@@ -62,7 +62,7 @@ void TextSide::forward(const TextSideInput& input, const TextSideOutput& output,
   require(std::ssize(stack.layers) == c.layers && c.layers > 0, kTextSideForward, ": the model has ", stack.layers.size(), " layers; config.layers is ", c.layers);
   if (input.attend_keys) nn::require_exactly(kTextSideForward, {"attend_keys", input.attend_keys}, ids, DType::boolean);
   require(!output.embedding || embedding_width() > 0, kTextSideForward, ": embedding is asked for; this ", c.family, " has no projection");
-  const LayerOutputs of_layers{output.all_hidden, output.attentions, output.q, output.k, output.v};
+  const LayerOutputs of_layers{.all_hidden = output.all_hidden, .attentions = output.attentions, .q = output.q, .k = output.k, .v = output.v};
   std::vector<WantedOutput> all = wanted(of_layers, c.layer, c.layers, shape);
   all.push_back({{"hidden", output.hidden}, shape});
   all.push_back({{"pooled", output.pooled}, nn::appended(lead, {pooled_width()})});
@@ -79,7 +79,7 @@ void TextSide::forward(const TextSideInput& input, const TextSideOutput& output,
   positions.forward(ConstTensorView(places.data(), {tokens}).expand(ids), x, {.write = nn::Write::add, .executor = run.executor});
   nn::AttentionOptions attention{.mask = {.attend_keys = input.attend_keys}, .backend = options.backend, .executor = run.executor, .workspace = run.workspace};
   if (c.causal) attention.mask.causal = Causal::top_left();
-  x = run_layers(stack, std::move(x), of_layers, attention);
+  x = through_encoder(stack, {}, std::move(x), of_layers, run, [&](std::int64_t) { return attention; });
   stack.final_norm.forward(x, y, run);
   if (output.hidden) copy(y, output.hidden);
   if (rows.empty()) return;

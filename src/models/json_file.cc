@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <concepts>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "core/join.h"
@@ -12,6 +13,14 @@
 namespace polyhead::models {
 
 using io::Json;
+
+std::optional<double> as_number(const Json& json) {
+  const auto convert = []<class T>(const T& value) -> std::optional<double> {
+    if constexpr (std::is_arithmetic_v<T> && !std::same_as<T, bool>) return static_cast<double>(value);
+    return std::nullopt;
+  };
+  return std::visit(convert, json.value);
+}
 
 JsonFile::JsonFile(const std::filesystem::path& path) : JsonFile(io::read_file(path).text(), path.filename().string()) {}
 
@@ -47,15 +56,12 @@ std::optional<T> JsonFile::get(const Json& object, std::string_view key, std::st
   const Json* member = find(object, key);
   if (member == nullptr) return std::nullopt;
   if (const auto* value = member->as<T>()) return *value;
-  const auto* integer = member->as<std::int64_t>();
-  const auto* unsigned_integer = member->as<std::uint64_t>();
   std::string_view needed = std::same_as<T, bool> ? "true or false" : "a string";
   if constexpr (std::same_as<T, double>) {
-    if (integer != nullptr) return static_cast<double>(*integer);
-    if (unsigned_integer != nullptr) return static_cast<double>(*unsigned_integer);
+    if (const auto number = as_number(*member)) return number;
     needed = "a number";
   } else if constexpr (std::same_as<T, std::int64_t>) {
-    if (unsigned_integer != nullptr && *unsigned_integer <= std::numeric_limits<std::int64_t>::max()) return static_cast<T>(*unsigned_integer);
+    if (const auto* natural = member->as<std::uint64_t>(); natural != nullptr && *natural <= std::numeric_limits<std::int64_t>::max()) return static_cast<T>(*natural);
     needed = "an integer below 2^63";
   }
   fail_at(where, key, cat("is ", describe(*member), "; ", needed, " is needed"));

@@ -14,6 +14,9 @@ namespace polyhead::models {
 
 constexpr std::int64_t kMostLayers = 1 << 16;  // maximum number of layers in a config
 
+// Returns a number of any kind; nullopt for other values.
+std::optional<double> as_number(const io::Json& json);
+
 class JsonFile {
  public:
   explicit JsonFile(const std::filesystem::path& path);

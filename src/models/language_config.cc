@@ -157,32 +157,27 @@ std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key) 
   return ids;
 }
 
-std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::filesystem::path& folder) {
-  file.find("eos_token_id");
-  const std::filesystem::path generation = folder / "generation_config.json";
-  if (io::file_exists(generation)) {
-    const JsonFile own(generation);
-    if (JsonFile::find(own.root(), "eos_token_id") != nullptr) return token_ids(own, "eos_token_id");
-  }
-  return token_ids(file.file(), "eos_token_id");
+std::optional<JsonFile> read_generation_config(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "generation_config.json";
+  return io::file_exists(path) ? std::optional<JsonFile>(path) : std::nullopt;
 }
 
-std::vector<std::string> rules_not_followed(const ConfigFile& file, const std::filesystem::path& folder) {
+std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::optional<JsonFile>& generation) {
+  file.find("eos_token_id");
+  const bool own = generation && JsonFile::find(generation->root(), "eos_token_id") != nullptr;
+  return token_ids(own ? *generation : file.file(), "eos_token_id");
+}
+
+std::vector<std::string> rules_not_followed(const JsonFile& file) {
   // Keys of generation_config.json, each with the value that has no effect.
   constexpr std::pair<std::string_view, double> kRules[] = {{"num_beams", 1},          {"num_beam_groups", 1},        {"min_length", 0},         {"min_new_tokens", 0},
                                                             {"repetition_penalty", 1}, {"no_repeat_ngram_size", 0},   {"penalty_alpha", 0},      {"encoder_repetition_penalty", 1},
                                                             {"guidance_scale", 1},     {"encoder_no_repeat_ngram_size", 0}};
-  const std::filesystem::path path = folder / "generation_config.json";
-  const JsonFile generation = io::file_exists(path) ? JsonFile(path) : file.file();
   std::vector<std::string> rules;
   for (const auto& [key, neutral] : kRules) {
-    const io::Json* given = JsonFile::find(generation.root(), key);
-    if (given == nullptr) continue;
-    const auto* count = given->as<std::uint64_t>();
-    const auto* number = given->as<double>();
-    if (count == nullptr && number == nullptr) continue;
-    const double value = count != nullptr ? static_cast<double>(*count) : *number;
-    if (value != neutral) rules.push_back(cat(key, " = ", value));
+    const io::Json* given = JsonFile::find(file.root(), key);
+    const std::optional<double> value = given == nullptr ? std::nullopt : as_number(*given);
+    if (value && std::max(*value, 0.0) != neutral) rules.push_back(cat(key, " = ", *value));  // a value below 0 has the effect of 0
   }
   return rules;
 }
@@ -209,8 +204,9 @@ LanguageModelConfig read_language_config(const std::filesystem::path& path, cons
   read_windows(file, family, config);
   if (family.tensors.positions.empty()) read_rotary(file, family, config);
   config.tied_output = file.get<bool>("tie_word_embeddings").value_or(family.defaults.tied_output);
-  config.end_tokens = end_tokens(file, folder);
-  config.rules_not_followed = rules_not_followed(file, folder);
+  const std::optional<JsonFile> generation = read_generation_config(folder);
+  config.end_tokens = end_tokens(file, generation);
+  config.rules_not_followed = rules_not_followed(generation ? *generation : file.file());
   file.require_all_read(family.model_type, family.keys.without_effect, options.ignored_keys, kIgnoredKeysRemedy);
   return config;
 }

@@ -15,11 +15,13 @@ namespace polyhead::models {
 
 // Returns the token ids of a key: a number or a list of numbers; empty if null or missing.
 std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key);
-// Returns eos_token_id of generation_config.json in the folder, else of `file`.
-std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::filesystem::path& folder);
-// Returns the rules, such as "num_beams = 4", with which transformers would choose other tokens and which generate() does not follow. They are read from the
-// folder's generation_config.json or, if it is missing, from `file`.
-std::vector<std::string> rules_not_followed(const ConfigFile& file, const std::filesystem::path& folder);
+// Returns generation_config.json; nullopt if the folder has none.
+std::optional<JsonFile> read_generation_config(const std::filesystem::path& folder);
+// Returns eos_token_id of generation_config.json, else of `file`.
+std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::optional<JsonFile>& generation);
+// Returns the rules, such as "num_beams = 4", with which transformers would choose other tokens and which generate() does not follow. `file`:
+// generation_config.json or, if it is missing, config.json.
+std::vector<std::string> rules_not_followed(const JsonFile& file);
 // The end of the message of ConfigFile::require_all_read().
 inline constexpr std::string_view kIgnoredKeysRemedy = ". LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not";
 

@@ -5,7 +5,7 @@
 
 #include "core/join.h"
 #include "core/text.h"
-#include "models/nearest_name.h"
+#include "models/family_table.h"
 #include "polyhead/models/language_model.h"
 
 namespace polyhead::models {
@@ -27,7 +27,6 @@ constexpr std::array kLanguageFamilies{
                        .q = "attn.c_attn", .k = "", .v = "", .attention_output = "attn.c_proj", .gate = "", .hidden = "mlp.c_fc", .feed_forward_output = "mlp.c_proj"},
            .defaults = {.activation = "gelu_new", .epsilon = 1e-5, .tied_output = true, .kv_heads_as_heads = true, .head_width_of_heads = true, .hidden_per_width = 4},
            .norm = nn::NormKind::layer_norm,
-           .packed_qkv = PackedQkv::rows,
            .bias = HasBias::yes,
            .output_bias = HasBias::yes,
            .feed_forward_bias = HasBias::yes,
@@ -94,7 +93,6 @@ constexpr std::array kLanguageFamilies{
     Family{.model_type = "phi3",
            .tensors = {.q = "self_attn.qkv_proj", .k = "", .v = "", .gate = "mlp.gate_up_proj", .hidden = ""},
            .defaults = {.epsilon = 1e-5, .kv_heads_as_heads = true, .head_width_of_heads = true, .no_window = true},
-           .packed_qkv = PackedQkv::rows,
            .windows = Windows::all,
            .partial_rotary = true,
            .longrope_original = true},
@@ -104,10 +102,10 @@ constexpr std::array kLanguageFamilies{
                        .attention_output = "attention.dense", .gate = "", .hidden = "mlp.dense_h_to_4h", .feed_forward_output = "mlp.dense_4h_to_h"},
            .defaults = {.activation = "gelu", .epsilon = 1e-5, .rotary_part = 0.25, .kv_heads_as_heads = true, .head_width_of_heads = true, .attention_bias = true},
            .norm = nn::NormKind::layer_norm,
-           .packed_qkv = PackedQkv::heads,
            .bias = HasBias::by_attention_bias,
            .output_bias = HasBias::by_attention_bias,
            .feed_forward_bias = HasBias::yes,
+           .packed_by_head = true,
            .parallel_key = true,
            .partial_rotary = true},
     Family{.model_type = "gpt_oss",
@@ -149,8 +147,7 @@ constexpr Neutral kNeutral[] = {
 std::span<const Family> families() { return kLanguageFamilies; }
 
 const Family& find_family(std::string_view file, std::string_view model_type) {
-  const auto found = std::ranges::find(kLanguageFamilies, model_type, &Family::model_type);
-  if (found != kLanguageFamilies.end()) return *found;
+  if (const Family* found = find_row(kLanguageFamilies, model_type)) return *found;
   fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known are ", join(kLanguageFamilies, &Family::model_type), "; the nearest is '",
        nearest_name(kLanguageFamilies, &Family::model_type, model_type), "'");
 }
@@ -162,10 +159,6 @@ std::string_view neutral_value(std::string_view key) {
   return found == std::end(kNeutral) ? std::string_view() : found->value;
 }
 
-std::vector<std::string_view> language_families() {
-  std::vector<std::string_view> names;
-  for (const Family& family : kLanguageFamilies) names.push_back(family.model_type);
-  return names;
-}
+std::vector<std::string_view> language_families() { return model_types(kLanguageFamilies); }
 
 }  // namespace polyhead::models

@@ -26,7 +26,7 @@ struct FamilyTensors {
   std::string_view prefix = "model.";  // precedes all names except that of the output projection; a file of the model without its output projection has no prefix
   std::string_view words = "embed_tokens", positions = "", final_norm = "norm", output = "lm_head", layer = "layers.";
   std::string_view attention_norm = "input_layernorm", attention_output_norm = "", feed_forward_norm = "post_attention_layernorm", feed_forward_output_norm = "";
-  std::string_view q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj";  // if k and v are empty, q holds q, k and v
+  std::string_view q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj";  // if k and v are empty, q holds all of q, then k, then v
   std::string_view attention_output = "self_attn.o_proj", q_norm = "", k_norm = "", sink = "";
   std::string_view gate = "mlp.gate_proj", hidden = "mlp.up_proj", feed_forward_output = "mlp.down_proj";  // if hidden is empty, gate holds both layers
 };
@@ -43,13 +43,6 @@ struct FamilyExperts {
   std::string_view shared = "mlp.shared_expert.", shared_gate = "mlp.shared_expert_gate";
   // Names of tensors that hold all experts: weights [experts,in,out] and biases [experts,out]. In the input tensor, columns of gate and hidden alternate.
   std::string_view packed_input = "", packed_output = "";
-};
-
-// The order of q, k and v in one tensor.
-enum class PackedQkv : std::uint8_t {
-  none,
-  rows,   // all of q, then k, then v
-  heads,  // q, k and v of head 0, then of head 1, ...
 };
 
 enum class HasBias : std::uint8_t {
@@ -92,10 +85,10 @@ struct Family {
   FamilyExperts experts{};
   nn::NormKind norm = nn::NormKind::rms_norm;
   nn::NormPosition norm_position = nn::NormPosition::pre;
-  PackedQkv packed_qkv = PackedQkv::none;
   HasBias bias = HasBias::no, output_bias = HasBias::no, feed_forward_bias = HasBias::no;
   Windows windows = Windows::none;
   bool transposed = false;      // the layers' linear weights are stored [in,out]
+  bool packed_by_head = false;  // the tensor of q, k and v has q, k and v of head 0, then of head 1, ...
   bool qkv_bias_key = false;    // the key qkv_bias (default: true) tells whether q, k and v have biases; the key of `bias` is not read
   bool parallel_key = false;    // reads use_parallel_residual, by default true
   bool gemma = false;           // norms store weight - 1, embedded tokens are multiplied by sqrt(E)

@@ -9,7 +9,6 @@
 #include "nn/cached_attention.h"
 #include "nn/check.h"
 #include "nn/initialiser.h"
-#include "polyhead/maps.h"
 
 namespace polyhead::models {
 namespace {
@@ -71,7 +70,7 @@ std::int64_t length_of_angles(const RotaryRule& rule, const Call& call) {
 
 nn::RotaryTables tables_of(const RotaryRule& rule, const Call& call, const LanguageOptions& options, DType dtype) {
   const nn::RotaryEmbedding embedding(rule.at(length_of_angles(rule, call)));
-  const DType precise = dtype == DType::f64 ? DType::f64 : DType::f32;
+  const DType precise = accumulation_dtype(dtype);
   return options.cache == nullptr ? embedding.tables(0, call.tokens, precise) : embedding.tables_from(options.cache->key_lengths(), call.tokens, precise);
 }
 
@@ -88,7 +87,7 @@ Tensor embedded(const LanguageModel& model, const LanguageInput& input, const Ca
 
 // Writes the logits [..,C] of hidden states [..,E].
 void write_logits(const LanguageModel& model, ConstTensorView hidden, TensorView logits, const nn::RunOptions& run) {
-  const DType dtype = model.config.layer.dtype, precise = dtype == DType::f64 ? DType::f64 : DType::f32;
+  const DType dtype = model.config.layer.dtype, precise = accumulation_dtype(dtype);
   Tensor own = logits.dtype() == dtype ? Tensor() : uninitialised(dtype, logits.shape(), run.workspace);
   const TensorView written = own ? own.view() : logits;
   output_of(model).forward(hidden, written, run);
@@ -248,35 +247,17 @@ void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& ou
   nn::LengthsRollback before(options.cache != nullptr ? options.cache->layers() : std::span<nn::KeyValueCache>());
   require(options.cache == nullptr || std::ssize(options.cache->layers()) == config.layers, kForward, ": the cache is of another model");
 
-  Tensor x = embedded(*this, input, call, run), y = uninitialised(x.dtype(), x.shape(), run.workspace);
-  if (outputs.all_hidden) copy(x, outputs.all_hidden.select(0, 0));
-  const bool of_heads = outputs.attentions || outputs.pooled || outputs.q || outputs.k || outputs.v;
-  for (std::int64_t i = 0; i < config.layers; ++i) {
+  const LayerOutputs of_layers{outputs.all_hidden, outputs.attentions, outputs.pooled, outputs.pooling, outputs.q, outputs.k, outputs.v};
+  const Tensor x = through_encoder(stack, stack.final_norm, embedded(*this, input, call, run), of_layers, run, [&](std::int64_t i) {
     nn::AttentionOptions attention = attention_options(i, tables);
     attention.mask.attend_keys = input.attend_keys, attention.backend = options.backend, attention.executor = run.executor, attention.workspace = run.workspace;
     if (options.cache != nullptr) attention.cache = &options.cache->layers()[static_cast<std::size_t>(i)], attention.new_tokens = input.new_tokens;
-    nn::EncoderLayer::Saved saved;
-    stack.layers[static_cast<std::size_t>(i)].forward(x, y, attention, of_heads ? &saved : nullptr);
-    const nn::MultiHeadAttention::Saved& one = saved.attention;
-    if (outputs.attentions || outputs.pooled) {
-      SdpaOptions sdpa = one.sdpa;
-      sdpa.executor = run.executor;
-      if (outputs.attentions) attention_map(one.maps(), outputs.attentions.select(0, i), sdpa);
-      if (outputs.pooled) attention_pooled_map(one.maps(), outputs.pooled.select(0, i), sdpa, outputs.pooling);
-    }
-    if (outputs.q) copy(one.q_heads, outputs.q.select(0, i));
-    if (outputs.k) copy(one.k_heads, outputs.k.select(0, i));
-    if (outputs.v) copy(one.v_heads, outputs.v.select(0, i));
-    if (outputs.all_hidden && i + 1 < config.layers) copy(y, outputs.all_hidden.select(0, i + 1));
-    saved = {};  // drop the views before their memory changes
-    std::swap(x, y);
-  }
-  stack.final_norm.forward(x, y, run);
-  if (outputs.all_hidden) copy(y, outputs.all_hidden.select(0, config.layers));
-  if (outputs.hidden) copy(y, outputs.hidden);
-  if (outputs.logits) write_logits(*this, y, outputs.logits, run);
+    return attention;
+  });
+  if (outputs.hidden) copy(x, outputs.hidden);
+  if (outputs.logits) write_logits(*this, x, outputs.logits, run);
   if (outputs.next_logits) {
-    const Tensor last = last_rows(y, call);
+    const Tensor last = last_rows(x, call);
     write_logits(*this, last, outputs.next_logits, run);
   }
   before.commit();

@@ -41,17 +41,13 @@ nn::MultiHeadAttention load_attention(Checkpoint& file, const Family& family, co
   const FamilyTensors& names = family.tensors;
   const auto named = [&](std::string_view name) { return cat(prefix, name); };
   const std::int64_t width = layer.width, q_rows = layer.heads * layer.head_width, k_rows = layer.kv_heads * layer.head_width;
-  nn::Linear q, k, v;
-  if (family.packed_qkv == PackedQkv::none) {
-    q = file.linear(named(names.q), q_rows, width, layer.bias, family.transposed);
-    k = file.linear(named(names.k), k_rows, width, layer.bias, family.transposed);
-    v = file.linear(named(names.v), k_rows, width, layer.bias, family.transposed);
-  } else {
+  Checkpoint::Projections p;
+  if (family.packed_by_head) {
     const nn::Linear packed = file.linear(named(names.q), q_rows + 2 * k_rows, width, layer.bias, family.transposed);
-    const bool rows = family.packed_qkv == PackedQkv::rows;
-    q = rows ? Checkpoint::rows_of(packed, 0, q_rows) : head_rows_of(packed, layer.heads, layer.head_width, 0);
-    k = rows ? Checkpoint::rows_of(packed, q_rows, q_rows + k_rows) : head_rows_of(packed, layer.heads, layer.head_width, 1);
-    v = rows ? Checkpoint::rows_of(packed, q_rows + k_rows, q_rows + 2 * k_rows) : head_rows_of(packed, layer.heads, layer.head_width, 2);
+    const auto part = [&](std::int64_t i) { return head_rows_of(packed, layer.heads, layer.head_width, i); };
+    p = {part(0), part(1), part(2)};
+  } else {
+    p = file.qkv(prefix, names, q_rows, k_rows, width, layer.bias, family.transposed);
   }
   nn::Linear output = file.linear(named(names.attention_output), width, q_rows, layer.output_bias, family.transposed);
   const auto head_norm = [&](std::string_view name) {
@@ -59,7 +55,7 @@ nn::MultiHeadAttention load_attention(Checkpoint& file, const Family& family, co
   };
   nn::RMSNorm q_norm = head_norm(names.q_norm), k_norm = head_norm(names.k_norm);
   Tensor sink = config.sink ? file.take(named(names.sink), {layer.heads}) : Tensor();
-  return nn::make_attention(config.attention(index), std::move(q), std::move(k), std::move(v), std::move(output), {}, {}, {}, std::move(sink), std::move(q_norm), std::move(k_norm));
+  return nn::make_attention(config.attention(index), std::move(p.q), std::move(p.k), std::move(p.v), std::move(output), {}, {}, {}, std::move(sink), std::move(q_norm), std::move(k_norm));
 }
 
 // Returns a linear layer of expert `index` from tensors [experts,in,out] and [experts,out].

@@ -149,10 +149,9 @@ class RopeReader {
     if (array == nullptr) fail_at(key, "is missing; a list of numbers is needed");
     std::vector<double> numbers;
     for (const io::Json& item : *array) {
-      const auto *real = item.as<double>();
-      const auto *whole = item.as<std::uint64_t>();
-      if (real == nullptr && whole == nullptr) fail_at(key, cat("has ", io::describe(item), "; numbers are needed"));
-      numbers.push_back(real != nullptr ? *real : static_cast<double>(*whole));
+      const std::optional<double> number = as_number(item);
+      if (!number) fail_at(key, cat("has ", io::describe(item), "; numbers are needed"));
+      numbers.push_back(*number);
     }
     return numbers;
   }

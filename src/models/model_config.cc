@@ -20,14 +20,14 @@ struct ConfigKey {
 const std::vector<ConfigKey>& config_keys() {
   static const std::vector<ConfigKey> keys{
       {"model", {"model_type", "architecture"}},
-      {"layers", {"num_hidden_layers", "num_layers", "n_layer", "encoder_layers"}},
+      {"layers", {"num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers"}},
       {"decoder_layers", {"num_decoder_layers", "decoder_layers"}},
-      {"heads", {"num_attention_heads", "num_heads", "n_head", "encoder_attention_heads"}, "decoder_attention_heads"},
+      {"heads", {"num_attention_heads", "num_heads", "n_head", "n_heads", "encoder_attention_heads"}, "decoder_attention_heads"},
       {"encoder_heads", {"encoder_attention_heads"}},
       {"decoder_heads", {"decoder_attention_heads"}},
       {"kv_heads", {"num_key_value_heads"}},
-      {"width", {"hidden_size", "d_model", "n_embd"}},
-      {"hidden_width", {"intermediate_size", "d_ff", "n_inner", "encoder_ffn_dim"}, "decoder_ffn_dim"},
+      {"width", {"hidden_size", "d_model", "n_embd", "dim"}},
+      {"hidden_width", {"intermediate_size", "d_ff", "n_inner", "hidden_dim", "encoder_ffn_dim"}, "decoder_ffn_dim"},
       {"vocabulary", {"vocab_size"}},
       {"positions", {"max_position_embeddings", "n_positions"}},
   };

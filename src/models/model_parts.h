@@ -1,13 +1,16 @@
-// Helpers, other than layers, that several models from transformers' folders share.
+// Helpers, other than layers, that several models from transformers' folders share: outputs of all layers, checks of outputs, positions.
 #pragma once
 
 #include <algorithm>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "nn/check.h"
 #include "nn/elementwise.h"
+#include "polyhead/maps.h"
 #include "polyhead/nn/embedding.h"
+#include "polyhead/nn/encoder_layer.h"
 #include "polyhead/nn/linear.h"
 
 namespace polyhead::models {
@@ -66,6 +69,70 @@ void require_wanted(const char* operation, std::span<const WantedOutput> outputs
     written.push_back(operand);
   }
   require_no_overlap(operation, written, read);
+}
+
+// Outputs of all L layers of a model. Each is optional.
+struct LayerOutputs {
+  TensorView all_hidden = {};          // [L+1,*,T,E]: the input of the first layer, then each layer's output
+  TensorView attentions = {};          // [L,*,N,T,S]
+  TensorView pooled = {};              // [L,*,N,h,w]
+  Pooling pooling = Pooling::largest;  // reduction of the blocks of `pooled`
+  TensorView q = {}, k = {}, v = {};   // [L,*,N,T,H]
+
+  // Returns whether an output other than all_hidden is given, so that write() needs what the attention of a layer saved.
+  bool of_heads() const { return attentions || pooled || q || k || v; }
+  // Writes the outputs of one layer, except all_hidden.
+  void write(const nn::MultiHeadAttention::Saved& saved, std::int64_t layer, Executor* executor) const {
+    if (attentions || pooled) {
+      SdpaOptions sdpa = saved.sdpa;
+      sdpa.executor = executor;
+      if (attentions) attention_map(saved.maps(), attentions.select(0, layer), sdpa);
+      if (pooled) attention_pooled_map(saved.maps(), pooled.select(0, layer), sdpa, pooling);
+    }
+    if (q) copy(saved.q_heads, q.select(0, layer));
+    if (k) copy(saved.k_heads, k.select(0, layer));
+    if (v) copy(saved.v_heads, v.select(0, layer));
+  }
+};
+
+// Returns the shapes that LayerOutputs must have for an input x [*,T,E] of layers without pooled maps.
+inline std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::LayerConfig& layer, std::int64_t layers, const Shape& x) {
+  const std::int64_t tokens = x[-2];
+  const Shape lead = with_leading(x.first(x.size() - 2), layers), heads = nn::appended(lead, {layer.heads, tokens, layer.width / layer.heads});
+  return {{{"all_hidden", outputs.all_hidden}, with_leading(x, layers + 1)},
+          {{"attentions", outputs.attentions}, nn::appended(lead, {layer.heads, tokens, tokens})},
+          {{"q", outputs.q}, heads},
+          {{"k", outputs.k}, heads},
+          {{"v", outputs.v}, heads}};
+}
+
+// Returns what a stack of layers and the norm after it, if there is one, make of x. layer(i, x, y) computes layer i. all_hidden [L+1,*,T,E], if given, gets x, the
+// outputs of all layers but the last, and the result.
+template <class F>
+Tensor through_layers(std::int64_t layers, const nn::Norm& final_norm, Tensor x, TensorView all_hidden, const nn::RunOptions& run, const F& layer) {
+  Tensor y = uninitialised(x.dtype(), x.shape(), run.workspace);
+  if (all_hidden) copy(x, all_hidden.select(0, 0));
+  for (std::int64_t i = 0; i < layers; ++i) {
+    layer(i, x, y);
+    std::swap(x, y);
+    if (all_hidden && i + 1 < layers) copy(x, all_hidden.select(0, i + 1));
+  }
+  if (final_norm.weight) {
+    final_norm.forward(x, y, run);
+    std::swap(x, y);
+  }
+  if (all_hidden) copy(x, all_hidden.select(0, layers));
+  return x;
+}
+
+// Does what through_layers() does for layers of an encoder, and writes their outputs. options(i) returns the options of layer i.
+template <class F>
+Tensor through_encoder(const nn::Encoder& stack, const nn::Norm& final_norm, Tensor x, const LayerOutputs& outputs, const nn::RunOptions& run, const F& options) {
+  return through_layers(std::ssize(stack.layers), final_norm, std::move(x), outputs.all_hidden, run, [&](std::int64_t i, const Tensor& in, Tensor& out) {
+    nn::EncoderLayer::Saved saved;
+    stack.layers[static_cast<std::size_t>(i)].forward(in, out, options(i), outputs.of_heads() ? &saved : nullptr);
+    outputs.write(saved.attention, i, run.executor);
+  });
 }
 
 }  // namespace polyhead::models

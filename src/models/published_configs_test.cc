@@ -2,12 +2,17 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "models/test_error_matcher.h"
 #include "models/test_model_folder.h"
+#include "polyhead/models/image_processor.h"
 #include "polyhead/models/language_model.h"
+#include "polyhead/models/model_config.h"
 #include "polyhead/models/sequence_to_sequence_model.h"
 #include "polyhead/models/vision_encoder.h"
 
@@ -211,6 +216,13 @@ TEST(ReadEncoderConfig, PublishedFoldersAreRead) {
     EXPECT_EQ(config.width, published.width);
     EXPECT_EQ(config.layers, published.layers);
     EXPECT_EQ(config.vocabulary, published.vocabulary);
+    std::map<std::string, ConfigValue> shown;  // by `polyhead inspect`
+    for (const ConfigEntry& entry : read_config(folder.path())) shown.emplace(entry.name, entry.value);
+    const auto is = [](std::int64_t value) { return ConfigValue(static_cast<std::uint64_t>(value)); };
+    EXPECT_EQ(shown["width"], is(config.width));
+    EXPECT_EQ(shown["layers"], is(config.layers));
+    EXPECT_EQ(shown["heads"], is(config.heads));
+    EXPECT_EQ(shown["hidden_width"], is(config.hidden_width));
   }
 }
 
@@ -254,6 +266,12 @@ TEST(ReadVisionConfig, PublishedFoldersAreRead) {
     EXPECT_EQ(config.tokens(), published.vocabulary);
     EXPECT_EQ(image_model_kind(folder.path()), std::string_view(published.config).find("text_config") != std::string_view::npos ? ImageModelKind::both : ImageModelKind::vision);
   }
+}
+
+TEST(ReadImageProcessor, ANumberOfAListMayBeANegativeInteger) {
+  ModelFolder folder;
+  folder.write_json("preprocessor_config.json", {{"image_processor_type", "ViTImageProcessor"}, {"image_mean", {-1, 0, 0.5}}});
+  EXPECT_EQ(read_image_processor(folder.path()).mean, (std::array{-1.0, 0.0, 0.5}));
 }
 
 constexpr Published kTwoSides[] = {

@@ -12,6 +12,7 @@
 #include "models/values.h"
 #include "models/tokenizer/normalizer.h"
 #include "models/tokenizer/pre_tokenizer.h"
+#include "models/tokenizer/utf8.h"
 #include "models/unicode.h"
 #include "nn/check.h"
 #include "polyhead/nn/dropout.h"
@@ -86,7 +87,7 @@ bool ends_sentence(std::span<const Char> word) {
   std::vector<Char> lower;
   for (const Char& c : word) append_lowercase(lower, c);
   std::string text;
-  for (const Char& c : lower) append_utf8(text, c.code);
+  for (const Char& c : lower) append_char(text, c.code);
   const bool initial = lower.size() == 2 && lower[1].code == '.' && is_word_character(lower[0].code);
   return !initial && std::ranges::find(kAbbreviations, text) == kAbbreviations.end();
 }

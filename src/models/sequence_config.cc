@@ -3,7 +3,6 @@
 #include <string>
 
 #include "core/text.h"
-#include "io/file_bytes.h"
 #include "models/language_config_file.h"
 #include "models/sequence_families.h"
 #include "polyhead/models/sequence_to_sequence_model.h"
@@ -80,10 +79,9 @@ void read_bad_words(const JsonFile& file, AnswerRules& rules) {
 }
 
 AnswerRules read_rules(ConfigFile& file, const SequenceFamily& family, const std::filesystem::path& folder) {
-  AnswerRules rules{.end_tokens = end_tokens(file, folder), .rules_not_followed = rules_not_followed(file, folder)};
-  const std::filesystem::path path = folder / "generation_config.json";
-  const bool own = io::file_exists(path);
-  const JsonFile generation = own ? JsonFile(path) : file.file();
+  const std::optional<JsonFile> own = read_generation_config(folder);
+  const JsonFile& generation = own ? *own : file.file();
+  AnswerRules rules{.end_tokens = end_tokens(file, own), .rules_not_followed = rules_not_followed(generation)};
   const auto rule = [&](std::string_view key, std::optional<std::int64_t> otherwise = {}) {
     if (!own && generation.root().find(key) == nullptr) return otherwise;
     return one_token(generation, key);

@@ -1,11 +1,10 @@
 #include "models/sequence_families.h"
 
-#include <algorithm>
 #include <array>
 
 #include "core/join.h"
 #include "core/text.h"
-#include "models/nearest_name.h"
+#include "models/family_table.h"
 #include "polyhead/models/sequence_to_sequence_model.h"
 
 namespace polyhead::models {
@@ -137,13 +136,12 @@ std::span<const SequenceFamily> sequence_family_rows() { return kSequenceFamilie
 std::span<const ModelFamily> refused_sequence_families() { return kRefusedSequences; }
 
 std::string_view refused_sequence_family(std::string_view model_type) {
-  const auto refused = std::ranges::find(kRefusedSequences, model_type, &ModelFamily::model_type);
-  return refused == std::end(kRefusedSequences) ? std::string_view() : refused->refused;
+  const ModelFamily* refused = find_row(kRefusedSequences, model_type);
+  return refused == nullptr ? std::string_view() : refused->refused;
 }
 
 const SequenceFamily& find_sequence_family(std::string_view file, std::string_view model_type) {
-  const auto found = std::ranges::find(kSequenceFamilies, model_type, &SequenceFamily::model_type);
-  if (found != kSequenceFamilies.end()) return *found;
+  if (const SequenceFamily* found = find_row(kSequenceFamilies, model_type)) return *found;
   const std::string known = join(kSequenceFamilies, &SequenceFamily::model_type);
   if (const std::string_view reason = refused_sequence_family(model_type); !reason.empty())
     fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', which is not supported: ", reason, "; known models with an encoder and a decoder are ", known);
@@ -151,10 +149,6 @@ const SequenceFamily& find_sequence_family(std::string_view file, std::string_vi
        nearest_name(kSequenceFamilies, &SequenceFamily::model_type, model_type), "'");
 }
 
-std::vector<std::string_view> sequence_to_sequence_families() {
-  std::vector<std::string_view> names;
-  for (const SequenceFamily& family : sequence_family_rows()) names.push_back(family.model_type);
-  return names;
-}
+std::vector<std::string_view> sequence_to_sequence_families() { return model_types(kSequenceFamilies); }
 
 }  // namespace polyhead::models

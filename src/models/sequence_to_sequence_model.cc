@@ -3,12 +3,9 @@
 #include <utility>
 
 #include "core/text.h"
-#include "models/convolution.h"
-#include "models/sequence_positions.h"
 #include "models/model_parts.h"
 #include "nn/check.h"
 #include "nn/initialiser.h"
-#include "polyhead/maps.h"
 #include "polyhead/nn/activation.h"
 
 namespace polyhead::models {
@@ -35,13 +32,6 @@ void require_positions(const char* operation, std::int64_t tokens, std::int64_t 
 // Returns the shape of an output that covers all layers of a stack.
 Shape of_layers(std::int64_t layers, const Shape& lead, std::initializer_list<std::int64_t> rest) { return with_leading(nn::appended(lead, rest), layers); }
 
-void write_map(const nn::MultiHeadAttention::Saved& saved, TensorView all, std::int64_t layer, Executor* executor) {
-  if (!all) return;
-  SdpaOptions sdpa = saved.sdpa;
-  sdpa.executor = executor;
-  attention_map(saved.maps(), all.select(0, layer), sdpa);
-}
-
 // Computes the input [*,T,E] of the first layer of the encoder or the decoder. `first`: with a cache, the number of tokens of each sequence before this call.
 Tensor embedded(const SequenceToSequenceConfig& config, const nn::Embedding& words, const nn::Embedding& positions, const nn::Norm& norm, ConstTensorView ids, std::span<const std::int64_t> first,
                 const nn::RunOptions& run) {
@@ -54,6 +44,26 @@ Tensor embedded(const SequenceToSequenceConfig& config, const nn::Embedding& wor
   Tensor normed = like();
   norm.forward(x, normed, run);
   return normed;
+}
+
+// x [*,F,in] -> [*,ceil(F / stride),out]. Position s of the result is the linear layer applied to x at stride s - 1, stride s and stride s + 1,
+// concatenated; x is 0 beyond its ends.
+Tensor convolve(const nn::Linear& kernel, ConstTensorView x, std::int64_t stride, const nn::RunOptions& run) {
+  const std::int64_t length = x.extent(-2), in = x.extent(-1), count = (length + stride - 1) / stride;
+  Shape padded_shape = x.shape();
+  padded_shape[-2] = length + 2;
+  Tensor padded = uninitialised(x.dtype(), padded_shape, run.workspace);
+  copy(x, padded.view().slice(-2, 1, length + 1));
+  for (const std::int64_t end : {std::int64_t{0}, length + 1}) fill(padded.view().select(-2, end), 0);
+  Shape windows = x.shape();
+  windows[-2] = count, windows[-1] = 3 * in;
+  Shape strides = padded.view().strides();
+  strides[-2] = stride * in;
+  Shape result = x.shape();
+  result[-2] = count, result[-1] = kernel.out_width();
+  Tensor y = uninitialised(x.dtype(), result, run.workspace);
+  kernel.forward(ConstTensorView(padded.view().data(), x.dtype(), windows, strides), y, run);
+  return y;
 }
 
 // Computes the input of the first layer from sound [*,M,F]; `ids` is [*,S].
@@ -86,25 +96,6 @@ Text checked_source(const SequenceToSequenceConfig& config, const SourceInput& i
           " ", shape, "; it must be floating [*,", config.features, ",", 2 * config.source_positions, "]");
   const Shape lead = shape.first(shape.size() - 2);
   return {.ids = nn::appended(lead, {config.source_positions}), .lead = lead, .tokens = config.source_positions};
-}
-
-// Runs the stack's layers, then its norm. layer(i, in, out) computes layer i. all_hidden [L+1,*,T,E] may be absent.
-template <class Stack, class F>
-Tensor through_layers(const Stack& stack, Tensor x, TensorView all_hidden, const nn::RunOptions& run, const F& layer) {
-  const std::int64_t count = std::ssize(stack.layers);
-  Tensor y = uninitialised(x.dtype(), x.shape(), run.workspace);
-  if (all_hidden) copy(x, all_hidden.select(0, 0));
-  for (std::int64_t i = 0; i < count; ++i) {
-    layer(i, x, y);
-    std::swap(x, y);
-    if (all_hidden && i + 1 < count) copy(x, all_hidden.select(0, i + 1));
-  }
-  if (stack.final_norm.weight) {
-    stack.final_norm.forward(x, y, run);
-    std::swap(x, y);
-  }
-  if (all_hidden) copy(x, all_hidden.select(0, count));
-  return x;
 }
 
 // Returns the relative bias of a self-attention with a table [buckets,N]; no bias if there is no table.
@@ -185,11 +176,7 @@ void SequenceToSequenceModel::encode(const SourceInput& input, const SourceOutpu
   const nn::AttentionOptions attention{.mask = {.attend_keys = input.attend_keys}, .relative_bias = by_distance(encoder_bias, true, config.max_distance),
                                        .backend = options.backend, .executor = run.executor, .workspace = run.workspace};
   Tensor x = config.features > 0 ? heard(*this, input.features, text.ids, run) : embedded(config, source_embedding, source_positions, source_norm, input.ids, {}, run);
-  x = through_layers(encoder, std::move(x), outputs.all_hidden, run, [&](std::int64_t i, const Tensor& in, Tensor& out) {
-    nn::EncoderLayer::Saved saved;
-    encoder.layers[static_cast<std::size_t>(i)].forward(in, out, attention, outputs.attentions ? &saved : nullptr);
-    write_map(saved.attention, outputs.attentions, i, run.executor);
-  });
+  x = through_encoder(encoder, encoder.final_norm, std::move(x), {.all_hidden = outputs.all_hidden, .attentions = outputs.attentions}, run, [&](std::int64_t) { return attention; });
   if (outputs.memory) copy(x, outputs.memory);
 }
 
@@ -241,12 +228,12 @@ void SequenceToSequenceModel::decode(const TargetInput& input, const TargetOutpu
     x = std::move(y);
   } else {
     const nn::DecoderOptions of_layer{.attention = attention, .memory_mask = {.attend_keys = input.attend_memory}};
-    const bool saves = outputs.attentions || outputs.cross_attentions;
-    x = through_layers(decoder, std::move(x), outputs.all_hidden, run, [&](std::int64_t i, const Tensor& in, Tensor& out) {
+    const LayerOutputs of_self{.attentions = outputs.attentions}, of_cross{.attentions = outputs.cross_attentions};
+    x = through_layers(layers, decoder.final_norm, std::move(x), outputs.all_hidden, run, [&](std::int64_t i, const Tensor& in, Tensor& out) {
       nn::DecoderLayer::Saved saved;
-      decoder.layers[static_cast<std::size_t>(i)].forward(in, input.memory, out, of_layer, saves ? &saved : nullptr);
-      write_map(saved.self_attention, outputs.attentions, i, run.executor);
-      write_map(saved.cross_attention, outputs.cross_attentions, i, run.executor);
+      decoder.layers[static_cast<std::size_t>(i)].forward(in, input.memory, out, of_layer, of_self.of_heads() || of_cross.of_heads() ? &saved : nullptr);
+      of_self.write(saved.self_attention, i, run.executor);
+      of_cross.write(saved.cross_attention, i, run.executor);
     });
   }
   try {

@@ -1,42 +1,18 @@
 // Small model folders for tests.
 #pragma once
 
-#include <unistd.h>
-
-#include <atomic>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/models/bert.h"
+#include "support/temporary_folder.h"
 
 namespace polyhead::models {
 
-// A temporary folder that the destructor removes.
-class ModelFolder {
- public:
-  ModelFolder() {
-    static std::atomic<int> count = 0;
-    path_ = std::filesystem::temp_directory_path() / ("polyhead-models-" + std::to_string(getpid()) + "-" + std::to_string(count++));
-    std::filesystem::create_directories(path_);
-  }
-  ~ModelFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ModelFolder(const ModelFolder&) = delete;
-  ModelFolder& operator=(const ModelFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  void write(const std::string& name, std::string_view content) const { std::ofstream(path_ / name, std::ios::binary) << content; }
+struct ModelFolder : test::TemporaryFolder {
   void write_json(const std::string& name, const nlohmann::json& content) const { write(name, content.dump()); }
-
- private:
-  std::filesystem::path path_;
 };
 
 inline BertConfig small_bert() {

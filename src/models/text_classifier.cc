@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "core/lines.h"
 #include "io/file_bytes.h"
 #include "models/layer_maps.h"
 #include "models/model_folder.h"
@@ -65,12 +66,10 @@ void check_batch(const TextClassifierConfig& config, const TextClassifier::Batch
 std::vector<std::string> read_terms(const std::filesystem::path& path, std::int64_t count) {
   std::vector<std::string> terms;
   const io::FileBytes file = io::read_file(path);
-  for (std::string_view text = file.text(); !text.empty();) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    terms.emplace_back(text.substr(0, end));
-    if (terms.back().ends_with('\r')) terms.back().pop_back();
+  std::string_view text = file.text();
+  while (const auto line = take_line(text)) {
+    terms.emplace_back(*line);
     if (terms.size() > 1 && terms[terms.size() - 2] >= terms.back()) fail(ErrorCode::format, path.string(), ": line ", terms.size(), " does not come after the line before it; terms are sorted by their bytes");
-    text.remove_prefix(std::min(end + 1, text.size()));
   }
   if (std::ssize(terms) != count) fail(ErrorCode::format, path.string(), " has ", terms.size(), " terms; config.json says ", count);
   return terms;

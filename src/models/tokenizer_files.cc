@@ -10,10 +10,11 @@
 #include <vector>
 
 #include "core/join.h"
+#include "core/lines.h"
 #include "core/text.h"
 #include "io/file_bytes.h"
 #include "models/json_file.h"
-#include "models/tokenizer/bert_pipeline.h"
+#include "models/tokenizer/pipeline.h"
 #include "models/tokenizer/read_stages.h"
 #include "polyhead/models/tokenizer.h"
 
@@ -24,19 +25,11 @@ using io::Json;
 
 constexpr std::string_view kConvert = "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)";
 
-// Reads the lines of a file. Only \n and \r\n end a line, and spaces are kept: published vocabularies have U+2028 and U+3000 as pieces.
 std::vector<std::string> read_lines(const std::filesystem::path& path) {
   const io::FileBytes file = io::read_file(path);
-  const std::string_view content = file.text();
+  std::string_view text = file.text();
   std::vector<std::string> lines;
-  for (std::size_t first = 0; first < content.size();) {
-    std::size_t last = content.find('\n', first);
-    if (last == std::string::npos) last = content.size();
-    std::size_t end = last;
-    if (end > first && content[end - 1] == '\r') --end;
-    lines.emplace_back(content.substr(first, end - first));
-    first = last + 1;
-  }
+  while (const auto line = take_line(text)) lines.emplace_back(*line);
   return lines;
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "core/text.h"
+#include "models/canonical_order.h"
 
 namespace polyhead::models {
 namespace {
@@ -34,12 +35,6 @@ DecodedText decode_utf8(std::string_view text) {
     i = end;
   }
   return decoded;
-}
-
-void append_utf8(std::string& text, char32_t code) {
-  std::array<utf8proc_uint8_t, 4> bytes{};
-  const utf8proc_ssize_t length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code), bytes.data());
-  text.append(reinterpret_cast<const char*>(bytes.data()), static_cast<std::size_t>(length));
 }
 
 bool is_white_space(char32_t code) {
@@ -77,44 +72,19 @@ std::vector<Char> decompose(std::span<const Char> chars) {
       fail(ErrorCode::invalid_argument, "tokenizer: character ", static_cast<std::uint32_t>(c.code), " cannot be decomposed");
     for (utf8proc_ssize_t i = 0; i < count; ++i) result.push_back({static_cast<char32_t>(parts[static_cast<std::size_t>(i)]), c.span});
   }
-  // Canonical ordering (Unicode 15, section 3.11): consecutive marks are sorted by combining class, stably.
-  for (auto first = result.begin(); first != result.end();) {
-    if (combining_class(*first) == 0) {
-      ++first;
-      continue;
-    }
-    const auto last = std::find_if(first, result.end(), [](const Char& c) { return combining_class(c) == 0; });
-    std::stable_sort(first, last, [](const Char& a, const Char& b) { return combining_class(a) < combining_class(b); });
-    first = last;
-  }
+  order_marks(result, combining_class);
   return result;
 }
 
-std::vector<Char> compose(std::span<const Char> decomposed) {
-  std::vector<Char> result;
-  result.reserve(decomposed.size());
-  std::size_t starter = 0;   // place of the last character of class 0, one past the end if there is none
-  bool has_starter = false;
-  for (const Char& c : decomposed) {
-    const int own_class = combining_class(c);
-    // Unicode 15, definitions D115 and D117: a character composes with the last starter unless a character of the same or a higher class lies between.
-    const bool adjacent = has_starter && starter + 1 == result.size();
-    const bool blocked = !adjacent && (result.empty() || combining_class(result.back()) >= own_class);
-    if (has_starter && !blocked && c.code >= 0x300) {  // no character below U+0300 is the second of a pair
-      Char& first = result[starter];
-      std::array<utf8proc_int32_t, 2> pair{static_cast<utf8proc_int32_t>(first.code), static_cast<utf8proc_int32_t>(c.code)};
-      if (utf8proc_normalize_utf32(pair.data(), 2, static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE)) == 1) {
-        first = {static_cast<char32_t>(pair[0]), {std::min(first.span.first, c.span.first), std::max(first.span.last, c.span.last)}};
-        continue;
-      }
-    }
-    if (own_class == 0) {
-      starter = result.size();
-      has_starter = true;
-    }
-    result.push_back(c);
-  }
-  return result;
+std::vector<Char> compose(std::vector<Char> chars) {
+  compose_marks(chars, combining_class, [](Char& first, const Char& c) {
+    if (c.code < 0x300) return false;  // no character below U+0300 is the second of a pair
+    std::array<utf8proc_int32_t, 2> pair{static_cast<utf8proc_int32_t>(first.code), static_cast<utf8proc_int32_t>(c.code)};
+    if (utf8proc_normalize_utf32(pair.data(), 2, static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE)) != 1) return false;
+    first = {static_cast<char32_t>(pair[0]), {std::min(first.span.first, c.span.first), std::max(first.span.last, c.span.last)}};
+    return true;
+  });
+  return chars;
 }
 
 void append_lowercase(std::vector<Char>& chars, const Char& c) {

@@ -24,7 +24,6 @@ struct DecodedText {
 
 // Decodes UTF-8. Each byte that is not part of a well-formed sequence becomes one U+FFFD.
 DecodedText decode_utf8(std::string_view text);
-void append_utf8(std::string& text, char32_t code);
 
 bool is_white_space(char32_t code);  // Unicode's White_Space
 bool is_punctuation(char32_t code);  // categories P*, and every ASCII symbol
@@ -34,7 +33,7 @@ bool is_word_character(char32_t code);  // letters, marks, digits, connector pun
 // Returns the canonical decomposition (NFD); each part has the span of the whole character.
 std::vector<Char> decompose(std::span<const Char> chars);
 // Returns the canonical composition of decomposed characters (NFC); a composed character has the smallest span that covers its parts.
-std::vector<Char> compose(std::span<const Char> decomposed);
+std::vector<Char> compose(std::vector<Char> decomposed);
 // Appends the full lowercase mapping without context: a final sigma becomes U+03C3.
 void append_lowercase(std::vector<Char>& chars, const Char& c);
 

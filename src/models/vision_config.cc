@@ -7,7 +7,7 @@
 #include "core/text.h"
 #include "io/file_bytes.h"
 #include "models/config_file.h"
-#include "models/nearest_name.h"
+#include "models/family_table.h"
 #include "models/vision_config_file.h"
 
 namespace polyhead::models {
@@ -71,13 +71,6 @@ TextSideConfig read_text_side_part(ConfigFile& file, const TextSideFamily& famil
   return config;
 }
 
-std::vector<std::string_view> text_side_names() {
-  std::vector<std::string_view> names;
-  for (const TextSideFamily& family : text_side_family_rows()) names.push_back(family.model_type);
-  for (const ImageTextFamily& family : image_text_family_rows()) names.push_back(family.model_type);
-  return names;
-}
-
 }  // namespace
 
 std::pair<std::int64_t, std::int64_t> read_sides(ConfigFile& file, std::string_view key, std::int64_t otherwise) {
@@ -127,7 +120,7 @@ const TextSideFamily& text_side_family_of(ConfigFile& file) {
   const std::string type = *file.get<std::string>("model_type");
   if (const TextSideFamily* family = find_text_side_family(type)) return *family;
   if (const ImageTextFamily* pair = find_image_text_family(type)) return *find_text_side_family(pair->text);
-  fail(ErrorCode::unsupported, file.name(), ": model_type is '", type, "', which has no text that is compared with images; known are ", join(text_side_names()));
+  fail(ErrorCode::unsupported, file.name(), ": model_type is '", type, "', which has no text that is compared with images; known are ", join(model_types(text_side_family_rows(), image_text_family_rows())));
 }
 
 TextSideConfig read_text_side_config(ConfigFile& file) {

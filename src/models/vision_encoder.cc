@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/text.h"
-#include "models/encoder_pass.h"
+#include "models/model_parts.h"
 #include "nn/check.h"
 #include "nn/elementwise.h"
 
@@ -105,7 +105,7 @@ void VisionEncoder::forward(ConstTensorView pixels, const VisionOutput& output, 
   require(!output.logits || classes() > 0, kVisionForward, ": logits are asked for; this ", c.family, " model has no classifier");
   require(!output.embedding || embedding_width() > 0, kVisionForward, ": embedding is asked for; this ", c.family, " model has no projection");
   const Shape lead = pixels.shape().first(pixels.rank() - 3), tokens = nn::appended(lead, {c.tokens(), c.layer.width});
-  const LayerOutputs of_layers{output.all_hidden, output.attentions, output.q, output.k, output.v};
+  const LayerOutputs of_layers{.all_hidden = output.all_hidden, .attentions = output.attentions, .q = output.q, .k = output.k, .v = output.v};
   std::vector<WantedOutput> all = wanted(of_layers, c.layer, c.layers, tokens);
   all.push_back({{"hidden", output.hidden}, tokens});
   all.push_back({{"pooled", output.pooled}, nn::appended(lead, {pooled_width()})});
@@ -116,7 +116,8 @@ void VisionEncoder::forward(ConstTensorView pixels, const VisionOutput& output, 
 
   const Workspace own;  // lets layers reuse memory if the caller gives no workspace
   const nn::RunOptions run{options.executor, options.workspace != nullptr ? options.workspace : &own};
-  Tensor x = run_layers(stack, embedded(*this, pixels, run), of_layers, {.backend = options.backend, .executor = run.executor, .workspace = run.workspace});
+  const nn::AttentionOptions attention{.backend = options.backend, .executor = run.executor, .workspace = run.workspace};
+  Tensor x = through_encoder(stack, {}, embedded(*this, pixels, run), of_layers, run, [&](std::int64_t) { return attention; });
   if (stack.final_norm.weight) {
     Tensor y = uninitialised(x.dtype(), x.shape(), run.workspace);
     stack.final_norm.forward(x, y, run);

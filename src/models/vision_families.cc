@@ -1,8 +1,8 @@
 #include "models/vision_families.h"
 
-#include <algorithm>
 #include <array>
 
+#include "models/family_table.h"
 #include "polyhead/models/vision_encoder.h"
 
 namespace polyhead::models {
@@ -92,26 +92,10 @@ std::span<const ImageTextFamily> image_text_family_rows() { return kPairs; }
 
 std::span<const TextSideFamily> text_side_family_rows() { return kTextSides; }
 
-const TextSideFamily* find_text_side_family(std::string_view model_type) {
-  const auto found = std::ranges::find(kTextSides, model_type, &TextSideFamily::model_type);
-  return found == kTextSides.end() ? nullptr : &*found;
-}
+const TextSideFamily* find_text_side_family(std::string_view model_type) { return find_row(kTextSides, model_type); }
+const ImageTextFamily* find_image_text_family(std::string_view model_type) { return find_row(kPairs, model_type); }
+const VisionFamily* find_vision_family(std::string_view model_type) { return find_row(kVisionFamilies, model_type); }
 
-const ImageTextFamily* find_image_text_family(std::string_view model_type) {
-  const auto found = std::ranges::find(kPairs, model_type, &ImageTextFamily::model_type);
-  return found == kPairs.end() ? nullptr : &*found;
-}
-
-const VisionFamily* find_vision_family(std::string_view model_type) {
-  const auto found = std::ranges::find(kVisionFamilies, model_type, &VisionFamily::model_type);
-  return found == kVisionFamilies.end() ? nullptr : &*found;
-}
-
-std::vector<std::string_view> vision_families() {
-  std::vector<std::string_view> names;
-  for (const VisionFamily& family : vision_family_rows()) names.push_back(family.model_type);
-  for (const ImageTextFamily& family : image_text_family_rows()) names.push_back(family.model_type);
-  return names;
-}
+std::vector<std::string_view> vision_families() { return model_types(kVisionFamilies, kPairs); }
 
 }  // namespace polyhead::models

@@ -1,11 +1,10 @@
-#include "models/vision_parameters.h"
-
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/join.h"
 #include "core/text.h"
+#include "models/checkpoint.h"
 #include "models/vision_config_file.h"
 
 namespace polyhead::models {
@@ -40,9 +39,6 @@ Tensor load_prefix(Checkpoint& file, const std::vector<std::pair<std::string, st
   return all;
 }
 
-// The names of tensors in a layer of CLIP and SigLIP, the same in the image encoder and in the text encoder.
-constexpr LayerNames kBothSides{"layer_norm1", "layer_norm2", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj", "mlp.fc1", "mlp.fc2"};
-
 // Returns a linear layer whose output width is known from the file only; an absent layer if the file has none.
 nn::Linear load_head(Checkpoint& file, const std::string& name, std::int64_t in, bool bias) {
   const Tensor* weight = file.find(name + ".weight");
@@ -50,31 +46,8 @@ nn::Linear load_head(Checkpoint& file, const std::string& name, std::int64_t in,
   return file.linear(name, weight->extent(0), in, bias);
 }
 
-}  // namespace
-
-nn::EncoderLayer load_layer(Checkpoint& file, const LayerNames& names, const nn::LayerConfig& config, const std::string& prefix) {
-  const std::int64_t width = config.width;
-  const auto named = [&](std::string_view name) { return cat(prefix, name); };
-  nn::Linear q, k, v;
-  if (names.k.empty()) {
-    const nn::Linear packed = file.linear(named(names.q), 3 * width, width, config.bias);
-    q = Checkpoint::rows_of(packed, 0, width), k = Checkpoint::rows_of(packed, width, 2 * width), v = Checkpoint::rows_of(packed, 2 * width, 3 * width);
-  } else {
-    q = file.linear(named(names.q), width, width, config.bias);
-    k = file.linear(named(names.k), width, width, config.bias);
-    v = file.linear(named(names.v), width, width, config.bias);
-  }
-  nn::EncoderLayer layer;
-  layer.attention = nn::make_attention({.query_width = width, .heads = config.heads, .bias = config.bias, .dtype = file.dtype()}, std::move(q), std::move(k), std::move(v),
-                                       file.linear(named(names.attention_output), width, width));
-  layer.attention_norm = file.layer_norm(named(names.attention_norm), width, config.epsilon);
-  layer.feed_forward_norm = file.layer_norm(named(names.feed_forward_norm), width, config.epsilon);
-  nn::Linear hidden = file.linear(named(names.hidden), config.hidden_width, width), output = file.linear(named(names.feed_forward_output), width, config.hidden_width);
-  layer.feed_forward = nn::FeedForward(std::move(hidden), std::move(output), config.activation);
-  layer.norm_position = nn::NormPosition::pre;
-  return layer;
-}
-
+// Loads the tensors of an image encoder, with its classifier or projection. Sets *root to the part that the file puts before the names of the classifier, the
+// projection and the text encoder.
 VisionEncoder load_vision_side(Checkpoint& file, const VisionFamily& family, VisionConfig config, std::string* root) {
   const VisionTensors& names = family.tensors;
   const std::string prefix = file.prefix_of(cat(names.patches, ".weight"));
@@ -83,6 +56,7 @@ VisionEncoder load_vision_side(Checkpoint& file, const VisionFamily& family, Vis
   config.layer.dtype = file.dtype();
   const nn::LayerConfig& layer = config.layer;
   const std::int64_t width = layer.width, pixels = config.channels * config.patch_height * config.patch_width;
+  const auto norm = [&](const std::string& name) { return file.layer_norm(name, width, layer.epsilon); };
 
   VisionEncoder encoder;
   const std::string patches = named(names.patches);
@@ -94,10 +68,9 @@ VisionEncoder load_vision_side(Checkpoint& file, const VisionFamily& family, Vis
   if (config.registers > 0) prefix_parts.emplace_back(named(names.registers), config.registers);
   encoder.prefix = load_prefix(file, prefix_parts, width);
   encoder.positions = file.take_reshaped(named(names.positions), {config.prefix_positions ? config.tokens() : config.patches(), width});
-  if (!names.embedding_norm.empty()) encoder.embedding_norm = file.layer_norm(named(names.embedding_norm), width, layer.epsilon);
-  const LayerNames of_layer{names.attention_norm, names.feed_forward_norm, names.q, names.k, names.v, names.attention_output, names.hidden, names.feed_forward_output};
-  for (std::int64_t i = 0; i < config.layers; ++i) encoder.stack.layers.push_back(load_layer(file, of_layer, layer, cat(prefix, names.layer, i, ".")));
-  (config.norm_of_pooled ? encoder.pooled_norm : encoder.stack.final_norm) = file.layer_norm(named(config.norm_of_pooled ? names.pooled_norm : names.final_norm), width, layer.epsilon);
+  if (!names.embedding_norm.empty()) encoder.embedding_norm = norm(named(names.embedding_norm));
+  for (std::int64_t i = 0; i < config.layers; ++i) encoder.stack.layers.push_back(load_encoder_layer(file, names, layer, cat(prefix, names.layer, i, "."), norm));
+  (config.norm_of_pooled ? encoder.pooled_norm : encoder.stack.final_norm) = norm(named(config.norm_of_pooled ? names.pooled_norm : names.final_norm));
 
   if (config.pooling == VisionPooling::dense) {
     encoder.pooler = load_head(file, named(names.pooler), width, true);
@@ -114,8 +87,6 @@ VisionEncoder load_vision_side(Checkpoint& file, const VisionFamily& family, Vis
   return encoder;
 }
 
-namespace {
-
 TextSide load_text_side_of(Checkpoint& file, const TextSideFamily& family, TextSideConfig config, std::string* root) {
   const std::string prefix = file.prefix_of(cat(family.words, ".weight"));
   *root = prefix.ends_with(family.prefix) ? prefix.substr(0, prefix.size() - family.prefix.size()) : prefix;
@@ -125,8 +96,10 @@ TextSide load_text_side_of(Checkpoint& file, const TextSideFamily& family, TextS
   TextSide side;
   side.words = nn::Embedding(file.take(cat(prefix, family.words, ".weight"), {config.vocabulary, layer.width}));
   side.positions = nn::Embedding(file.take(cat(prefix, family.positions, ".weight"), {config.positions, layer.width}));
-  for (std::int64_t i = 0; i < config.layers; ++i) side.stack.layers.push_back(load_layer(file, kBothSides, layer, cat(prefix, "encoder.layers.", i, ".")));
-  side.stack.final_norm = file.layer_norm(named(family.final_norm), layer.width, layer.epsilon);
+  const auto norm = [&](const std::string& name) { return file.layer_norm(name, layer.width, layer.epsilon); };
+  const VisionTensors& names = find_vision_family("clip_vision_model")->tensors;  // image and text encoders of CLIP and SigLIP have the same names in their layers
+  for (std::int64_t i = 0; i < config.layers; ++i) side.stack.layers.push_back(load_encoder_layer(file, names, layer, cat(prefix, names.layer, i, "."), norm));
+  side.stack.final_norm = norm(named(family.final_norm));
   if (!family.head.empty()) side.head = load_head(file, named(family.head), layer.width, true);
   if (!family.projection.empty()) side.projection = load_head(file, cat(*root, family.projection), layer.width, false);
   if (!family.head.empty() && !side.head.weight) fail(ErrorCode::format, file.file_name(), ": has no matrix '", named(family.head), ".weight', which a ", family.model_type, " has");

@@ -128,7 +128,7 @@ void MixtureOfExperts::forward(ConstTensorView x, TensorView y, const RunOptions
   require_no_overlap(kOperation, {"y", y}, {{"x", x}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
   const std::int64_t width = router.in_width(), rows = numel(x.shape().first(x.rank() - 1)), count = std::ssize(experts);
-  const DType precise = dtype == DType::f64 ? DType::f64 : DType::f32;
+  const DType precise = accumulation_dtype(dtype);
   Tensor input = uninitialised(dtype, {rows, width}, options.workspace);
   copy(x, input.view().reshape(x.shape()));
   Tensor scores = uninitialised(dtype, {rows, count}, options.workspace);

@@ -26,23 +26,11 @@ struct TextTarget {
   Tensor attentions;        // [layers,N,T,T]: the decoder's attention to its own tokens
 };
 
-// The results of a model for a text; for a model with encoder and decoder those of the encoder. L layers, N heads, K key/value heads, T tokens, E width, H
-// width of a head.
-struct TextRun {
-  TokenizedText tokens;
-  Tensor ids{};         // [T] int64
-  Tensor attentions{};  // [L,N,T,T] floating; absent if not requested
-  Tensor pooled{};      // [L,N,p,p], the largest attention weight of each block, as attention_pooled_map() computes it; absent if not requested
-  Tensor hidden{};      // [T,E]: output of the last layer
-  Tensor embedding{};   // [E]; absent for decoders
-  // q [L,N,T,H], k and v [L,K,T,H]. Absent if not requested, or if attention weights do not follow from q and k alone, because scores are capped, there is a
-  // sink, or the scale differs between layers.
-  Tensor q{}, k{}, v{};
-  std::optional<double> scale{};           // scale of the scores; absent: 1/sqrt(H)
-  // Broadcast to [L,N,T,T]. bias is added to the scores; absent: 0. attend is true where a query may attend to a key; absent: everywhere.
-  Tensor bias{}, attend{};
-  std::optional<LayerRotations> rotations{};  // how q and k were rotated, if positions are rotary; absent without q
-  Tensor value_norms{};  // [L,N,T]: norms of the transformed value vectors (polyhead/nn/value_norms.h), by which an attention weight is multiplied in a norm-weighted map; absent if not requested
+// The results of a model for a text; for a model with encoder and decoder those of the encoder. K key/value heads: k and v are [L,K,T,H]. Decoders have no
+// embedding. q, k and v are also absent if attention weights do not follow from q and k alone, because scores are capped, there is a sink, or the scale differs
+// between layers.
+struct TextRun : SentenceResult {
+  std::optional<double> scale{};  // scale of the scores; absent: 1/sqrt(H)
   // The text that a decoder wrote; a token that the tokenizer does not have is shown as the piece "<id>" and adds no text. The tokens that a decoder wrote are
   // the last ones of `tokens` and have segment 1; those that a model with encoder and decoder wrote are in `target`.
   std::optional<std::string> generated{};

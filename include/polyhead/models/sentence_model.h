@@ -26,8 +26,9 @@ struct SentenceResult {
   Tensor pooled;         // [L,N,p,p], the largest attention weight of each block; absent without SentenceOptions::pooled
   Tensor embedding;      // [E] float32 (float64 for a float64 model)
   Tensor q, k, v;        // [L,N,T,H], dtype as `attentions`; absent without SentenceOptions::head_vectors
-  Tensor bias;           // [1,N,T,T] added to the scores of every layer; absent without head_vectors or a relative bias
-  Tensor attend;         // bool [L,1,T,T], true where a token attends to a key; absent without head_vectors, or if every token attends to all tokens
+  // Broadcast to [L,N,T,T]; absent without head_vectors.
+  Tensor bias;           // added to the scores; absent without a relative bias
+  Tensor attend;         // bool, true where a token attends to a key; absent if every token attends to all tokens
   std::optional<LayerRotations> rotations;  // how q and k were rotated, if positions are rotary; absent without head_vectors
   Tensor value_norms;    // [L,N,T]: norms of the transformed value vectors (polyhead/nn/value_norms.h); absent without SentenceOptions::value_norms
 };

@@ -10,14 +10,6 @@
 namespace polyhead::models {
 namespace {
 
-constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-
-struct Symbol {
-  std::int64_t id;
-  std::size_t length;  // length in bytes; 0 once the symbol has been merged into the symbol before it
-  std::size_t before = kNone, after = kNone;
-};
-
 // A pair of neighbours that may be merged: the left symbol, and the merged piece. The candidate is stale once one of the two symbols has changed.
 struct Candidate {
   std::int64_t rank;
@@ -29,7 +21,7 @@ struct Candidate {
 
 class PairMerger {
  public:
-  PairMerger(std::vector<Symbol>& symbols, const BytePairs& model) : symbols_(symbols), model_(model) {}
+  PairMerger(std::vector<Symbol>& symbols, const BytePairs::Merges& merges) : symbols_(symbols), merges_(merges) {}
 
   void merge_all() {
     for (std::size_t i = 0; i < symbols_.size(); ++i) {
@@ -42,14 +34,15 @@ class PairMerger {
       candidates_.pop();
       merge(best);
     }
+    std::erase_if(symbols_, [](const Symbol& symbol) { return symbol.length == 0; });
   }
 
  private:
   const BytePairs::Merge* merge_of(std::size_t left) const {
     const std::size_t right = symbols_[left].after;
-    if (symbols_[left].length == 0 || right == kNone) return nullptr;
-    const auto found = model_.merges.find(BytePairs::pair_key(symbols_[left].id, symbols_[right].id));
-    return found == model_.merges.end() ? nullptr : &found->second;
+    if (symbols_[left].length == 0 || right == Symbol::kNone) return nullptr;
+    const auto found = merges_.find(BytePairs::pair_key(symbols_[left].id, symbols_[right].id));
+    return found == merges_.end() ? nullptr : &found->second;
   }
 
   void add_candidate(std::size_t left) {
@@ -63,15 +56,15 @@ class PairMerger {
     Symbol& right = symbols_[left.after];
     left.id = pair.id;
     left.length += right.length;
-    right.length = 0;
+    right.length = 0;  // the symbol is gone
     left.after = right.after;
-    if (left.after != kNone) symbols_[left.after].before = pair.left;
-    if (left.before != kNone) add_candidate(left.before);
+    if (left.after != Symbol::kNone) symbols_[left.after].before = pair.left;
+    if (left.before != Symbol::kNone) add_candidate(left.before);
     add_candidate(pair.left);
   }
 
   std::vector<Symbol>& symbols_;
-  const BytePairs& model_;
+  const BytePairs::Merges& merges_;
   std::priority_queue<Candidate> candidates_;
 };
 
@@ -128,6 +121,8 @@ std::vector<Symbol> symbols_of(std::string_view word, const BytePairs& model, co
 
 }  // namespace
 
+void merge_pairs(std::vector<Symbol>& symbols, const BytePairs::Merges& merges) { PairMerger(symbols, merges).merge_all(); }
+
 void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const BytePairs& model, const Vocabulary& vocabulary) {
   if (model.ignore_merges) {
     if (const auto id = vocabulary.find(word)) {
@@ -136,10 +131,9 @@ void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const 
     }
   }
   std::vector<Symbol> symbols = symbols_of(word, model, vocabulary);
-  PairMerger(symbols, model).merge_all();
+  merge_pairs(symbols, model.merges);
   std::size_t at = 0;
   for (const Symbol& symbol : symbols) {
-    if (symbol.length == 0) continue;
     tokens.push_back({symbol.id, at, at + symbol.length});
     at += symbol.length;
   }

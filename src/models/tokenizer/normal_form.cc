@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <optional>
 
 #include "core/text.h"
+#include "models/canonical_order.h"
 #include "models/tokenizer/char_class.h"
 #include "models/tokenizer/utf8.h"
 
@@ -49,17 +51,6 @@ void append_decomposition(std::vector<Part>& parts, char32_t code, bool compatib
   }
 }
 
-// Canonical ordering (Unicode 15, section 3.11): consecutive marks are sorted by combining class, stably.
-void reorder(std::vector<Part>& parts) {
-  const auto is_starter = [](const Part& part) { return part.combining_class == 0; };
-  for (auto first = parts.begin(); first != parts.end();) {
-    first = std::find_if_not(first, parts.end(), is_starter);
-    const auto last = std::find_if(first, parts.end(), is_starter);
-    std::ranges::stable_sort(first, last, {}, &Part::combining_class);
-    first = last;
-  }
-}
-
 std::optional<char32_t> composed_pair(char32_t first, char32_t second) {
   if (second < 0x300) return std::nullopt;  // no character below U+0300 is the second of a pair
   if (second == 0x11A7) return std::nullopt;  // U+11A7 is no final consonant of Hangul, although utf8proc 2.8 drops it behind a syllable
@@ -68,31 +59,6 @@ std::optional<char32_t> composed_pair(char32_t first, char32_t second) {
   const auto code = static_cast<char32_t>(pair[0]);
   if (!decomposes(code, false)) return std::nullopt;
   return code;
-}
-
-// Composition in place (Unicode 15, definitions D115 and D117): a character composes with the last starter unless a character of the same or a higher class
-// lies between.
-void compose(std::vector<Part>& parts) {
-  std::size_t kept = 0, starter = 0;
-  bool has_starter = false;
-  for (const Part part : parts) {
-    const bool adjacent = has_starter && starter + 1 == kept;
-    const bool blocked = !adjacent && (kept == 0 || parts[kept - 1].combining_class >= part.combining_class);
-    if (has_starter && !blocked) {
-      if (const auto code = composed_pair(parts[starter].code, part.code)) {
-        // A part with `change` replaces 1 - change characters of the old text. The composed part replaces those of both parts:
-        // (1 - a) + (1 - b) = 1 - (a + b - 1).
-        parts[starter] = {*code, parts[starter].change + part.change - 1, 0};
-        continue;
-      }
-    }
-    if (part.combining_class == 0) {
-      starter = kept;
-      has_starter = true;
-    }
-    parts[kept++] = part;
-  }
-  parts.resize(kept);
 }
 
 }  // namespace
@@ -107,8 +73,16 @@ AlignedText normal_form(AlignedView text, NormalForm form) {
     append_decomposition(parts, code, form.compatible);
     at = last;
   }
-  reorder(parts);
-  if (form.composed) compose(parts);
+  order_marks(parts, std::mem_fn(&Part::combining_class));
+  if (form.composed) {
+    compose_marks(parts, std::mem_fn(&Part::combining_class), [](Part& first, const Part& part) {
+      const auto composed = composed_pair(first.code, part.code);
+      // A part with `change` replaces 1 - change characters of the old text. The composed part replaces those of both parts:
+      // (1 - a) + (1 - b) = 1 - (a + b - 1).
+      if (composed) first = {*composed, first.change + part.change - 1, 0};
+      return composed.has_value();
+    });
+  }
   std::vector<Change> changes;
   changes.reserve(parts.size());
   for (const Part& part : parts) changes.push_back({part.code, part.change});

@@ -60,18 +60,10 @@ ModelParts read_unigram(const JsonNode& node) {
     const auto* pair = item.as<Json::Array>();
     const auto fail_entry = [&] { node.fail_at(cat("vocab[", entries.size(), "]"), "is not a piece and its score"); };
     if (pair == nullptr || pair->size() != 2 || (*pair)[0].as<std::string>() == nullptr) fail_entry();
-    const Json& score = (*pair)[1];
-    double value = 0;
-    if (const auto* number = score.as<double>())
-      value = *number;
-    else if (const auto* integer = score.as<std::int64_t>())
-      value = static_cast<double>(*integer);
-    else if (const auto* natural = score.as<std::uint64_t>())
-      value = static_cast<double>(*natural);
-    else
-      fail_entry();
-    model.scores.push_back(value);
-    model.least_score = std::min(model.least_score, value);
+    const std::optional<double> score = as_number((*pair)[1]);
+    if (!score) fail_entry();
+    model.scores.push_back(*score);
+    model.least_score = std::min(model.least_score, *score);
     entries.push_back({*(*pair)[0].as<std::string>(), std::ssize(entries)});
   }
   if (model.unknown && (*model.unknown < 0 || *model.unknown >= std::ssize(entries)))

@@ -37,15 +37,26 @@ struct BytePairs {
   struct Merge {
     std::int64_t rank, id;  // id of the merged piece
   };
+  using Merges = std::unordered_map<std::uint64_t, Merge>;  // by pair_key()
   std::optional<std::string> unknown;  // absent: characters without a piece are dropped
   std::string continuing_prefix, end_suffix;
   bool fuse_unknown = false;   // neighbouring unknown characters are one token
   bool byte_fallback = false;  // a character without a piece becomes its bytes, as "<0x0A>"
   bool ignore_merges = false;  // a word that is a piece is not split
-  std::unordered_map<std::uint64_t, Merge> merges;  // merges by pair_key()
+  Merges merges;
 
   static std::uint64_t pair_key(std::int64_t first, std::int64_t second) { return static_cast<std::uint64_t>(first) << 32 | static_cast<std::uint64_t>(second); }
 };
+
+// A token of the word that merge_pairs() works on.
+struct Symbol {
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  std::int64_t id;
+  std::size_t length;  // length in bytes
+  std::size_t before = kNone, after = kNone;  // places of the neighbours; only merge_pairs() uses them
+};
+// Merges neighbours until no pair has a merge: first the pair of the least rank, of equal ranks the leftmost.
+void merge_pairs(std::vector<Symbol>& symbols, const BytePairs::Merges& merges);
 
 // Unigram language model (Kudo 2018): finds the split of the word with the greatest sum of scores. Neighbouring unknown characters are one token.
 // The time is proportional to (bytes of the word) x (bytes of the longest piece).
