@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "arguments.h"
+#include "core/index.h"
 #include "format.h"
 #include "parser.h"
 #include "polyhead/nn/value_norms.h"
@@ -105,9 +106,7 @@ void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOpt
   input.progress = progress_bar("rows of attention maps");
   const Shape heads = shape.first(shape.size() - 2);
   const auto add = [&](std::string name, std::initializer_list<std::int64_t> rest) -> TensorView {
-    Shape of_result = heads;
-    for (const std::int64_t extent : rest) of_result.push_back(extent);
-    return results->emplace_back(io::NamedTensor{std::move(name), Tensor(dtype, of_result)}).tensor;
+    return results->emplace_back(io::NamedTensor{std::move(name), Tensor(dtype, appended(heads, rest))}).tensor;
   };
   // Check all options before the first operation, because each operation may take minutes.
   if (wanted.top_keys && *wanted.top_keys > keys) throw UsageError(cat("--top-keys: ", *wanted.top_keys, " is too large; there are ", counted(keys, "key")));

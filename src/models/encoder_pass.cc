@@ -14,9 +14,9 @@ std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::LayerCon
   for (const std::int64_t extent : x.first(x.size() - 2)) lead.push_back(extent);
   Shape all{layers + 1};
   for (const std::int64_t extent : x) all.push_back(extent);
-  const Shape heads = nn::appended(lead, {layer.heads, tokens, layer.width / layer.heads});
+  const Shape heads = appended(lead, {layer.heads, tokens, layer.width / layer.heads});
   return {{{"all_hidden", outputs.all_hidden}, all},
-          {{"attentions", outputs.attentions}, nn::appended(lead, {layer.heads, tokens, tokens})},
+          {{"attentions", outputs.attentions}, appended(lead, {layer.heads, tokens, tokens})},
           {{"q", outputs.q}, heads},
           {{"k", outputs.k}, heads},
           {{"v", outputs.v}, heads}};
