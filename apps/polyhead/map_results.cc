@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "core/index.h"
+#include "core/option_words.h"
 #include "format.h"
 #include "parser.h"
 #include "polyhead/nn/value_norms.h"
@@ -28,11 +29,7 @@ std::array<std::int64_t, 2> read_map_window(const std::string& word) {
   return {*first, *last};
 }
 
-Pooling read_pooling(const std::string& word) {
-  static const std::array<std::string, 3> kNames{"mean", "sum", "largest"};
-  const std::string name = read_choice(word, "kind of pooling", kNames);
-  return name == "mean" ? Pooling::mean : name == "sum" ? Pooling::sum : Pooling::largest;
-}
+Pooling read_pooling(const std::string& word) { return read_enum<Pooling>(word, "kind of pooling", kPoolingWords); }
 
 std::vector<IndexList> read_key_sets(const std::string& word) {
   return word.empty() || word == "true" ? std::vector<IndexList>() : read_index_lists(word);  // the option was given without a value

@@ -15,6 +15,9 @@
 namespace polyhead {
 namespace {
 
+static_assert(word_of(Precision::exact, kPrecisionWords) == "exact" && word_of(Precision::native, kPrecisionWords) == "native");
+static_assert(word_of(Pooling::mean, kPoolingWords) == "mean" && word_of(Pooling::sum, kPoolingWords) == "sum" && word_of(Pooling::largest, kPoolingWords) == "largest");
+
 // An argument with a gradient, as it is given or absent. Its gradient and its tangent have its shape and dtype.
 struct Differentiable {
   const char* argument;  // name of the argument; "slopes" or "table" for a relative bias
