@@ -77,7 +77,7 @@ PYTHON_MUTANTS = [
            "guard_or_false(q.stride(i) > q.stride(j)) - guard_or_false(q.stride(i) < q.stride(j))", "fake results have the strides of the real results", ("test_torch_ops.py",)),
     Mutant("torch: a seed that is drawn again", "python/polyhead/torch/_seed.py", "CheckpointPolicy.MUST_SAVE", "CheckpointPolicy.PREFER_SAVE", "a pass that is computed again has the same dropout bits",
            ("test_surroundings.py",)),
-    Mutant("torch: a replacement that is not undone", "python/polyhead/torch/_replace_sdpa.py", "                _replacements.undo()", "                pass", "undo() restores torch's function",
+    Mutant("torch: a replacement that is not undone", "python/polyhead/torch/_replacements.py", "        self._replacements.undo()", "        pass", "undo() restores torch's function",
            ("test_torch_replace_sdpa.py",)),
     Mutant("capture: padding of nested sequences is attended to", "python/polyhead/torch/_operators.py", '{} if there is None else {"attend": there}', "{}", "padding of nested sequences is masked",
            ("test_capture.py",)),
