@@ -9,7 +9,7 @@ TRANSFORMERS = "python/polyhead/transformers.py"
 PYTHON_MUTANTS = [
     Mutant("torch: gradient of lse dropped", EAGER, "d_out, d_lse, d_p = (*d_outputs, None, None)[:3]", "d_out, d_lse, d_p = (*d_outputs[:1], None, None)[:3]",
            "lse and attention weights have gradients", ("test_torch_attention.py",)),
-    Mutant("torch: torch's number of threads ignored", EAGER, "    if threads < _core.num_threads():\n        given[", "    if threads < 0:\n        given[",
+    Mutant("torch: torch's number of threads ignored", OPS, "threads if threads < _core.num_threads() else None", "None",
            "polyhead uses at most torch's number of threads", ("test_torch_threads.py", "test_torch_eager.py")),
     Mutant("torch: a copy of the mask is saved", "python/bindings/torch_attention.cc", "saved.push_back(given[i]);",
            "saved.push_back(given[i].attr(\"detach\")().attr(\"clone\")());", "writing to a mask before backward is noticed", ("test_torch_eager.py",)),
