@@ -1,6 +1,8 @@
 // Option values: each reader converts one word, or throws UsageError that says what is allowed.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdint>
 #include <functional>
@@ -39,6 +41,12 @@ DType read_floating(const std::string& word);                    // "f32", "floa
 
 // Returns `word` if it is one of `names`; else UsageError that suggests the nearest name. `what` says what is named, such as "kind of pooling".
 std::string read_choice(const std::string& word, std::string_view what, std::span<const std::string> names);
+// Reads the word of an enum, whose words are in the order of its values.
+template <class Enum, std::size_t count>
+Enum read_enum(const std::string& word, std::string_view what, const std::array<std::string_view, count>& words) {
+  const std::vector<std::string> names(words.begin(), words.end());
+  return static_cast<Enum>(std::ranges::find(names, read_choice(word, what, names)) - names.begin());
+}
 // Reads the word of --weighting. Returns true for "norm", norm-weighted maps, and false for "attention".
 bool read_weighting(const std::string& word);
 

@@ -49,21 +49,9 @@ std::string read_causal(const std::string& word) {
   return word;
 }
 
-EmptyRows read_empty_rows(const std::string& word) {
-  static const std::vector<std::string> kNames(kEmptyRowsWords.begin(), kEmptyRowsWords.end());
-  return static_cast<EmptyRows>(std::ranges::find(kNames, read_choice(word, "kind of empty rows", kNames)) - kNames.begin());
-}
-
-Precision read_precision(const std::string& word) {
-  static const std::array<std::string, 2> kNames{"exact", "native"};
-  return read_choice(word, "precision", kNames) == "exact" ? Precision::exact : Precision::native;
-}
-
-nn::GlobalQuery read_global_query(const std::string& word) {
-  static const std::array<std::string, 3> kNames{"off", "mean", "masked_mean"};
-  const std::string name = read_choice(word, "kind of global query", kNames);
-  return name == "off" ? nn::GlobalQuery::off : name == "mean" ? nn::GlobalQuery::mean : nn::GlobalQuery::masked_mean;
-}
+EmptyRows read_empty_rows(const std::string& word) { return read_enum<EmptyRows>(word, "kind of empty rows", kEmptyRowsWords); }
+Precision read_precision(const std::string& word) { return read_enum<Precision>(word, "precision", kPrecisionWords); }
+nn::GlobalQuery read_global_query(const std::string& word) { return read_enum<nn::GlobalQuery>(word, "kind of global query", kGlobalQueryWords); }
 
 double read_rotary_base(const std::string& word) {
   if (word == kOff) return 0;

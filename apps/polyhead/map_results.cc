@@ -4,6 +4,8 @@
 #include <memory>
 
 #include "arguments.h"
+#include "core/index.h"
+#include "core/option_words.h"
 #include "format.h"
 #include "parser.h"
 #include "polyhead/nn/value_norms.h"
@@ -27,11 +29,7 @@ std::array<std::int64_t, 2> read_map_window(const std::string& word) {
   return {*first, *last};
 }
 
-Pooling read_pooling(const std::string& word) {
-  static const std::array<std::string, 3> kNames{"mean", "sum", "largest"};
-  const std::string name = read_choice(word, "kind of pooling", kNames);
-  return name == "mean" ? Pooling::mean : name == "sum" ? Pooling::sum : Pooling::largest;
-}
+Pooling read_pooling(const std::string& word) { return read_enum<Pooling>(word, "kind of pooling", kPoolingWords); }
 
 std::vector<IndexList> read_key_sets(const std::string& word) {
   return word.empty() || word == "true" ? std::vector<IndexList>() : read_index_lists(word);  // the option was given without a value
@@ -105,9 +103,7 @@ void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOpt
   input.progress = progress_bar("rows of attention maps");
   const Shape heads = shape.first(shape.size() - 2);
   const auto add = [&](std::string name, std::initializer_list<std::int64_t> rest) -> TensorView {
-    Shape of_result = heads;
-    for (const std::int64_t extent : rest) of_result.push_back(extent);
-    return results->emplace_back(io::NamedTensor{std::move(name), Tensor(dtype, of_result)}).tensor;
+    return results->emplace_back(io::NamedTensor{std::move(name), Tensor(dtype, appended(heads, rest))}).tensor;
   };
   // Check all options before the first operation, because each operation may take minutes.
   if (wanted.top_keys && *wanted.top_keys > keys) throw UsageError(cat("--top-keys: ", *wanted.top_keys, " is too large; there are ", counted(keys, "key")));

@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "attention_rules.h"
+#include "core/index.h"
 #include "format.h"
 #include "input_tensors.h"
 #include "map_results.h"
@@ -45,9 +46,7 @@ void append_rollout(const MapsOptions& o, const ScoreInputs& scores, Results* re
   for (std::int64_t l = 0; l < count; ++l) layers.push_back({.q = scores.q.view().select(0, l), .k = scores.k.view().select(0, l)});
   layers.front().progress = progress_bar("layers");
   const std::vector<std::int64_t> rows = indices(o.maps.rows.value_or(IndexList{{}}), positions, "--rows", "row");
-  Shape shape = layers.front().q.shape().first(layers.front().q.rank() - 3);
-  shape.push_back(std::ssize(rows)), shape.push_back(positions);
-  Tensor out(accumulation_dtype(scores.q.dtype()), shape);
+  Tensor out(accumulation_dtype(scores.q.dtype()), appended(layers.front().q.shape().first(layers.front().q.rank() - 3), {std::ssize(rows), positions}));
   attention_rollout(layers, rows, out, scores.options, o.residual);
   results->push_back({"rollout", std::move(out)});
 }

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text.h"
+#include "core/text.h"
 #include "torch_tensors.h"
 
 namespace polyhead::python {
@@ -29,7 +29,7 @@ std::string accepted_dtypes() {
 }
 
 [[noreturn]] void refuse_dtype(nb::handle object, const char* name) {
-  throw nb::type_error(text(name, " has dtype ", dtype_text(object), "; polyhead reads ", accepted_dtypes(), ", in native byte order").c_str());
+  throw nb::type_error(cat(name, " has dtype ", dtype_text(object), "; polyhead reads ", accepted_dtypes(), ", in native byte order").c_str());
 }
 
 using Code = nb::dlpack::dtype_code;
@@ -140,7 +140,7 @@ std::string kind_of(nb::handle object) { return as_string(nb::object(object.type
 
 Array Array::input(nb::handle object, const char* name) { return from(object, name, false); }
 Array Array::required(nb::handle object, const char* name) {
-  if (object.is_none()) throw nb::type_error(text(name, " is None; it must be an array").c_str());
+  if (object.is_none()) throw nb::type_error(cat(name, " is None; it must be an array").c_str());
   return from(object, name, false);
 }
 Array Array::output(nb::handle object, const char* name) { return from(object, name, true); }
@@ -168,7 +168,7 @@ Array Array::from(nb::handle object, const char* name, bool writable) {
   } else if (nb::hasattr(object, "__dlpack__")) {
     array.take_dlpack(object, name, writable);
   } else {
-    throw nb::type_error(text(name, " is of type ", kind_of(object),
+    throw nb::type_error(cat(name, " is of type ", kind_of(object),
                               "; it must be an array: NumPy's, PyTorch's, JAX's, or any with the buffer protocol or DLPack").c_str());
   }
   return array;
@@ -186,7 +186,7 @@ bool Array::take_plain_tensor(nb::handle object, const nb::dlpack::dltensor& ten
 
 void Array::take_buffer(nb::handle object, const char* name, bool writable) {
   if (!is_plain_numpy(object) && is_instance(object, "numpy.ma", "MaskedArray")) {
-    throw nb::type_error(text(name, " is a masked array, whose mask polyhead does not read; pass ", name, ".data, and a mask as block=").c_str());
+    throw nb::type_error(cat(name, " is a masked array, whose mask polyhead does not read; pass ", name, ".data, and a mask as block=").c_str());
   }
   auto buffer = std::make_unique<Py_buffer>();
   bool bfloat16 = false;
@@ -204,7 +204,7 @@ void Array::take_buffer(nb::handle object, const char* name, bool writable) {
   const Py_buffer& b = *buffer_;
   const DTypeInfo* dtype = bfloat16 ? &info(DType::bf16) : dtype_of_format(b.format, static_cast<std::size_t>(b.itemsize));
   if (dtype == nullptr) refuse_dtype(object, name);
-  if (writable && b.readonly != 0) throw nb::value_error(text(name, " is read-only, and this function writes to it").c_str());
+  if (writable && b.readonly != 0) throw nb::value_error(cat(name, " is read-only, and this function writes to it").c_str());
   Py_ssize_t row_major[PyBUF_MAX_NDIM];  // ctypes gives no strides even if they are requested
   const Py_ssize_t* strides = b.strides;
   if (strides == nullptr) {
@@ -213,7 +213,7 @@ void Array::take_buffer(nb::handle object, const char* name, bool writable) {
   }
   for (int axis = 0; axis < b.ndim; ++axis) {
     if (strides[axis] % b.itemsize != 0) {
-      throw nb::value_error(text(name, " has a stride of ", strides[axis], " bytes along axis ", axis, "; it must be a multiple of the ",
+      throw nb::value_error(cat(name, " has a stride of ", strides[axis], " bytes along axis ", axis, "; it must be a multiple of the ",
                                  b.itemsize, " bytes of an element").c_str());
     }
   }
@@ -223,29 +223,29 @@ void Array::take_buffer(nb::handle object, const char* name, bool writable) {
 
 void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
   if (nb::object(nb::getattr(object, "requires_grad", nb::bool_(false))).is(nb::bool_(true))) {
-    throw nb::type_error(text(name, " requires grad, which this function does not record; use polyhead.torch, or pass ", name, ".detach()").c_str());
+    throw nb::type_error(cat(name, " requires grad, which this function does not record; use polyhead.torch, or pass ", name, ".detach()").c_str());
   }
   if (nb::hasattr(object, "is_neg") && nb::object(object.attr("is_neg")()).is(nb::bool_(true))) {
-    throw nb::type_error(text(name, " is negated lazily by torch, which DLPack does not report; pass ", name, ".resolve_neg()").c_str());
+    throw nb::type_error(cat(name, " is negated lazily by torch, which DLPack does not report; pass ", name, ".resolve_neg()").c_str());
   }
   if (hides_its_memory(object)) {
-    throw nb::type_error(text(name, " is of type ", kind_of(object), ", a subclass of torch.Tensor that polyhead does not know; if its memory holds the numbers, pass ",
+    throw nb::type_error(cat(name, " is of type ", kind_of(object), ", a subclass of torch.Tensor that polyhead does not know; if its memory holds the numbers, pass ",
                               name, ".as_subclass(torch.Tensor)").c_str());
   }
   const auto refuse_device = [&](int device) {
-    const std::string where = nb::hasattr(object, "device") ? as_string(nb::object(object.attr("device"))) : text("of DLPack type ", device);
-    throw nb::type_error(text(name, " is on device ", where, "; polyhead computes on the CPU, so move it there first").c_str());
+    const std::string where = nb::hasattr(object, "device") ? as_string(nb::object(object.attr("device"))) : cat("of DLPack type ", device);
+    throw nb::type_error(cat(name, " is on device ", where, "; polyhead computes on the CPU, so move it there first").c_str());
   };
   // Check the device before the export: an export from another device may copy, wait or fail. Check the device of the exported array too.
   constexpr int kCpu = nb::device::cpu::value;
   if (const int device = dlpack_device(object); device != kCpu) refuse_device(device);
   nb::ndarray<nb::ro> array;
   if (!nb::try_cast(object, array, false)) {
-    throw nb::type_error(text(name, " cannot be read through DLPack (dtype ", dtype_text(object), "): ", dlpack_reason(object)).c_str());
+    throw nb::type_error(cat(name, " cannot be read through DLPack (dtype ", dtype_text(object), "): ", dlpack_reason(object)).c_str());
   }
   if (array.device_type() != kCpu) refuse_device(array.device_type());
   if (nb::ndarray<> written; writable && !nb::try_cast(object, written, false)) {
-    throw nb::value_error(text(name, " is read-only, and this function writes to it").c_str());
+    throw nb::value_error(cat(name, " is read-only, and this function writes to it").c_str());
   }
   dlpack_ = std::move(array);
   const DTypeInfo* dtype = dtype_of_dlpack(dlpack_.dtype());
@@ -257,9 +257,9 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
 
 // `extent` and `stride` are functions of the axis. Strides are in elements.
 void Array::set_view(const char* name, void* data, const DTypeInfo& dtype, int rank, auto extent, auto stride) {
-  if (rank > kMaxRank) throw nb::value_error(text(name, " has ", rank, " dimensions; at most ", kMaxRank, " are allowed").c_str());
+  if (rank > kMaxRank) throw nb::value_error(cat(name, " has ", rank, " dimensions; at most ", kMaxRank, " are allowed").c_str());
   if (reinterpret_cast<std::uintptr_t>(data) % dtype.size != 0) {
-    throw nb::value_error(text(name, " is not aligned: its memory does not begin at a multiple of its ", dtype.size, " bytes").c_str());
+    throw nb::value_error(cat(name, " is not aligned: its memory does not begin at a multiple of its ", dtype.size, " bytes").c_str());
   }
   Shape shape;
   Strides strides;
@@ -307,6 +307,12 @@ Result::Result(std::pair<nb::object, Array> made) : object(std::move(made.first)
 Result::Result(const char* name, nb::handle given, bool wanted, nb::handle like, ConstTensorView of)
     : Result(name, given, wanted && of, like, of.shape(), of.dtype()) {}
 
+nb::object copied(const char* name, ConstTensorView view, nb::handle like) {
+  const Result result(name, nb::none(), true, like, view);
+  copy(view, result.view());
+  return result.object;
+}
+
 namespace {
 
 // Kind... is the framework, followed by nb::ro for a read-only array.
@@ -334,7 +340,7 @@ DType dtype_named(const std::string& name) {
   for (const DTypeInfo& row : kDTypes) {
     if (row.name == name) return row.dtype;
   }
-  throw nb::value_error(text("dtype is '", name, "'; it may be one of ", accepted_dtypes()).c_str());
+  throw nb::value_error(cat("dtype is '", name, "'; it may be one of ", accepted_dtypes()).c_str());
 }
 
 }  // namespace polyhead::python

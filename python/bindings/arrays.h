@@ -75,6 +75,9 @@ struct Result {
   explicit Result(std::pair<nb::object, Array> made);
 };
 
+// A copy of `view`: a PyTorch tensor if `like` is one, else a NumPy array.
+nb::object copied(const char* name, ConstTensorView view, nb::handle like = nb::none());
+
 // A NumPy array on the library's memory. The array keeps `owner` alive, and is read-only for a ConstTensorView. TypeError for bfloat16, a dtype that NumPy
 // does not have.
 nb::object numpy_view(TensorView view, nb::handle owner);

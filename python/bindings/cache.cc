@@ -61,7 +61,7 @@ std::unique_ptr<Cache> restored_cache(nb::handle sequences, nb::handle kv_heads,
   const std::vector<std::int64_t> lengths = read_integers(lengths_given, "lengths"), previous = read_integers(previous_given, "previous");
   const std::int64_t longest = lengths.empty() ? 0 : *std::ranges::max_element(lengths), value_width = config.value_head_width == 0 ? config.head_width : config.value_head_width;
   const bool scaled = config.dtype == DType::i8;
-  const auto damaged = [](auto... why) { return nb::value_error(text("the state of the KeyValueCache is damaged: ", why...).c_str()); };
+  const auto damaged = [](auto... why) { return nb::value_error(cat("the state of the KeyValueCache is damaged: ", why...).c_str()); };
   if (nb::len(parts) != (scaled ? 4 : 2)) throw damaged("it has ", nb::len(parts), " tensors");
   if (longest < 0 || longest > config.capacity) throw damaged("a length is ", longest, ", and the capacity ", config.capacity);
   if (previous.size() != lengths.size()) throw damaged("it has ", previous.size(), " previous lengths for ", lengths.size(), " sequences");
@@ -103,11 +103,7 @@ std::unique_ptr<Cache> cache_on(nb::handle keys, nb::handle values, nb::handle l
 }
 
 // Copies integers, because the library's array changes with the next call.
-nb::object copy_of(ConstTensorView integers) {
-  const Result result("lengths", nb::none(), true, nb::none(), integers);
-  copy(integers, result.view());
-  return result.object;
-}
+nb::object copy_of(ConstTensorView integers) { return copied("lengths", integers); }
 
 void append(Cache& self, nb::handle k_given, nb::handle v_given, nb::handle new_tokens_given, nb::handle num_threads) {
   const CacheInUse in_use(&self);
@@ -157,7 +153,6 @@ Tuple<nb::any, nb::any, nb::any, nb::any> tensors(nb::handle self) {
 }
 
 nn::RotaryEmbeddingConfig read_rotary_config(const nb::dict& given) {
-  constexpr Choices<nn::RotaryOrder, 2> kOrders{{{"halves", nn::RotaryOrder::halves}, {"pairs", nn::RotaryOrder::pairs}}};
   constexpr Choices<nn::RotaryScaling, 6> kScalings{{{"linear", nn::RotaryScaling::linear},
                                                      {"ntk", nn::RotaryScaling::ntk},
                                                      {"llama3", nn::RotaryScaling::llama3},
@@ -166,7 +161,7 @@ nn::RotaryEmbeddingConfig read_rotary_config(const nb::dict& given) {
                                                      {"proportional", nn::RotaryScaling::proportional}}};
   nn::RotaryEmbeddingConfig config;
   config.width = read_integer(given["width"], "width", 2, kMostExtent);
-  config.order = choice("order", read_word(given["order"], "order"), kOrders);
+  config.order = choice("order", read_word(given["order"], "order"), kRotaryOrders);
   if (nb::handle scaling = given["scaling"]; !scaling.is_none()) config.scaling = choice("scaling", read_word(scaling, "scaling"), kScalings);
   if (nb::handle factor = given["attention_factor"]; !factor.is_none()) config.attention_factor = read_number(factor, "attention_factor");
   const std::pair<const char*, double*> numbers[] = {{"base", &config.base},
@@ -191,9 +186,7 @@ Tuple<nb::any, nb::any> tables(const nn::RotaryEmbedding& self, nb::handle posit
   const DType dtype = dtype_named(read_word(dtype_given, "dtype"));
   if (dtype != DType::f32 && dtype != DType::f64) throw nb::value_error("dtype must be 'float32' or 'float64'");
   const nn::RotaryTables made = self.tables(positions.view(), dtype);
-  const Result cos("cos", nb::none(), true, positions_given, made.cos), sin("sin", nb::none(), true, positions_given, made.sin);
-  copy(made.cos, cos.view()), copy(made.sin, sin.view());
-  return nb::make_tuple(cos.object, sin.object);
+  return nb::make_tuple(copied("cos", made.cos, positions_given), copied("sin", made.sin, positions_given));
 }
 
 }  // namespace

@@ -125,9 +125,9 @@ class Ranks final : public distributed::Communicator {
       return f();
     } catch (const nb::python_error& error) {
       if (!cause_) cause_.emplace(error);  // keep the first exception; a rank that leaves a call still sends messages to the others, which may fail too
-      throw Error(ErrorCode::communication, text(what, " failed: ", shown(error)));
+      throw Error(ErrorCode::communication, cat(what, " failed: ", shown(error)));
     } catch (const nb::cast_error&) {
-      throw Error(ErrorCode::communication, text(what, " failed: the communicator returned a value of another type"));
+      throw Error(ErrorCode::communication, cat(what, " failed: the communicator returned a value of another type"));
     }
   }
 
@@ -140,11 +140,11 @@ class Ranks final : public distributed::Communicator {
   }
 
   int number(const char* name) const {
-    return with_python(text(name, "()"), [&] { return static_cast<int>(read_integer(object_.attr(name)(), name, 0, 1 << 30)); });
+    return with_python(cat(name, "()"), [&] { return static_cast<int>(read_integer(object_.attr(name)(), name, 0, 1 << 30)); });
   }
 
   std::unique_ptr<Transfer> begin(const char* method, const char* direction, const Message& message, int other, int tag) {
-    const std::string what = text("a message ", direction, " rank ", other);
+    const std::string what = cat("a message ", direction, " rank ", other);
     return with_python(what, [&]() -> std::unique_ptr<Transfer> {
       return std::make_unique<Handle>(*this, what, nb::object(object_.attr(method)(bytes_of(message), other, tag)));
     });
@@ -165,7 +165,10 @@ std::chrono::milliseconds read_timeout(nb::handle timeout) {
 }
 
 // Converts the arguments of Python that say how ranks share a call to the library's DistributedOptions.
-DistributedOptions read_distributed(nb::handle order, nb::handle plan, nb::handle timeout, nb::handle one_row, nb::handle ranks_per_machine) {
+DistributedOptions read_distributed(nb::handle given) {
+  if (!nb::isinstance<nb::tuple>(given) || nb::len(given) != 5) throw nb::type_error("distributed is (order, plan, timeout, one_row, ranks_per_machine)");
+  const nb::tuple parts = nb::borrow<nb::tuple>(given);
+  const nb::handle order = parts[0], plan = parts[1], timeout = parts[2], one_row = parts[3], ranks_per_machine = parts[4];
   DistributedOptions options;
   options.order = choice("order", read_word(order, "order"), kOrders);
   if (!plan.is_none()) {
@@ -178,10 +181,6 @@ DistributedOptions read_distributed(nb::handle order, nb::handle plan, nb::handl
   if (!one_row.is_none()) options.one_row = choice("one_row", read_word(one_row, "one_row"), kOneRows);
   if (!ranks_per_machine.is_none()) options.links.ranks_per_machine = static_cast<int>(read_integer(ranks_per_machine, "ranks_per_machine", 1, 1 << 30));
   return options;
-}
-DistributedOptions read_distributed(nb::handle given) {
-  if (!nb::isinstance<nb::tuple>(given) || nb::len(given) != 5) throw nb::type_error("distributed is (order, plan, timeout, one_row, ranks_per_machine)");
-  return read_distributed(given[0], given[1], given[2], given[3], given[4]);
 }
 
 // Returns (out, lse or None).

@@ -26,7 +26,7 @@ struct LoadOptions {
 std::unique_ptr<Layer> layer_of(io::TensorFile& file, const LoadOptions& options) {
   io::AttentionParameters parameters = io::load_attention(file, options.load);
   if (parameters.heads == 0) {
-    throw nb::value_error(text(file.path.string(), ": it does not say how many heads its layer has (layout ", parameters.layout, "); give heads=").c_str());
+    throw nb::value_error(cat(file.path.string(), ": it does not say how many heads its layer has (layout ", parameters.layout, "); give heads=").c_str());
   }
   const bool causal = parameters.causal;
   std::string rotary_of = parameters.rotary ? parameters.layout : "";

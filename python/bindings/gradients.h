@@ -12,7 +12,6 @@
 
 #include "options.h"
 #include "polyhead/attention_arguments.h"
-#include "text.h"
 
 namespace polyhead::python {
 
@@ -33,12 +32,12 @@ class GradientResults {
     all_.reserve(8);
     visit_differentiable(inputs, options, [&](std::string_view name, std::string_view argument, const ConstTensorView& view) {
       const bool wanted = is_wanted(argument, all_.size());
-      all_.push_back({argument, Result(text("d_", name).c_str(), name == "bias" ? d_bias : nb::handle(nb::none()), wanted, like, view)});
+      all_.push_back({argument, Result(cat("d_", name).c_str(), name == "bias" ? d_bias : nb::handle(nb::none()), wanted, like, view)});
     });
   }
   GradientResults(const SdpaForward& inputs, const SdpaOptions& options, nb::handle like, const Wanted& wanted, nb::handle d_bias = nb::none())
       : GradientResults(inputs, options, like, [&](std::string_view, std::size_t i) { return i < wanted.size() && nb::cast<bool>(wanted[i]); }, d_bias) {
-    if (wanted.size() != all_.size()) throw nb::type_error(text("wanted has ", wanted.size(), " entries; it must have ", all_.size()).c_str());
+    if (wanted.size() != all_.size()) throw nb::type_error(cat("wanted has ", wanted.size(), " entries; it must have ", all_.size()).c_str());
   }
 
   // Gives SdpaBackward or SdpaBackwardBackward the memory of its gradients.
@@ -67,10 +66,10 @@ inline SdpaTangents read_tangents(SdpaCall& call, nb::handle given, std::string_
   SdpaTangents tangents;
   std::size_t count = 0;
   visit_gradients(tangents, [&](const char*, const ConstTensorView&) { ++count; });
-  if (!nb::isinstance<nb::tuple>(given) || nb::len(given) != count) throw nb::type_error(text(name, " must be a tuple of ", count, " tensors or None").c_str());
+  if (!nb::isinstance<nb::tuple>(given) || nb::len(given) != count) throw nb::type_error(cat(name, " must be a tuple of ", count, " tensors or None").c_str());
   const nb::tuple parts = nb::borrow<nb::tuple>(given);
   std::size_t i = 0;
-  visit_gradients(tangents, [&](const char* of, ConstTensorView& view) { view = call.keep(Array::input(parts[i++], text(name, ".", of).c_str())); });
+  visit_gradients(tangents, [&](const char* of, ConstTensorView& view) { view = call.keep(Array::input(parts[i++], cat(name, ".", of).c_str())); });
   return tangents;
 }
 

@@ -20,18 +20,9 @@
 namespace polyhead::python {
 namespace {
 
-// A model, and the memory that the model's calls reuse.
-struct HeldVisionEncoder {
-  models::VisionEncoder model;
-  Workspace workspace{Parameters::constant};
-};
-struct HeldTextSide {
-  models::TextSide model;
-  Workspace workspace{Parameters::constant};
-};
 struct HeldImageTextModel {
-  HeldVisionEncoder vision;
-  HeldTextSide text;
+  Held<models::VisionEncoder> vision;
+  Held<models::TextSide> text;
   models::SimilarityScale scale;
 };
 
@@ -46,21 +37,21 @@ nb::dict config_of(const models::VisionConfig& c) {
   return config;
 }
 
-ByName run_vision_encoder(const HeldVisionEncoder& held, nb::handle pixels_given, nb::handle wanted_given, nb::handle num_threads) {
+ByName run_vision_encoder(const Held<models::VisionEncoder>& held, nb::handle pixels_given, nb::handle wanted_given, nb::handle num_threads) {
   const models::VisionEncoder& model = held.model;
   const models::VisionConfig& c = model.config;
   const Array pixels = Array::required(pixels_given, "pixels");
   std::optional<LimitedThreads> threads = read_num_threads(num_threads);
-  const Shape given = pixels.view().shape(), lead = given.first(std::max(given.size() - 3, 0)), of_layers = joined({c.layers}, lead);
-  const Shape rows = joined(lead, {c.tokens(), c.layer.width}), heads = joined(of_layers, {c.layer.heads, c.tokens(), c.layer.width / c.layer.heads});
+  const Shape given = pixels.view().shape(), lead = given.first(std::max(given.size() - 3, 0)), of_layers = appended({c.layers}, lead);
+  const Shape rows = appended(lead, {c.tokens(), c.layer.width}), heads = appended(of_layers, {c.layer.heads, c.tokens(), c.layer.width / c.layer.heads});
   models::VisionOutput output;
   TensorView norms;
   NamedOutputs outputs(accumulation_dtype(c.layer.dtype), {{"hidden", &output.hidden, rows},
-                                                           {"all_hidden", &output.all_hidden, joined({c.layers + 1}, rows)},
-                                                           {"attentions", &output.attentions, joined(of_layers, {c.layer.heads, c.tokens(), c.tokens()})},
-                                                           {"pooled", &output.pooled, joined(lead, {model.pooled_width()})},
-                                                           {"logits", &output.logits, joined(lead, {model.classes()})},
-                                                           {"embedding", &output.embedding, joined(lead, {model.embedding_width()})},
+                                                           {"all_hidden", &output.all_hidden, appended({c.layers + 1}, rows)},
+                                                           {"attentions", &output.attentions, appended(of_layers, {c.layer.heads, c.tokens(), c.tokens()})},
+                                                           {"pooled", &output.pooled, appended(lead, {model.pooled_width()})},
+                                                           {"logits", &output.logits, appended(lead, {model.classes()})},
+                                                           {"embedding", &output.embedding, appended(lead, {model.embedding_width()})},
                                                            {"q", &output.q, heads},
                                                            {"k", &output.k, heads},
                                                            {"v", &output.v, heads},
@@ -83,21 +74,21 @@ nb::dict config_of(const models::TextSideConfig& c) {
   return config;
 }
 
-ByName run_text_side(const HeldTextSide& held, nb::handle ids_given, nb::handle attend_keys_given, nb::handle wanted_given, nb::handle num_threads) {
+ByName run_text_side(const Held<models::TextSide>& held, nb::handle ids_given, nb::handle attend_keys_given, nb::handle wanted_given, nb::handle num_threads) {
   const models::TextSide& model = held.model;
   const models::TextSideConfig& c = model.config;
   const Array ids = Array::required(ids_given, "ids"), attend_keys = Array::input(attend_keys_given, "attend_keys");
   if (ids.view().rank() < 1) throw nb::value_error("ids has no dimension; it must be [*,T]");
   std::optional<LimitedThreads> threads = read_num_threads(num_threads);
-  const Shape shape = ids.view().shape(), lead = shape.first(shape.size() - 1), rows = joined(shape, {c.layer.width}), of_layers = joined({c.layers}, lead);
-  const Shape heads = joined(of_layers, {c.layer.heads, shape[-1], c.layer.width / c.layer.heads});
+  const Shape shape = ids.view().shape(), lead = shape.first(shape.size() - 1), rows = appended(shape, {c.layer.width}), of_layers = appended({c.layers}, lead);
+  const Shape heads = appended(of_layers, {c.layer.heads, shape[-1], c.layer.width / c.layer.heads});
   models::TextSideOutput output;
   TensorView norms;
   NamedOutputs outputs(accumulation_dtype(c.layer.dtype), {{"hidden", &output.hidden, rows},
-                                                           {"all_hidden", &output.all_hidden, joined({c.layers + 1}, rows)},
-                                                           {"attentions", &output.attentions, joined(of_layers, {c.layer.heads, shape[-1], shape[-1]})},
-                                                           {"pooled", &output.pooled, joined(lead, {model.pooled_width()})},
-                                                           {"embedding", &output.embedding, joined(lead, {model.embedding_width()})},
+                                                           {"all_hidden", &output.all_hidden, appended({c.layers + 1}, rows)},
+                                                           {"attentions", &output.attentions, appended(of_layers, {c.layer.heads, shape[-1], shape[-1]})},
+                                                           {"pooled", &output.pooled, appended(lead, {model.pooled_width()})},
+                                                           {"embedding", &output.embedding, appended(lead, {model.embedding_width()})},
                                                            {"q", &output.q, heads},
                                                            {"k", &output.k, heads},
                                                            {"v", &output.v, heads},
@@ -147,25 +138,23 @@ std::optional<LoadedImageModel> load_image_model(const std::filesystem::path& fo
     return LoadedImageModel{"image-text-model", nb::cast(std::move(held)), config};
   }
   if (*kind == models::ImageModelKind::text) {
-    auto held = std::make_unique<HeldTextSide>();
-    without_gil([&] { held->model = models::load_text_side(folder); });
+    auto held = load_held([&] { return models::load_text_side(folder); });
     nb::dict config = config_of(held->model.config);
     return LoadedImageModel{"text-side", nb::cast(std::move(held)), config};
   }
-  auto held = std::make_unique<HeldVisionEncoder>();
-  without_gil([&] { held->model = models::load_vision_encoder(folder); });
+  auto held = load_held([&] { return models::load_vision_encoder(folder); });
   nb::dict config = config_of(held->model.config);
   return LoadedImageModel{"vision-encoder", nb::cast(std::move(held)), config};
 }
 
 void bind_image_models(nb::module_& m) {
   m.def("prepare_image", &prepare_image, any("source"), any("image"));
-  nb::class_<HeldVisionEncoder>(m, "VisionEncoder")
+  nb::class_<Held<models::VisionEncoder>>(m, "VisionEncoder")
       .def("run", &run_vision_encoder, any("pixels"), any("outputs"), any("num_threads"))
-      .def("parameters", [](const HeldVisionEncoder& held) { return parameters(held.model); });
-  nb::class_<HeldTextSide>(m, "TextSide")
+      .def("parameters", &held_parameters<models::VisionEncoder>);
+  nb::class_<Held<models::TextSide>>(m, "TextSide")
       .def("run", &run_text_side, any("ids"), any("attend_keys"), any("outputs"), any("num_threads"))
-      .def("parameters", [](const HeldTextSide& held) { return parameters(held.model); });
+      .def("parameters", &held_parameters<models::TextSide>);
   nb::class_<HeldImageTextModel>(m, "ImageTextModel")
       .def_ro("vision", &HeldImageTextModel::vision)
       .def_ro("text", &HeldImageTextModel::text)

@@ -28,7 +28,7 @@ template <class T>
 T number(std::string_view word) {
   T value{};
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size()) refuse(text("polyhead.jax: '", word, "' is no number"));
+  if (error != std::errc() || end != word.data() + word.size()) refuse(cat("polyhead.jax: '", word, "' is no number"));
   return value;
 }
 
@@ -62,7 +62,7 @@ void parse_choice(std::string_view option, std::string_view word, const Choices<
     field = value;
     return;
   }
-  refuse(text("polyhead.jax: this build does not know ", option, " '", word, "'"));
+  refuse(cat("polyhead.jax: this build does not know ", option, " '", word, "'"));
 }
 void parse(std::string_view word, EmptyRows& field) { parse_choice("empty_rows", word, kEmptyRows, field); }
 void parse(std::string_view word, Precision& field) { parse_choice("precision", word, kPrecisions, field); }
@@ -157,7 +157,7 @@ struct Plan {
           known = true;
           parse(value, field);
         });
-        if (!known) refuse(text("polyhead.jax: this build does not know the option ", name));
+        if (!known) refuse(cat("polyhead.jax: this build does not know the option ", name));
       }
     }
     if (options.threads) options.sdpa.executor = &*options.threads;
@@ -380,7 +380,7 @@ class Run {
       const int bits = of_q == DType::f64 ? 53 : 24;
       for (const double value : numbers) {
         if (std::abs(value) > static_cast<double>(std::int64_t{1} << bits))
-          refuse(text("attention: score_fn captures an integer array with ", static_cast<std::int64_t>(value), "; integers up to 2^", bits, " are exact in the dtype of q"));
+          refuse(cat("attention: score_fn captures an integer array with ", static_cast<std::int64_t>(value), "; integers up to 2^", bits, " are exact in the dtype of q"));
       }
       return ConstTensorView(numbers.data(), DType::f64, captured.shape());
     };
@@ -476,7 +476,7 @@ DType dtype_of(int number) {
     case 11: return DType::f32;
     case 12: return DType::f64;
     case 16: return DType::bf16;
-    default: refuse(text("polyhead.jax: a buffer has XLA's type ", number, ", which polyhead does not read"));
+    default: refuse(cat("polyhead.jax: a buffer has XLA's type ", number, ", which polyhead does not read"));
   }
 }
 

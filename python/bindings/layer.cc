@@ -21,8 +21,6 @@ struct Saved : LayerCall {
   nb::object layer;
 };
 
-constexpr Choices<nn::GlobalQuery, 3> kGlobalQueries{
-    {{"off", nn::GlobalQuery::off}, {"mean", nn::GlobalQuery::mean}, {"masked_mean", nn::GlobalQuery::masked_mean}}};
 
 // Calls f(name, member) for every field of a configuration. The constructor and `config` both use this list.
 template <class Config, class F>
@@ -86,7 +84,7 @@ nb::object run(const Layer& layer, LayerCall& call, nb::handle query, nb::handle
   call.input.value = call.keep(Array::input(value, "value"));
   if (!call.options.mask.causal && layer.causal) call.options.mask.causal = Diagonal::bottom_right();
   if (!layer.rotary_of.empty() && !call.options.rotary.cos) {
-    throw nb::value_error(text("MultiHeadAttention: layers of the layout ", layer.rotary_of,
+    throw nb::value_error(cat("MultiHeadAttention: layers of the layout ", layer.rotary_of,
                                " rotate q and k by position; give rotary (RotaryEmbedding makes it), or set layer.needs_rotary = False").c_str());
   }
   // A workspace for constant parameters refuses gradients of parameters. A frozen layer allows such gradients, so a pass with `saved` runs without a workspace.
@@ -181,11 +179,7 @@ nb::object saved_map(const Saved& saved, nb::handle like, nb::handle value, nb::
 }
 
 // A copy of lse: a PyTorch tensor if `like`, the query, is one, else a NumPy array.
-nb::object saved_lse(const Saved& saved, nb::handle like) {
-  const Result lse("lse", nb::none(), true, like, saved.saved.lse.view());
-  copy(saved.saved.lse.view(), lse.view());
-  return lse.object;
-}
+nb::object saved_lse(const Saved& saved, nb::handle like) { return copied("lse", saved.saved.lse, like); }
 
 }  // namespace
 

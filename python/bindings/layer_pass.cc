@@ -41,7 +41,7 @@ struct LayerForm {
     const auto split = [&](const char* name, Tensor nn::Linear::*member, TensorView all) {
       if (!all || layer.k.*member || (all.rank() > 0 && all.extent(0) == q)) return;
       if (all.rank() == 0 || all.extent(0) != q + k + v) {
-        throw nb::value_error(text("MultiHeadAttention: in_proj_", name, " is ", to_string(all.shape()), "; it must have ", q + k + v, " rows").c_str());
+        throw nb::value_error(cat("MultiHeadAttention: in_proj_", name, " is ", all.shape(), "; it must have ", q + k + v, " rows").c_str());
       }
       layer.q.*member = on(all.slice(0, 0, q)), layer.k.*member = on(all.slice(0, q, q + k)), layer.v.*member = on(all.slice(0, q + k, q + k + v));
     };
@@ -59,7 +59,7 @@ struct LayerForm {
       if (!biases[i]) continue;
       const Tensor& weight = with_setting[i]->weight;
       const auto refuse = [&](const auto& given, const auto&... allowed) {
-        throw nb::value_error(text("MultiHeadAttention.", kParameterNames[2 * i], ": the bias is ", given, "; it must be ", allowed...).c_str());
+        throw nb::value_error(cat("MultiHeadAttention.", kParameterNames[2 * i], ": the bias is ", given, "; it must be ", allowed...).c_str());
       };
       if (!weight) refuse(to_string(biases[i].shape()), "absent, as the weight is");
       if (biases[i].dtype() != weight.dtype()) refuse(info(biases[i].dtype()).name, info(weight.dtype()).name);

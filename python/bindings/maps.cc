@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "bind.h"
+#include "core/index.h"
 #include "gil.h"
 #include "options.h"
 
@@ -16,7 +17,7 @@ namespace {
 // Wraps the caller's progress function. The wrapper runs on the caller's thread and takes the GIL for the call. An exception of the function ends the operation.
 std::function<void(std::int64_t, std::int64_t)> read_progress(nb::handle given) {
   if (given.is_none()) return {};
-  if (PyCallable_Check(given.ptr()) == 0) throw nb::type_error(text("progress is ", kind_of(given), "; it must be callable as progress(done, total)").c_str());
+  if (PyCallable_Check(given.ptr()) == 0) throw nb::type_error(cat("progress is ", kind_of(given), "; it must be callable as progress(done, total)").c_str());
   return [given](std::int64_t done, std::int64_t total) {
     const nb::gil_scoped_acquire acquire;
     given(done, total);
@@ -30,8 +31,8 @@ struct MapsCall : SdpaCall {
   MapsCall(const char* function, nb::handle q, nb::handle k, nb::handle options, nb::handle k_scale, nb::handle progress = nb::none())
       : SdpaCall(function, options), like(q), input{.q = required(q, "q"), .k = required(k, "k"), .k_scale = keep(Array::input(k_scale, "k_scale"))} {
     // Check the ranks here, because the shapes of the results are made from the last dimensions of q and k.
-    if (input.q.rank() < 3) throw nb::value_error(text("q is ", to_string(input.q.shape()), "; it must be [*,N,T,H]").c_str());
-    if (input.k.rank() < 3) throw nb::value_error(text("k is ", to_string(input.k.shape()), "; it must be [*,K,S,H]").c_str());
+    if (input.q.rank() < 3) throw nb::value_error(cat("q is ", input.q.shape(), "; it must be [*,N,T,H]").c_str());
+    if (input.k.rank() < 3) throw nb::value_error(cat("k is ", input.k.shape(), "; it must be [*,K,S,H]").c_str());
     input.progress = read_progress(progress);
   }
   std::int64_t queries() const { return input.q.extent(-2); }
@@ -40,9 +41,7 @@ struct MapsCall : SdpaCall {
   // A result with the shape [*,N] followed by `rest`: `given`, else a new array. The dtype of a new array is `dtype` if given, else that of q or, if q is not floating, float32.
   Result result(const char* name, std::initializer_list<std::int64_t> rest, nb::handle given = nb::none(),
                 std::optional<DType> dtype = {}) const {
-    Shape shape = input.q.shape().first(input.q.rank() - 2);
-    for (const std::int64_t extent : rest) shape.push_back(extent);
-    return {name, given, true, like, shape, dtype.value_or(is_floating(input.q.dtype()) ? input.q.dtype() : DType::f32)};
+    return {name, given, true, like, appended(input.q.shape().first(input.q.rank() - 2), rest), dtype.value_or(is_floating(input.q.dtype()) ? input.q.dtype() : DType::f32)};
   }
 };
 
@@ -59,7 +58,7 @@ Tensor norms_of_keys(const ConstTensorView& norms, const MapsCall& call, const s
   Shape expected = call.input.q.shape().first(call.input.q.rank() - 1);
   expected[-1] = call.keys();
   if (norms.shape() != expected || !is_floating(norms.dtype()))
-    throw nb::value_error(text("value_norms is ", info(norms.dtype()).name, " ", to_string(norms.shape()), "; it must be floating and [*,N,S] = ", to_string(expected)).c_str());
+    throw nb::value_error(cat("value_norms is ", norms.dtype(), " ", norms.shape(), "; it must be floating and [*,N,S] = ", expected).c_str());
   expected[-1] = std::ssize(keys);
   Tensor chosen(norms.dtype(), expected);
   for (std::int64_t i = 0; i < std::ssize(keys); ++i) {
@@ -72,14 +71,14 @@ Tensor norms_of_keys(const ConstTensorView& norms, const MapsCall& call, const s
 // The norms [*,N,S] of transformed value vectors. output_weight: [E,N*V], or None for a layer without an output projection.
 nb::object value_norms(nb::handle v_given, nb::handle weight_given, nb::handle num_threads) {
   const Array v = Array::required(v_given, "v"), weight = Array::input(weight_given, "output_weight");
-  if (v.view().rank() < 3) throw nb::value_error(text("v is ", to_string(v.view().shape()), "; it must be [*,K,S,V]").c_str());
-  if (!is_floating(v.view().dtype())) throw nb::value_error(text("v is ", info(v.view().dtype()).name, "; it must be floating").c_str());
+  if (v.view().rank() < 3) throw nb::value_error(cat("v is ", v.view().shape(), "; it must be [*,K,S,V]").c_str());
+  if (!is_floating(v.view().dtype())) throw nb::value_error(cat("v is ", v.view().dtype(), "; it must be floating").c_str());
   const std::int64_t width = v.view().extent(-1);
   Shape shape = v.view().shape().first(v.view().rank() - 1);
   nn::Linear output;
   if (const TensorView& given = weight.view()) {
     if (given.rank() != 2 || !is_floating(given.dtype()) || width == 0 || given.extent(1) % width != 0 || shape[-2] == 0 || given.extent(1) / width % shape[-2] != 0)
-      throw nb::value_error(text("output_weight is ", info(given.dtype()).name, " ", to_string(given.shape()), " and v ", to_string(v.view().shape()), " [*,K,S,V]; output_weight must be floating and [E,N*V], with N a multiple of K").c_str());
+      throw nb::value_error(cat("output_weight is ", given.dtype(), " ", given.shape(), " and v ", v.view().shape(), " [*,K,S,V]; output_weight must be floating and [E,N*V], with N a multiple of K").c_str());
     output.weight = Tensor::copy_of(given);
     shape[-2] = given.extent(1) / width;
   }
@@ -183,25 +182,24 @@ nb::object rollout(nb::handle layers_given, nb::handle chosen_rows, nb::handle r
   SdpaCall call("rollout", options);
   const double residual = read_number(residual_given, "residual");
   constexpr const char* kAllowed = "; it must be a list of pairs (q, k)";
-  if (!nb::isinstance<nb::list>(layers_given) && !nb::isinstance<nb::tuple>(layers_given)) throw nb::type_error(text("layers is ", kind_of(layers_given), kAllowed).c_str());
+  if (!nb::isinstance<nb::list>(layers_given) && !nb::isinstance<nb::tuple>(layers_given)) throw nb::type_error(cat("layers is ", kind_of(layers_given), kAllowed).c_str());
   const nb::sequence list = nb::borrow<nb::sequence>(layers_given);
   const std::size_t count = nb::len(list);
-  if (count == 0) throw nb::value_error(text("layers is empty", kAllowed).c_str());
+  if (count == 0) throw nb::value_error(cat("layers is empty", kAllowed).c_str());
   std::vector<MapsInput> layers;
   nb::object like;
   for (std::size_t l = 0; l < count; ++l) {
     const nb::object pair = list[l];
-    if (!nb::isinstance<nb::tuple>(pair) || nb::len(pair) < 2 || nb::len(pair) > 3) throw nb::type_error(text("layers[", std::to_string(l), "] is ", kind_of(pair), kAllowed).c_str());
+    if (!nb::isinstance<nb::tuple>(pair) || nb::len(pair) < 2 || nb::len(pair) > 3) throw nb::type_error(cat("layers[", l, "] is ", kind_of(pair), kAllowed).c_str());
     const nb::object q = pair[0], k = pair[1], k_scale = nb::len(pair) == 3 ? nb::object(pair[2]) : nb::none();
     if (l == 0) like = q;
     layers.push_back({.q = call.required(q, "layers"), .k = call.required(k, "layers"), .k_scale = call.keep(Array::input(k_scale, "layers"))});
   }
   layers.front().progress = read_progress(progress);
   const ConstTensorView& q = layers.front().q;
-  if (q.rank() < 3) throw nb::value_error(text("layers: q is ", to_string(q.shape()), "; it must be [*,N,T,H]").c_str());
+  if (q.rank() < 3) throw nb::value_error(cat("layers: q is ", q.shape(), "; it must be [*,N,T,H]").c_str());
   const std::vector<std::int64_t> rows = read_chosen(chosen_rows, "rows", q.extent(-2));
-  Shape shape = q.shape().first(q.rank() - 3);
-  shape.push_back(static_cast<std::int64_t>(rows.size())), shape.push_back(q.extent(-2));
+  const Shape shape = appended(q.shape().first(q.rank() - 3), {std::ssize(rows), q.extent(-2)});
   const Result out("out", nb::none(), true, like, shape, is_floating(q.dtype()) ? q.dtype() : DType::f32);
   without_gil([&] { attention_rollout(layers, rows, out.view(), call.sdpa, residual); });
   return out.object;

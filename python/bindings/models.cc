@@ -3,7 +3,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <optional>
-#include <tuple>
 
 #include "bind.h"
 #include "gil.h"
@@ -86,78 +85,55 @@ ByName choose_sentence(const models::SentenceChooser& model, nb::handle object) 
   return result;
 }
 
-// An encoder, and the memory that the encoder's calls reuse.
-struct HeldTextEncoder {
-  models::BertEncoder model;
-  Workspace workspace{Parameters::constant};
-};
-
 // The outputs of a text encoder whose names are in `wanted`: float64 if the model is float64, else float32.
-ByName run_text_encoder(const HeldTextEncoder& held, nb::handle ids_given, nb::handle segments_given, nb::handle attend_keys_given, nb::handle wanted_given, nb::handle num_threads) {
+ByName run_text_encoder(const Held<models::BertEncoder>& held, nb::handle ids_given, nb::handle segments_given, nb::handle attend_keys_given, nb::handle wanted_given, nb::handle num_threads) {
   const models::BertConfig& config = held.model.config;
   const Array ids = Array::required(ids_given, "ids"), segments = Array::input(segments_given, "segments"), attend_keys = Array::input(attend_keys_given, "attend_keys");
   if (ids.view().rank() < 1) throw nb::value_error("ids has no dimension; it must be [*,T]");
   std::optional<LimitedThreads> threads = read_num_threads(num_threads);
   const Shape shape = ids.view().shape(), lead = shape.first(shape.size() - 1);
   const DType dtype = accumulation_dtype(config.dtype);
-  const Shape rows = joined(shape, {config.width}), of_layers = joined({config.layers}, lead), heads = joined(of_layers, {config.heads, shape[-1], config.width / config.heads});
+  const Shape rows = appended(shape, {config.width}), of_layers = appended({config.layers}, lead), heads = appended(of_layers, {config.heads, shape[-1], config.width / config.heads});
   models::BertOutput output;
   TensorView norms;
-  const std::tuple<std::string_view, TensorView*, Shape> all[] = {{"hidden", &output.hidden, rows},
-                                                                  {"all_hidden", &output.all_hidden, joined({config.layers + 1}, rows)},
-                                                                  {"attentions", &output.attentions, joined(of_layers, {config.heads, shape[-1], shape[-1]})},
-                                                                  {"q", &output.q, heads},
-                                                                  {"k", &output.k, heads},
-                                                                  {"v", &output.v, heads},
-                                                                  {"value_norms", &norms, heads.first(heads.size() - 1)}};
-  std::vector<std::pair<std::string, Tensor>> results;
-  results.reserve(std::size(all));
-  for (const std::string& name : read_words(wanted_given, "outputs")) {
-    const auto known = std::ranges::find(all, name, [](const auto& row) { return std::get<0>(row); });
-    if (known == std::end(all)) throw nb::value_error(text("outputs has '", name, "'; hidden, all_hidden, attentions, q, k, v and value_norms are known").c_str());
-    TensorView& view = *std::get<1>(*known);
-    const bool is_hidden = name.ends_with("hidden");  // hidden states are written in the model's dtype
-    if (!view) view = results.emplace_back(name, Tensor::uninitialised(is_hidden ? config.dtype : dtype, std::get<2>(*known))).second.view();
-  }
+  NamedOutputs outputs(dtype, {{"hidden", &output.hidden, rows, config.dtype},
+                               {"all_hidden", &output.all_hidden, appended({config.layers + 1}, rows), config.dtype},
+                               {"attentions", &output.attentions, appended(of_layers, {config.heads, shape[-1], shape[-1]})},
+                               {"q", &output.q, heads},
+                               {"k", &output.k, heads},
+                               {"v", &output.v, heads},
+                               {"value_norms", &norms, heads.first(heads.size() - 1)}});
+  outputs.want(wanted_given);
   const ValuesForNorms values(norms, dtype, heads, &output.v);
   without_gil([&] {
     held.model.forward({.ids = ids.view(), .segments = segments.view(), .attend_keys = attend_keys.view()}, output, {.executor = threads ? &*threads : nullptr, .workspace = &held.workspace});
     values.write(held.model, threads ? &*threads : nullptr);
-    for (auto& [name, tensor] : results)
-      if (tensor.dtype() != dtype) tensor = Tensor::copy_of(Tensor(std::move(tensor)), dtype);
+    outputs.convert();
   });
-  nb::dict by_name;
-  for (auto& [name, tensor] : results) by_name[name.c_str()] = array_of(std::move(tensor));
-  return by_name;
+  return outputs.take();
 }
 
-// A language model, and the memory that the model's calls reuse.
-struct HeldLanguageModel {
-  models::LanguageModel model;
-  Workspace workspace{Parameters::constant};
-};
-
 // The outputs of a language model whose names are in `wanted`: float64 if the model is float64, else float32.
-ByName run_language_model(const HeldLanguageModel& held, nb::handle ids_given, nb::handle attend_keys_given, nb::handle wanted_given, nb::handle num_threads) {
+ByName run_language_model(const Held<models::LanguageModel>& held, nb::handle ids_given, nb::handle attend_keys_given, nb::handle wanted_given, nb::handle num_threads) {
   const models::LanguageModelConfig& config = held.model.config;
   const Array ids = Array::required(ids_given, "ids"), attend_keys = Array::input(attend_keys_given, "attend_keys");
   if (ids.view().rank() < 1) throw nb::value_error("ids has no dimension; it must be [*,T]");
   std::optional<LimitedThreads> threads = read_num_threads(num_threads);
   const Shape shape = ids.view().shape(), lead = shape.first(shape.size() - 1);
   const nn::LayerConfig& layer = config.layer;
-  const Shape rows = joined(shape, {layer.width}), heads = joined(lead, {layer.heads, shape[-1], layer.head_width}), kv_heads = joined(lead, {layer.kv_heads, shape[-1], layer.head_width});
+  const Shape rows = appended(shape, {layer.width}), heads = appended(lead, {layer.heads, shape[-1], layer.head_width}), kv_heads = appended(lead, {layer.kv_heads, shape[-1], layer.head_width});
   models::LanguageOutput output;
   TensorView norms;
-  NamedOutputs outputs(accumulation_dtype(layer.dtype), {{"logits", &output.logits, joined(shape, {config.vocabulary})},
+  NamedOutputs outputs(accumulation_dtype(layer.dtype), {{"logits", &output.logits, appended(shape, {config.vocabulary})},
                                                          {"hidden", &output.hidden, rows},
-                                                         {"all_hidden", &output.all_hidden, joined({config.layers + 1}, rows)},
-                                                         {"attentions", &output.attentions, joined(joined({config.layers}, lead), {layer.heads, shape[-1], shape[-1]})},
-                                                         {"q", &output.q, joined({config.layers}, heads)},
-                                                         {"k", &output.k, joined({config.layers}, kv_heads)},
-                                                         {"v", &output.v, joined({config.layers}, kv_heads)},
-                                                         {"value_norms", &norms, joined(joined({config.layers}, lead), {layer.heads, shape[-1]})}});
+                                                         {"all_hidden", &output.all_hidden, appended({config.layers + 1}, rows)},
+                                                         {"attentions", &output.attentions, appended(appended({config.layers}, lead), {layer.heads, shape[-1], shape[-1]})},
+                                                         {"q", &output.q, appended({config.layers}, heads)},
+                                                         {"k", &output.k, appended({config.layers}, kv_heads)},
+                                                         {"v", &output.v, appended({config.layers}, kv_heads)},
+                                                         {"value_norms", &norms, appended(appended({config.layers}, lead), {layer.heads, shape[-1]})}});
   outputs.want(wanted_given);
-  const ValuesForNorms values(norms, accumulation_dtype(layer.dtype), joined({config.layers}, kv_heads), &output.v);
+  const ValuesForNorms values(norms, accumulation_dtype(layer.dtype), appended({config.layers}, kv_heads), &output.v);
   without_gil([&] {
     held.model.forward({.ids = ids.view(), .attend_keys = attend_keys.view()}, output, {.executor = threads ? &*threads : nullptr, .workspace = &held.workspace});
     values.write(held.model, threads ? &*threads : nullptr);
@@ -165,13 +141,7 @@ ByName run_language_model(const HeldLanguageModel& held, nb::handle ids_given, n
   return outputs.take();
 }
 
-// A model with an encoder and a decoder, and the memory that the model's calls reuse.
-struct HeldSequenceModel {
-  models::SequenceToSequenceModel model;
-  Workspace workspace{Parameters::constant};
-};
-
-ByName run_sequence_model(const HeldSequenceModel& held, nb::handle source_given, nb::handle target_given, nb::handle attend_source_given, nb::handle attend_target_given, nb::handle wanted_given,
+ByName run_sequence_model(const Held<models::SequenceToSequenceModel>& held, nb::handle source_given, nb::handle target_given, nb::handle attend_source_given, nb::handle attend_target_given, nb::handle wanted_given,
                           nb::handle num_threads) {
   const models::SequenceToSequenceConfig& config = held.model.config;
   const Array source = Array::required(source_given, "source"), target = Array::input(target_given, "target");
@@ -180,26 +150,26 @@ ByName run_sequence_model(const HeldSequenceModel& held, nb::handle source_given
   if (source.view().rank() < (heard ? 2 : 1)) throw nb::value_error(heard ? "source has fewer than two dimensions; it must be features [*,M,F]" : "source has no dimension; it must be [*,S]");
   if (target.view() && target.view().rank() < 1) throw nb::value_error("target has no dimension; it must be [*,T]");
   std::optional<LimitedThreads> threads = read_num_threads(num_threads);
-  const Shape given = source.view().shape(), lead = given.first(given.size() - (heard ? 2 : 1)), sources = joined(lead, {heard ? config.source_positions : given[-1]}), targets = target.view() ? target.view().shape() : joined(lead, {0});
-  if (targets.first(targets.size() - 1) != lead) throw nb::value_error(text("source is ", to_string(sources), " and target ", to_string(targets), "; their leading dimensions must be the same").c_str());
+  const Shape given = source.view().shape(), lead = given.first(given.size() - (heard ? 2 : 1)), sources = appended(lead, {heard ? config.source_positions : given[-1]}), targets = target.view() ? target.view().shape() : appended(lead, {0});
+  if (targets.first(targets.size() - 1) != lead) throw nb::value_error(cat("source is ", sources, " and target ", targets, "; their leading dimensions must be the same").c_str());
   const std::int64_t keys = sources[-1], tokens = targets[-1], width = config.encoder.width, encoder_layers = config.encoder_layers, decoder_layers = config.decoder_layers;
   models::SourceOutput encoded;
   models::TargetOutput decoded;
-  const Shape of_encoder = joined({encoder_layers}, lead), of_decoder = joined({decoder_layers}, lead);
-  NamedOutputs outputs(accumulation_dtype(config.encoder.dtype), {{"logits", &decoded.logits, joined(targets, {config.target_vocabulary})},
-                                                                 {"memory", &encoded.memory, joined(sources, {width})},
-                                                                 {"encoder_hidden", &encoded.all_hidden, joined({encoder_layers + 1}, joined(sources, {width}))},
-                                                                 {"decoder_hidden", &decoded.all_hidden, joined({decoder_layers + 1}, joined(targets, {width}))},
-                                                                 {"encoder_attentions", &encoded.attentions, joined(of_encoder, {config.encoder.heads, keys, keys})},
-                                                                 {"decoder_attentions", &decoded.attentions, joined(of_decoder, {config.decoder.heads, tokens, tokens})},
-                                                                 {"cross_attentions", &decoded.cross_attentions, joined(of_decoder, {config.decoder.heads, tokens, keys})}});
+  const Shape of_encoder = appended({encoder_layers}, lead), of_decoder = appended({decoder_layers}, lead);
+  NamedOutputs outputs(accumulation_dtype(config.encoder.dtype), {{"logits", &decoded.logits, appended(targets, {config.target_vocabulary})},
+                                                                 {"memory", &encoded.memory, appended(sources, {width})},
+                                                                 {"encoder_hidden", &encoded.all_hidden, appended({encoder_layers + 1}, appended(sources, {width}))},
+                                                                 {"decoder_hidden", &decoded.all_hidden, appended({decoder_layers + 1}, appended(targets, {width}))},
+                                                                 {"encoder_attentions", &encoded.attentions, appended(of_encoder, {config.encoder.heads, keys, keys})},
+                                                                 {"decoder_attentions", &decoded.attentions, appended(of_decoder, {config.decoder.heads, tokens, tokens})},
+                                                                 {"cross_attentions", &decoded.cross_attentions, appended(of_decoder, {config.decoder.heads, tokens, keys})}});
   outputs.want(wanted_given);
   const bool decodes = decoded.logits || decoded.all_hidden || decoded.attentions || decoded.cross_attentions;
   if (decodes && !target.view()) throw nb::value_error("target is missing; only memory, encoder_hidden and encoder_attentions need none");
   without_gil([&] {
     const models::SequenceToSequenceOptions options{.executor = threads ? &*threads : nullptr, .workspace = &held.workspace};
     Tensor memory;  // the encoder's output in the model's dtype
-    if (!encoded.memory || encoded.memory.dtype() != config.encoder.dtype) memory = Tensor::uninitialised(config.encoder.dtype, joined(sources, {width}));
+    if (!encoded.memory || encoded.memory.dtype() != config.encoder.dtype) memory = Tensor::uninitialised(config.encoder.dtype, appended(sources, {width}));
     models::SourceOutput output = encoded;
     if (memory) output.memory = memory;
     held.model.encode({.ids = heard ? ConstTensorView() : source.view(), .features = heard ? source.view() : ConstTensorView(), .attend_keys = attend_source.view()}, output, options);
@@ -243,12 +213,12 @@ std::vector<std::int64_t> generate_tokens(const ByName& given, const Workspace& 
   return answer;
 }
 
-std::vector<std::int64_t> continue_text(const HeldLanguageModel& held, nb::handle ids_given, const ByName& given) {
+std::vector<std::int64_t> continue_text(const Held<models::LanguageModel>& held, nb::handle ids_given, const ByName& given) {
   const std::vector<std::int64_t> prompt = read_integers(ids_given, "ids");
   return generate_tokens(given, held.workspace, [&](const models::GenerateOptions& options) { return held.model.generate(prompt, options); });
 }
 
-std::vector<std::int64_t> write_target(const HeldSequenceModel& held, nb::handle source_given, nb::handle prompt_given, const ByName& given) {
+std::vector<std::int64_t> write_target(const Held<models::SequenceToSequenceModel>& held, nb::handle source_given, nb::handle prompt_given, const ByName& given) {
   const std::vector<std::int64_t> prompt = read_integers(prompt_given, "prompt");
   if (held.model.config.features > 0) {
     const Array features = Array::required(source_given, "source");
@@ -292,28 +262,19 @@ Tuple<nb::str, ByName, nb::any> load_model(nb::handle source, bool built_in, nb:
     std::visit([&](const auto& value) { config[entry.name.c_str()] = nb::cast(value); }, entry.value);
   const std::string type = config.contains("model") && nb::isinstance<nb::str>(config["model"]) ? nb::cast<std::string>(config["model"]) : "";
   const std::vector<std::string_view> decoders = models::language_families();
-  if (std::ranges::find(decoders, type) != decoders.end()) {
-    auto held = std::make_unique<HeldLanguageModel>();
-    without_gil([&] { held->model = models::load_language_model(folder, options); });
-    return nb::make_tuple(std::string(kLanguageModel), config, nb::cast(std::move(held)));
-  }
+  if (std::ranges::find(decoders, type) != decoders.end())
+    return nb::make_tuple(std::string(kLanguageModel), config, nb::cast(load_held([&] { return models::load_language_model(folder, options); })));
   const std::vector<std::string_view> two_sided = models::sequence_to_sequence_families();
-  if (std::ranges::find(two_sided, type) != two_sided.end()) {
-    auto held = std::make_unique<HeldSequenceModel>();
-    without_gil([&] { held->model = models::load_sequence_to_sequence_model(folder, options); });
-    return nb::make_tuple(std::string(kSequenceModel), config, nb::cast(std::move(held)));
-  }
-  if (!options.ignored_keys.empty()) throw nb::value_error(text("ignored_keys is given; '", name, "' is no language model").c_str());
+  if (std::ranges::find(two_sided, type) != two_sided.end())
+    return nb::make_tuple(std::string(kSequenceModel), config, nb::cast(load_held([&] { return models::load_sequence_to_sequence_model(folder, options); })));
+  if (!options.ignored_keys.empty()) throw nb::value_error(cat("ignored_keys is given; '", name, "' is no language model").c_str());
   const std::vector<std::string_view> encoders = models::encoder_families();
-  if (std::ranges::find(encoders, type) != encoders.end()) {
-    auto held = std::make_unique<HeldTextEncoder>();
-    without_gil([&] { held->model = models::load_bert_encoder(folder); });
-    return nb::make_tuple(std::string(kTextEncoder), config, nb::cast(std::move(held)));
-  }
+  if (std::ranges::find(encoders, type) != encoders.end())
+    return nb::make_tuple(std::string(kTextEncoder), config, nb::cast(load_held([&] { return models::load_bert_encoder(folder); })));
   if (std::optional<LoadedImageModel> images = load_image_model(folder)) return nb::make_tuple(images->kind, images->config, images->model);
   const auto kind = std::ranges::find(kKinds, type, &Kind::type);
   if (kind == kKinds.end() && !type.empty() && !type.starts_with("polyhead-")) models::read_bert_config(folder / "config.json");  // throws an Error that lists the model types that polyhead reads
-  if (kind == kKinds.end()) throw nb::value_error(text("source: '", name, "' is no folder that `polyhead train` made").c_str());
+  if (kind == kKinds.end()) throw nb::value_error(cat("source: '", name, "' is no folder that `polyhead train` made").c_str());
   return nb::make_tuple(type, config, kind->load(folder));
 }
 
@@ -330,19 +291,19 @@ void bind_models(nb::module_& m) {
   }).def("save", &saved<models::Translator, models::save_translator>, any("folder"));
   nb::class_<models::SentenceChooser>(m, "SentenceChooser").def("answer", &choose_sentence, any("text")).def("parameters", &parameters<models::SentenceChooser>)
       .def("save", &saved<models::SentenceChooser, models::save_sentence_chooser>, any("folder"));
-  nb::class_<HeldTextEncoder>(m, "TextEncoder")
+  nb::class_<Held<models::BertEncoder>>(m, "TextEncoder")
       .def("run", &run_text_encoder, any("ids"), any("segments"), any("attend_keys"), any("outputs"), any("num_threads"))
-      .def("parameters", [](const HeldTextEncoder& held) { return parameters(held.model); });
-  nb::class_<HeldLanguageModel>(m, "LanguageModel")
+      .def("parameters", &held_parameters<models::BertEncoder>);
+  nb::class_<Held<models::LanguageModel>>(m, "LanguageModel")
       .def("run", &run_language_model, any("ids"), any("attend_keys"), any("outputs"), any("num_threads"))
       .def("generate", &continue_text, any("ids"), nb::arg("options"))
-      .def_prop_ro("rules_not_followed", [](const HeldLanguageModel& held) { return held.model.config.rules_not_followed; })
-      .def("parameters", [](const HeldLanguageModel& held) { return parameters(held.model); });
-  nb::class_<HeldSequenceModel>(m, "SequenceToSequenceModel")
+      .def_prop_ro("rules_not_followed", [](const Held<models::LanguageModel>& held) { return held.model.config.rules_not_followed; })
+      .def("parameters", &held_parameters<models::LanguageModel>);
+  nb::class_<Held<models::SequenceToSequenceModel>>(m, "SequenceToSequenceModel")
       .def("run", &run_sequence_model, any("source"), any("target"), any("attend_source"), any("attend_target"), any("outputs"), any("num_threads"))
       .def("generate", &write_target, any("source"), any("prompt"), nb::arg("options"))
-      .def_prop_ro("rules_not_followed", [](const HeldSequenceModel& held) { return held.model.config.answer.rules_not_followed; })
-      .def("parameters", [](const HeldSequenceModel& held) { return parameters(held.model); });
+      .def_prop_ro("rules_not_followed", [](const Held<models::SequenceToSequenceModel>& held) { return held.model.config.answer.rules_not_followed; })
+      .def("parameters", &held_parameters<models::SequenceToSequenceModel>);
   m.def("default_models", &models::default_models);
   m.def("model_families", []() -> nb::typed<nb::list, Tuple<nb::str, nb::str, nb::str>> {
     nb::list rows;

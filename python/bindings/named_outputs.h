@@ -1,17 +1,20 @@
-// What the bindings of models return to Python: the outputs of a pass that the caller named, and copies of parameters.
+// What the bindings of models share: a model with the memory of its calls, the outputs of a pass that the caller named, and copies of parameters.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "arrays.h"
+#include "core/index.h"
+#include "gil.h"
 #include "options.h"
 #include "polyhead/models/value_norms.h"
-#include "text.h"
 
 namespace polyhead::python {
 
@@ -32,9 +35,23 @@ ByName parameters(const M& module) {
   return result;
 }
 
-inline Shape joined(Shape first, const Shape& rest) {
-  for (const std::int64_t extent : rest) first.push_back(extent);
-  return first;
+// A model, and the memory that the model's calls reuse.
+template <class M>
+struct Held {
+  M model;
+  Workspace workspace{Parameters::constant};
+};
+
+template <class M>
+ByName held_parameters(const Held<M>& held) {
+  return parameters(held.model);
+}
+
+template <class F>
+auto load_held(const F& load) {
+  auto held = std::make_unique<Held<decltype(load())>>();
+  without_gil([&] { held->model = load(); });
+  return held;
 }
 
 // The values v of a pass whose value_norms are wanted: the output v of the pass, or a separate tensor if v is not an output that the caller wants. The caller's view of v outlives this object.
@@ -65,6 +82,7 @@ class NamedOutputs {
     const char* name;
     TensorView* view;
     Shape shape;
+    std::optional<DType> written = {};  // the dtype that the pass writes, if it is another one; convert() converts it
   };
   NamedOutputs(DType dtype, std::vector<Row> rows) : dtype_(dtype), rows_(std::move(rows)) { results_.reserve(rows_.size()); }
 
@@ -75,10 +93,15 @@ class NamedOutputs {
       if (known == rows_.end()) {
         std::string names;
         for (std::size_t i = 0; i < rows_.size(); ++i) names += (i == 0 ? "" : i + 1 == rows_.size() ? " and " : ", ") + std::string(rows_[i].name);
-        throw nb::value_error(text("outputs has '", name, "'; ", names, " are known").c_str());
+        throw nb::value_error(cat("outputs has '", name, "'; ", names, " are known").c_str());
       }
-      if (!*known->view) *known->view = results_.emplace_back(name, Tensor::uninitialised(dtype_, known->shape)).second.view();
+      if (!*known->view) *known->view = results_.emplace_back(name, Tensor::uninitialised(known->written.value_or(dtype_), known->shape)).second.view();
     }
+  }
+  // Call after the pass.
+  void convert() {
+    for (auto& [name, tensor] : results_)
+      if (tensor.dtype() != dtype_) tensor = Tensor::copy_of(Tensor(std::move(tensor)), dtype_);
   }
   nb::dict take() {
     nb::dict by_name;

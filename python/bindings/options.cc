@@ -10,7 +10,7 @@ namespace polyhead::python {
 namespace {
 
 [[noreturn]] void refuse_type(nb::handle object, const char* name, const char* wanted) {
-  throw nb::type_error(text(name, " is of type ", kind_of(object), "; it must be ", wanted).c_str());
+  throw nb::type_error(cat(name, " is of type ", kind_of(object), "; it must be ", wanted).c_str());
 }
 
 constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min(), kMost = std::numeric_limits<std::int64_t>::max();
@@ -54,7 +54,7 @@ double read_number(nb::handle object, const char* name) {
   if (PyErr_Occurred() == nullptr) return value;
   const bool too_large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
   PyErr_Clear();
-  if (too_large) throw nb::value_error(text(name, " is too large for a float").c_str());
+  if (too_large) throw nb::value_error(cat(name, " is too large for a float").c_str());
   refuse_type(object, name, "a number");
 }
 
@@ -68,7 +68,7 @@ std::int64_t read_integer(nb::handle object, const char* name, std::int64_t leas
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
   if (overflow != 0 || value < least || value > most) {
-    throw nb::value_error(text(name, " is ", shown(number), "; it must lie in [", least, ", ", most, "]").c_str());
+    throw nb::value_error(cat(name, " is ", shown(number), "; it must lie in [", least, ", ", most, "]").c_str());
   }
   return value;
 }
@@ -78,7 +78,7 @@ std::uint64_t read_seed(nb::handle object) {
   const unsigned long long value = PyLong_AsUnsignedLongLong(number.ptr());
   if (PyErr_Occurred() != nullptr) {
     PyErr_Clear();
-    throw nb::value_error(text("seed is ", shown(number), "; it must lie in [0, 2^64)").c_str());
+    throw nb::value_error(cat("seed is ", shown(number), "; it must lie in [0, 2^64)").c_str());
   }
   return value;
 }
@@ -89,7 +89,7 @@ std::string read_word(nb::handle object, const char* name) {
   const char* letters = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
   if (letters == nullptr) {
     PyErr_Clear();
-    throw nb::value_error(text(name, " is ", shown(object), ", which is not valid Unicode").c_str());
+    throw nb::value_error(cat(name, " is ", shown(object), ", which is not valid Unicode").c_str());
   }
   return std::string(letters, static_cast<std::size_t>(size));
 }
@@ -104,7 +104,7 @@ std::string read_path(nb::handle object, const char* name) {
     const bool wrong_type = PyErr_ExceptionMatches(PyExc_TypeError) != 0;
     PyErr_Clear();
     if (wrong_type) refuse_type(object, name, "a str, bytes or os.PathLike");
-    throw nb::value_error(text(name, " is ", shown(object), ", which is no path").c_str());
+    throw nb::value_error(cat(name, " is ", shown(object), ", which is no path").c_str());
   }
   const nb::object bytes = nb::steal(encoded);
   return std::string(PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr())));
@@ -149,7 +149,7 @@ void read(const char* name, nb::handle given, nn::Mode& mode) { mode = read_flag
 void read(const char* name, nb::handle given, std::optional<bool>& choice) {
   if (given.is_none()) return;
   if (!nb::isinstance<nb::bool_>(given)) {
-    throw nb::type_error(text(name, " is ", kind_of(given), "; it must be True, False or None").c_str());
+    throw nb::type_error(cat(name, " is ", kind_of(given), "; it must be True, False or None").c_str());
   }
   choice = read_flag(given, name);
 }
@@ -172,7 +172,7 @@ void read(const char* name, nb::handle given, const Backend*& backend) {
 void read(const char* name, nb::handle given, std::optional<Diagonal>& diagonal) {
   if (given.is_none()) return;
   if (nb::isinstance<nb::bool_>(given)) {
-    throw nb::type_error(text(name, " is a bool, which does not say where the diagonal begins; give 'top_left', 'bottom_right' or an offset").c_str());
+    throw nb::type_error(cat(name, " is a bool, which does not say where the diagonal begins; give 'top_left', 'bottom_right' or an offset").c_str());
   }
   if (PyIndex_Check(given.ptr())) {
     diagonal = Diagonal::offset(read_integer(given, name, kLeast, kMost));
@@ -218,14 +218,13 @@ void read(CallArguments& call, const char* name, nb::handle given, RelativeBias&
 }
 
 void read(CallArguments& call, const char* name, nb::handle given, nn::Rotary& rotary) {
-  constexpr Choices<nn::RotaryOrder, 2> kOrders{{{"halves", nn::RotaryOrder::halves}, {"pairs", nn::RotaryOrder::pairs}}};
   if (given.is_none()) return;
   if (!nb::isinstance(given, nb::module_::import_("polyhead._options").attr("Rotary"))) refuse_type(given, name, "a polyhead.Rotary");
   rotary.cos = call.required(given.attr("cos"), "rotary.cos");
   rotary.sin = call.required(given.attr("sin"), "rotary.sin");
   read(call, "rotary.key_cos", given.attr("key_cos"), rotary.key_cos);
   read(call, "rotary.key_sin", given.attr("key_sin"), rotary.key_sin);
-  rotary.order = choice("rotary.order", read_word(given.attr("order"), "rotary.order"), kOrders);
+  rotary.order = choice("rotary.order", read_word(given.attr("order"), "rotary.order"), kRotaryOrders);
   if (const nb::object width = given.attr("width"); !width.is_none()) rotary.width = read_integer(width, "rotary.width", 2, kMost);
 }
 

@@ -12,11 +12,11 @@
 
 #include "arrays.h"
 #include "core/option_words.h"
+#include "core/text.h"
 #include "polyhead/executor.h"
 #include "polyhead/maps.h"
 #include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/sdpa.h"
-#include "text.h"
 
 namespace polyhead::python {
 
@@ -30,9 +30,9 @@ T choice(const char* name, std::string_view word, const Choices<T, count>& choic
   std::string words;
   for (const auto& [known, value] : choices) {
     if (known == word) return value;
-    words += text(words.empty() ? "" : ", ", "'", known, "'");
+    words += cat(words.empty() ? "" : ", ", "'", known, "'");
   }
-  throw nb::value_error(text(name, " is '", word, "'; it may be ", words).c_str());
+  throw nb::value_error(cat(name, " is '", word, "'; it may be ", words).c_str());
 }
 
 template <class T, std::size_t count>
@@ -43,14 +43,20 @@ std::string word_of(const Choices<T, count>& choices, T value) {
   return {};
 }
 
-inline constexpr Choices<Diagonal, 2> kCorners{{{"top_left", Diagonal::top_left()}, {"bottom_right", Diagonal::bottom_right()}}};
-inline constexpr Choices<EmptyRows, kEmptyRowsWords.size()> kEmptyRows = [] {
-  Choices<EmptyRows, kEmptyRowsWords.size()> choices;
-  for (std::size_t i = 0; i < choices.size(); ++i) choices[i] = {kEmptyRowsWords[i], static_cast<EmptyRows>(i)};
+// The choices of an enum, whose words are in the order of its values.
+template <class Enum, std::size_t count>
+constexpr Choices<Enum, count> choices_of(const std::array<std::string_view, count>& words) {
+  Choices<Enum, count> choices;
+  for (std::size_t i = 0; i < count; ++i) choices[i] = {words[i], static_cast<Enum>(i)};
   return choices;
-}();
-inline constexpr Choices<Precision, 2> kPrecisions{{{"exact", Precision::exact}, {"native", Precision::native}}};
-inline constexpr Choices<Pooling, 3> kPoolings{{{"mean", Pooling::mean}, {"sum", Pooling::sum}, {"largest", Pooling::largest}}};
+}
+
+inline constexpr Choices<Diagonal, 2> kCorners{{{"top_left", Diagonal::top_left()}, {"bottom_right", Diagonal::bottom_right()}}};
+inline constexpr auto kEmptyRows = choices_of<EmptyRows>(kEmptyRowsWords);
+inline constexpr auto kPrecisions = choices_of<Precision>(kPrecisionWords);
+inline constexpr auto kPoolings = choices_of<Pooling>(kPoolingWords);
+inline constexpr auto kGlobalQueries = choices_of<nn::GlobalQuery>(kGlobalQueryWords);
+inline constexpr Choices<nn::RotaryOrder, 2> kRotaryOrders{{{"halves", nn::RotaryOrder::halves}, {"pairs", nn::RotaryOrder::pairs}}};
 
 // These functions convert the value of an argument. Their TypeError and ValueError say which argument is wrong, what was given and what is allowed.
 double read_number(nb::handle object, const char* name);

@@ -1,5 +1,11 @@
 #include "polyhead/score_program.h"
 
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <vector>
+
 #include "bind.h"
 #include "gil.h"
 #include "gradients.h"
@@ -63,33 +69,25 @@ Gradients backward(const Program& program, nb::handle q_given, nb::handle k_give
   return gradients.objects({sums.object});
 }
 
-nb::typed<nb::list, nb::str> list_of(const std::vector<std::string>& texts) {
-  nb::list list;
-  for (const std::string& text : texts) list.append(text);
-  return list;
+std::vector<std::string> op_names(bool of_runs) {
+  std::vector<std::string> names;
+  for (const ScoreOpInfo& info : kScoreOpInfo) {
+    if (!of_runs || info.in_runs) names.emplace_back(info.name);
+  }
+  return names;
 }
 
 }  // namespace
 
 void bind_score_program(nb::module_& m) {
-  m.def("score_ops", []() -> nb::typed<nb::list, nb::str> {
-    nb::list names;
-    for (const ScoreOpInfo& info : kScoreOpInfo) names.append(info.name);
-    return names;
-  });
-  m.def("score_run_ops", []() -> nb::typed<nb::list, nb::str> {
-    nb::list names;
-    for (const ScoreOpInfo& info : kScoreOpInfo) {
-      if (info.in_runs) names.append(info.name);
-    }
-    return names;
-  });
+  m.def("score_ops", [] { return op_names(false); });
+  m.def("score_run_ops", [] { return op_names(true); });
   m.attr("most_score_instructions") = kMostScoreInstructions;
   m.attr("most_score_run_functions") = kMostScoreRunFunctions;
   nb::class_<Program>(m, "ScoreProgram")
       .def("__init__", &make_program, any("instructions"), any("tables"), nb::arg("result"), nb::arg("slope"), any("gradients"), nb::arg("gradient_count"))
-      .def("runs", [](const Program& self, bool float64) { return list_of(self.program->runs(float64)); }, nb::arg("float64"))
-      .def("interpreted_runs", [](const Program& self, bool float64) { return list_of(self.program->interpreted_runs(float64)); }, nb::arg("float64"));
+      .def("runs", [](const Program& self, bool float64) { return self.program->runs(float64); }, nb::arg("float64"))
+      .def("interpreted_runs", [](const Program& self, bool float64) { return self.program->interpreted_runs(float64); }, nb::arg("float64"));
   m.def("provide_score_run", [](const std::string& text, std::uintptr_t address) { return provide_score_run(text, reinterpret_cast<ScoreRunFunction>(address)); }, nb::arg("text"), nb::arg("address"));
   m.def("score_forward", &forward, nb::arg("program"), any("q"), any("k"), any("v"), any("options"), nb::arg("want_weights"));
   m.def("score_backward", &backward, nb::arg("program"), any("q"), any("k"), any("v"), any("out"), any("lse"), any("d_out"), any("options"), nb::arg("wanted"),

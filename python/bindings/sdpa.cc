@@ -101,9 +101,7 @@ constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min(), kMost 
 
 nb::object slopes(nb::handle heads) {
   const Tensor made = alibi_slopes(read_integer(heads, "heads", 0, 1 << 24));
-  const Result result("slopes", nb::none(), true, nb::none(), made);
-  copy(made, result.view());
-  return result.object;
+  return copied("slopes", made);
 }
 
 std::int64_t bucket(nb::handle distance, nb::handle buckets, nb::handle bidirectional, nb::handle max_distance) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bind.h"
+#include "core/index.h"
 #include "gil.h"
 #include "gradients.h"
 #include "options.h"
@@ -16,13 +17,6 @@
 
 namespace polyhead::python {
 namespace {
-
-// The interned Python string of an attribute's or option's name, made once.
-#define POLYHEAD_INTERNED(word) \
-  [] { \
-    static PyObject* const interned = PyUnicode_InternFromString(word); \
-    return interned; \
-  }()
 
 // Python objects that the functions below use. polyhead.torch._eager passes them once; they are kept until the process ends.
 struct Eager {
@@ -236,14 +230,6 @@ nb::object run(nb::handle q, nb::handle k, nb::handle v, nb::handle given, bool 
 // Computes attention, and records the pass for autograd if a gradient is needed. Returns None if the torch operator must compute the call.
 nb::object attention(nb::handle q, nb::handle k, nb::handle v, nb::handle options, bool lse, bool attention_weights, nb::handle out) {
   return run(q, k, v, options, lse, attention_weights, out, [](const TensorCall&) { return true; });
-}
-
-bool broadcasts(const Shape& shape, const Shape& to) {
-  if (shape.size() > to.size()) return false;
-  for (int axis = 1; axis <= shape.size(); ++axis) {
-    if (shape[-axis] != 1 && shape[-axis] != to[-axis]) return false;
-  }
-  return true;
 }
 
 // Whether the tensors have shapes and dtypes that sdpa_forward takes, so that torch's rules of broadcasting and conversion are not needed. mask: the view of

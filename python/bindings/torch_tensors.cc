@@ -73,13 +73,6 @@ const Torch* find_torch(nb::handle object) {
   return &torch;
 }
 
-// The interned Python string of an attribute's or keyword's name, made once.
-#define POLYHEAD_NAME(word) \
-  [] { \
-    static PyObject* const interned = PyUnicode_InternFromString(word); \
-    return interned; \
-  }()
-
 bool is_true(PyObject* answer) {
   const nb::object object = nb::steal(answer);
   if (!object.is_valid()) PyErr_Clear();
@@ -181,15 +174,15 @@ NewTensor empty_tensor(nb::handle like, const Shape& shape, const char* name, nb
   if (found != nullptr && found->api != nullptr) return allocated(*found->api, shape, strides, dtype);
   // Do not use torch.empty, which follows torch's default device.
   const nb::object extents = integers(shape), steps = integers(strides);
-  static PyObject* const kDtype = PyTuple_Pack(1, POLYHEAD_NAME("dtype"));
-  const nb::object dtype_object = nb::steal(PyImport_GetModule(POLYHEAD_NAME("torch"))).attr(name);
+  static PyObject* const kDtype = PyTuple_Pack(1, POLYHEAD_INTERNED("dtype"));
+  const nb::object dtype_object = nb::steal(PyImport_GetModule(POLYHEAD_INTERNED("torch"))).attr(name);
   PyObject* const arguments[] = {like.ptr(), extents.ptr(), steps.ptr(), dtype_object.ptr()};
-  nb::object tensor = nb::steal(PyObject_VectorcallMethod(POLYHEAD_NAME("new_empty_strided"), arguments, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, kDtype));
+  nb::object tensor = nb::steal(PyObject_VectorcallMethod(POLYHEAD_INTERNED("new_empty_strided"), arguments, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, kDtype));
   if (!tensor.is_valid()) throw nb::python_error();
   return {std::move(tensor), nullptr, strides};
 }
 
-bool requires_grad(nb::handle tensor) { return is_true(PyObject_GetAttr(tensor.ptr(), POLYHEAD_NAME("requires_grad"))); }
+bool requires_grad(nb::handle tensor) { return is_true(PyObject_GetAttr(tensor.ptr(), POLYHEAD_INTERNED("requires_grad"))); }
 
 bool is_grad_enabled() { return torch.is_grad_enabled != nullptr && is_true(PyObject_CallNoArgs(torch.is_grad_enabled)); }
 

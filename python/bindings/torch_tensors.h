@@ -10,6 +10,13 @@ namespace polyhead::python {
 
 namespace nb = nanobind;
 
+// The interned Python string of an attribute's or option's name, made once.
+#define POLYHEAD_INTERNED(word) \
+  [] { \
+    static PyObject* const interned = PyUnicode_InternFromString(word); \
+    return interned; \
+  }()
+
 // Whether the object's type is torch.Tensor or torch.nn.Parameter itself. Subclasses do not qualify: they may define other values than those in their memory.
 bool is_plain_tensor(nb::handle object);
 bool is_tensor_of_torch(nb::handle object);  // torch.Tensor or any subclass

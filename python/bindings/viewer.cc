@@ -6,6 +6,7 @@
 #include <list>
 
 #include "bind.h"
+#include "core/index.h"
 #include "core/join.h"
 #include "gil.h"
 #include "options.h"
@@ -30,12 +31,10 @@ struct Maps {
     std::vector<Array> layers;
     for (const nb::handle layer : nb::borrow<nb::list>(source)) {
       layers.push_back(Array::required(layer, name));
-      if (!is_floating(layers.back().view().dtype())) throw nb::type_error(text(name, " must be a list of floating arrays").c_str());
+      if (!is_floating(layers.back().view().dtype())) throw nb::type_error(cat(name, " must be a list of floating arrays").c_str());
     }
     const TensorView& first = layers.front().view();
-    Shape shape{std::ssize(layers)};
-    for (const std::int64_t extent : first.shape()) shape.push_back(extent);
-    stacked = Tensor(DType::f32, shape);
+    stacked = Tensor(DType::f32, appended({std::ssize(layers)}, first.shape()));
     for (std::size_t i = 0; i < layers.size(); ++i) copy(layers[i].view(), stacked.view().select(0, static_cast<std::int64_t>(i)));
     view = stacked.view();
   }
@@ -125,7 +124,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   const std::vector<std::string> measured = measured_list.is_none() ? std::vector<std::string>() : read_words(measured_list, "texts");
   const std::optional<std::string> pair = read_optional_word(pair_object, "pair"), title = read_optional_word(title_object, "title");
   if (pair && texts.size() != 1) {
-    throw nb::value_error(text("pair is the second part of one text; there are ", texts.size(), " texts").c_str());
+    throw nb::value_error(cat("pair is the second part of one text; there are ", texts.size(), " texts").c_str());
   }
   const bool by_norms = read_flag(weighting, "weighting");
   const bool truncate = read_flag(truncate_flag, "truncate");

@@ -187,6 +187,13 @@ def require_precision(where: str, precision: object) -> None:
         raise ValueError(f"{where}: precision is {precision!r}; it must be {' or '.join(map(repr, PRECISIONS))}")
 
 
+def require_flags(where: str, **flags: Any) -> None:
+    """Raises TypeError unless all values are True or False."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{where}: {name} is of type {type(flag).__name__}; it must be True or False")
+
+
 def refuse(function: str, name: str, signature: inspect.Signature | None = None) -> None:
     """Raises the TypeError for a keyword argument that a function does not have. Called by the bindings."""
     import difflib  # imported here, because the import takes time and only errors need it

@@ -1,4 +1,4 @@
-// Iterates over the elements of strided tensors.
+// Shapes, and iteration over the elements of strided tensors.
 #pragma once
 
 #include <array>
@@ -6,6 +6,21 @@
 #include "polyhead/tensor_view.h"
 
 namespace polyhead {
+
+// Returns the extents of `shape`, followed by `more`.
+inline Shape appended(Shape shape, const Shape& more) {
+  for (const std::int64_t extent : more) shape.push_back(extent);
+  return shape;
+}
+
+// Returns whether a tensor of `shape` can be expanded to `to`.
+inline bool broadcasts(const Shape& shape, const Shape& to) {
+  if (shape.size() > to.size()) return false;
+  for (int axis = 1; axis <= shape.size(); ++axis) {
+    if (shape[-axis] != 1 && shape[-axis] != to[-axis]) return false;
+  }
+  return true;
+}
 
 // Returns the position (one index for each axis) whose row-major number in `shape` is `index`.
 inline Dims position_at(const Shape& shape, std::int64_t index) {

@@ -5,9 +5,11 @@
 #include <list>
 #include <optional>
 
+#include "core/index.h"
 #include "core/shared_sums.h"
 #include "distributed/layout.h"
 #include "distributed/partial_results.h"
+#include "nn/elementwise.h"
 #include "sdpa/backend.h"
 #include "sdpa/normal_form.h"
 #include "sdpa/relative_bias.h"
@@ -15,12 +17,6 @@
 
 namespace polyhead::distributed {
 namespace {
-
-Shape with(const Problem& p, std::initializer_list<std::int64_t> rest) {
-  Shape shape = p.lead;
-  for (const std::int64_t extent : rest) shape.push_back(extent);
-  return shape;
-}
 
 std::int64_t count(const KeyRange& range) { return range.last - range.first; }
 
@@ -55,13 +51,11 @@ class Forward {
     const ConstTensorView k = layout_.of_kv_heads(own_.k), v = layout_.of_kv_heads(own_.v);
     const Problem& p = shard_.problem();
     const bool in_place = shard_.all_keys && !layout_.exchanges();
-    const Shape rows = with(p, {count(shard_.heads), layout_.rows()});
-    Shape of_out = rows, of_lse = rows;
-    of_out.push_back(p.v_width), of_lse.push_back(1);
+    const Shape rows = appended(p.lead, {count(shard_.heads), layout_.rows()});
     Tensor out_memory, lse_memory;
     const TensorView given_lse = own_.lse ? own_.lse.unsqueeze(-1) : TensorView();
-    out_ = in_place_or(own_.out, in_place, shard_.dtype(), of_out, out_memory);
-    lse_ = in_place_or(given_lse, in_place, shard_.all_keys ? accumulation_dtype(p.dtype) : DType::f64, of_lse, lse_memory);
+    out_ = in_place_or(own_.out, in_place, shard_.dtype(), appended(rows, {p.v_width}), out_memory);
+    lse_ = in_place_or(given_lse, in_place, shard_.all_keys ? accumulation_dtype(p.dtype) : DType::f64, appended(rows, {1}), lse_memory);
     if (shard_.all_keys) {
       call_.finish();  // send all rows first: then no other rank waits for rows while this rank computes
       const ComputeTime time(call_, layout_.own_multiply_adds());
@@ -86,10 +80,8 @@ class Forward {
       for (const Block& block : blocks) {
         ring.in_pieces(block, 1, [&](const Block& piece) {
           for (const HeadRun& run : shard_.runs()) {
-            const Shape rows = with(shard_.problem(), {count(run.heads), count(piece.rows)});
-            Shape of_out = rows, of_lse = rows;
-            of_out.push_back(shard_.problem().v_width), of_lse.push_back(1);
-            Tensor out = Tensor::uninitialised(shard_.dtype(), of_out), lse = Tensor::uninitialised(shard_.dtype(), of_lse);
+            const Shape rows = appended(shard_.problem().lead, {count(run.heads), count(piece.rows)});
+            Tensor out = Tensor::uninitialised(shard_.dtype(), appended(rows, {shard_.problem().v_width})), lse = Tensor::uninitialised(shard_.dtype(), appended(rows, {1}));
             compute(run, piece, q, of_k, of_v, out, lse);
             join(out, lse, shard_.of_rows(out_, run, piece.rows), shard_.of_rows(lse_, run, piece.rows), shard_.executor);
           }
@@ -206,7 +198,7 @@ class Backward {
       const Tensor gradient = call_.take(std::move(incoming));
       std::int64_t first = 0;
       for (const Positions& range : rows) {
-        add(gradient.view().slice(-2, first, first + range.count()), sums.slice(-2, range.first, range.last), shard_.executor);
+        nn::add(gradient.view().slice(-2, first, first + range.count()), sums.slice(-2, range.first, range.last), shard_.executor);
         first += range.count();
       }
     };
@@ -263,9 +255,9 @@ class Backward {
                      v_sums = to_v ? shard_.of_keys(to_v, run, piece.keys) : to_v;
     part(q_sums, d_q), part(k_sums, d_k), part(v_sums, d_v);
     compute(run, piece, k, v, d_q, d_k, d_v);
-    if (d_q) add(d_q, q_sums, shard_.executor);
-    if (d_k) add(d_k, k_sums, shard_.executor);
-    if (d_v) add(d_v, v_sums, shard_.executor);
+    if (d_q) nn::add(d_q, q_sums, shard_.executor);
+    if (d_k) nn::add(d_k, k_sums, shard_.executor);
+    if (d_v) nn::add(d_v, v_sums, shard_.executor);
   }
 
   void compute(const HeadRun& run, const Block& block, const ConstTensorView& k, const ConstTensorView& v, const TensorView& d_q, const TensorView& d_k, const TensorView& d_v) {
@@ -295,10 +287,10 @@ class Backward {
     if (d_bias) {
       const Tensor wide = d_bias.dtype() == d_bias_.dtype() ? Tensor() : Tensor::copy_of(d_bias, d_bias_.dtype());
       const ConstTensorView addends = wide ? wide.view() : ConstTensorView(d_bias);
-      write_bias_ ? copy(addends, bias_sums) : add(addends, bias_sums, shard_.executor);
+      write_bias_ ? copy(addends, bias_sums) : nn::add(addends, bias_sums, shard_.executor);
     }
     if (d_sink) copy(d_sink, shard_.of_rows(d_sink_.view(), run, block.rows));
-    if (d_relative) add(d_relative, d_relative_.view().slice(0, run.heads.first, run.heads.last));
+    if (d_relative) nn::add(d_relative, d_relative_.view().slice(0, run.heads.first, run.heads.last), nullptr);
   }
 
   void end_bias() {
@@ -316,7 +308,7 @@ class Backward {
   void end_sink() {
     if (!d_sink_) return;
     const Problem& p = shard_.problem();
-    Tensor rows(DType::f64, with(p, {p.heads, own_.q.extent(-2), 1}));
+    Tensor rows(DType::f64, appended(p.lead, {p.heads, own_.q.extent(-2), 1}));
     layout_.to_rows_of(d_sink_, rows);
     Tensor sums(DType::f64, own_.d_sink.shape());
     add_up_sink_gradient(rows, sums);

@@ -6,6 +6,7 @@
 #include "core/overlap.h"
 #include "distributed/agreement.h"
 #include "distributed/redistribution.h"
+#include "nn/elementwise.h"
 
 namespace polyhead::distributed {
 namespace {
@@ -15,17 +16,23 @@ int from_first(const Call& call, int axis, int rank) {
   return axis < 0 ? axis + rank : axis;
 }
 
-std::vector<std::int64_t> bounds_of(const std::vector<std::int64_t>& counts) {
-  std::vector<std::int64_t> bounds{0};
-  for (const std::int64_t count : counts) bounds.push_back(bounds.back() + count);
-  return bounds;
-}
+// How a tensor is cut along an axis into the parts of the ranks.
+class Cut {
+ public:
+  Cut(int axis, const std::vector<std::int64_t>& counts) : axis_(axis) {
+    for (const std::int64_t count : counts) bounds_.push_back(bounds_.back() + count);
+  }
+  std::int64_t extent() const { return bounds_.back(); }
+  template <class View>
+  View part(const View& view, int rank) const {
+    const auto at = static_cast<std::size_t>(rank);
+    return view.slice(axis_, bounds_[at], bounds_[at + 1]);
+  }
 
-template <class View>
-View part_of(const View& view, int axis, const std::vector<std::int64_t>& bounds, int rank) {
-  const auto at = static_cast<std::size_t>(rank);
-  return view.slice(axis, bounds[at], bounds[at + 1]);
-}
+ private:
+  int axis_;
+  std::vector<std::int64_t> bounds_{0};
+};
 
 // Adds to the statement the facts about a tensor that is cut along `axis`: all extents except that one must agree.
 void describe(Statement& statement, const ConstTensorView& view, int axis) {
@@ -37,16 +44,56 @@ void describe(Statement& statement, const ConstTensorView& view, int axis) {
   }
 }
 
-// Waits for a message and copies it to `view`.
-void take_into(Call& call, std::optional<Call::Incoming>&& incoming, const TensorView& view) {
-  if (!incoming) return;
-  const Tensor part = call.take(std::move(*incoming));
-  copy(part, view);
+// Error unless `own` and the tensor `name` have one dtype and differ along the axes only. `which`: the axes in words, for tensors of different ranks.
+void require_alike(const Call& call, const ConstTensorView& own, const char* name, const ConstTensorView& view, std::initializer_list<int> axes, const char* which, const std::string& numbers) {
+  Shape wanted = own.shape(), given = view.shape();
+  require(given.size() == wanted.size() && view.dtype() == own.dtype(), call.operation(), ": own is ", own.dtype(), ' ', own.shape(), " and ", name, ' ', view.dtype(), ' ', view.shape(),
+          "; they must differ along the ", which, " only");
+  for (const int axis : axes) wanted[axis] = given[axis] = 0;
+  require(wanted == given, call.operation(), ": own is ", own.shape(), " and ", name, ' ', view.shape(), "; they must differ along ", numbers, " only");
 }
 
-std::optional<Call::Incoming> receive_like(Call& call, const ConstTensorView& view, MessageKind kind, int from) {
-  if (view.numel() == 0) return std::nullopt;
-  return call.receive(view.dtype(), view.shape(), kind, from);
+// Agrees with the other ranks on how `all` is cut into the tensors `own` of the ranks. `given`: the input of the operation, own or all.
+Cut agree_on_cut(Call& call, const CollectiveOptions& options, const ConstTensorView& given, int axis, const ConstTensorView& own, const ConstTensorView& all, bool adds) {
+  Statement statement(call);
+  int at = 0;
+  statement.refuse(refusal_of([&] {
+    require_timeout(call.operation(), options.timeout);
+    at = from_first(call, axis, given.rank());
+    require(!adds || is_floating(given.dtype()), call.operation(), ": the tensor is ", given.dtype(), "; it must be floating");
+    require_alike(call, own, "all", all, {at}, "axis", cat("axis ", at));
+  }));
+  describe(statement, given, at);
+  statement.same("the extent of all", at < all.rank() ? all.extent(at) : -1);
+  statement.may_differ("rows", at < own.rank() ? own.extent(at) : -1);
+  statement.agree(call);
+  Cut cut(at, statement.of_ranks("rows"));
+  if (cut.extent() != all.extent(at)) throw Refusal(ErrorCode::invalid_argument, cat(call.operation(), ": the ranks have ", cut.extent(), " rows in total, but the tensor all has ", all.extent(at)));
+  return cut;
+}
+
+using AllIncoming = std::vector<std::optional<Call::Incoming>>;  // for each rank
+
+// Sends theirs(rank) to each other rank, and returns the messages to take from them: tensors like mine(rank). Tensors without elements are not sent.
+template <class Theirs, class Mine>
+AllIncoming exchange(Call& call, MessageKind kind, const Theirs& theirs, const Mine& mine) {
+  AllIncoming incoming(static_cast<std::size_t>(call.size()));
+  for (int i = 1; i < call.size(); ++i) {
+    const int other = (call.rank() + i) % call.size();
+    if (const Tensor& tensor = theirs(other); tensor.numel() > 0) call.send(tensor, kind, other);
+    if (const ConstTensorView like = mine(other); like.numel() > 0) incoming[static_cast<std::size_t>(other)] = call.receive(like.dtype(), like.shape(), kind, other);
+  }
+  return incoming;
+}
+
+// Waits for the messages, and copies each to mine(rank).
+template <class Mine>
+void take_into(Call& call, AllIncoming incoming, const Mine& mine) {
+  for (int other = 0; other < call.size(); ++other) {
+    if (!incoming[static_cast<std::size_t>(other)]) continue;
+    const Tensor part = call.take(std::move(*incoming[static_cast<std::size_t>(other)]));
+    copy(part, mine(other));
+  }
 }
 
 }  // namespace
@@ -68,74 +115,30 @@ void all_reduce(Communicator& communicator, TensorView x, const CollectiveOption
 
 void all_gather(Communicator& communicator, ConstTensorView own, int axis, TensorView all, const CollectiveOptions& options) {
   run_call(communicator, "all_gather", options.timeout, [&](Call& call) {
-    Statement statement(call);
-    int at = 0;
-    statement.refuse(refusal_of([&] {
-      require_timeout(call.operation(), options.timeout);
-      at = from_first(call, axis, own.rank());
-      Shape wanted = own.shape(), given = all.shape();
-      require(given.size() == wanted.size() && all.dtype() == own.dtype(), call.operation(), ": own is ", own.dtype(), ' ', own.shape(), " and all ", all.dtype(), ' ', all.shape(),
-              "; they must differ along the axis only");
-      wanted[at] = given[at] = 0;
-      require(wanted == given, call.operation(), ": own is ", own.shape(), " and all ", all.shape(), "; they must differ along axis ", at, " only");
-    }));
-    describe(statement, own, at);
-    statement.same("the extent of all", all && at < all.rank() ? all.extent(at) : -1);
-    statement.may_differ("rows", at < own.rank() ? own.extent(at) : -1);
-    statement.agree(call);
-    const std::vector<std::int64_t> bounds = bounds_of(statement.of_ranks("rows"));
-    if (bounds.back() != all.extent(at))
-      throw Refusal(ErrorCode::invalid_argument, cat("all_gather: the ranks have ", bounds.back(), " rows in total, but the tensor all has ", all.extent(at)));
+    const Cut cut = agree_on_cut(call, options, own, axis, own, all, false);
+    const auto part = [&](int rank) { return cut.part(all, rank); };
     const Tensor mine = Tensor::copy_of(own);
-    std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));
-    for (int i = 1; i < call.size(); ++i) {
-      const int other = (call.rank() + i) % call.size();
-      if (mine.numel() > 0) call.send(mine, MessageKind::to_rows, other);
-      incoming[static_cast<std::size_t>(other)] = receive_like(call, part_of(all, at, bounds, other), MessageKind::to_rows, other);
-    }
-    copy(own, part_of(all, at, bounds, call.rank()));
-    for (int other = 0; other < call.size(); ++other) take_into(call, std::move(incoming[static_cast<std::size_t>(other)]), part_of(all, at, bounds, other));
+    AllIncoming incoming = exchange(call, MessageKind::to_rows, [&](int) -> const Tensor& { return mine; }, part);
+    copy(own, part(call.rank()));
+    take_into(call, std::move(incoming), part);
   });
 }
 
 void reduce_scatter(Communicator& communicator, ConstTensorView all, int axis, TensorView own, const CollectiveOptions& options) {
   run_call(communicator, "reduce_scatter", options.timeout, [&](Call& call) {
-    Statement statement(call);
-    int at = 0;
-    statement.refuse(refusal_of([&] {
-      require_timeout(call.operation(), options.timeout);
-      at = from_first(call, axis, all.rank());
-      require(is_floating(all.dtype()), call.operation(), ": the tensor is ", all.dtype(), "; it must be floating");
-      Shape wanted = all.shape(), given = own.shape();
-      require(given.size() == wanted.size() && all.dtype() == own.dtype(), call.operation(), ": own is ", own.dtype(), ' ', own.shape(), " and all ", all.dtype(), ' ', all.shape(),
-              "; they must differ along the axis only");
-      wanted[at] = given[at] = 0;
-      require(wanted == given, call.operation(), ": own is ", own.shape(), " and all ", all.shape(), "; they must differ along axis ", at, " only");
-    }));
-    describe(statement, all, at);
-    statement.same("the extent of all", at < all.rank() ? all.extent(at) : -1);
-    statement.may_differ("rows", own && at < own.rank() ? own.extent(at) : -1);
-    statement.agree(call);
-    const std::vector<std::int64_t> bounds = bounds_of(statement.of_ranks("rows"));
-    if (bounds.back() != all.extent(at))
-      throw Refusal(ErrorCode::invalid_argument, cat("reduce_scatter: the ranks have ", bounds.back(), " rows in total, but the tensor all has ", all.extent(at)));
-    std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));
-    for (int i = 1; i < call.size(); ++i) {
-      const int other = (call.rank() + i) % call.size();
-      const ConstTensorView theirs = part_of(all, at, bounds, other);
-      if (theirs.numel() > 0) call.send(Tensor::copy_of(theirs), MessageKind::addends, other);
-      incoming[static_cast<std::size_t>(other)] = receive_like(call, own, MessageKind::addends, other);
-    }
+    const Cut cut = agree_on_cut(call, options, all, axis, own, all, true);
+    const auto part = [&](int rank) { return Tensor::copy_of(cut.part(all, rank)); };
+    AllIncoming incoming = exchange(call, MessageKind::addends, part, [&](int) { return own; });
     if (own.numel() == 0) return;
     const DType wide = accumulation_dtype(all.dtype());  // sums in this dtype are rounded once, at the end
     Tensor sum;
     for (int rank = 0; rank < call.size(); ++rank) {
-      Tensor next = rank == call.rank() ? Tensor::copy_of(part_of(all, at, bounds, rank)) : call.take(std::move(*incoming[static_cast<std::size_t>(rank)]));
+      Tensor next = rank == call.rank() ? part(rank) : call.take(std::move(*incoming[static_cast<std::size_t>(rank)]));
       if (next.dtype() != wide) next = Tensor::copy_of(next, wide);
       if (rank == 0) {
         sum = std::move(next);
       } else {
-        add(next, sum);
+        nn::add(next, sum, nullptr);
       }
     }
     copy(sum, own);
@@ -152,11 +155,7 @@ void all_to_all(Communicator& communicator, ConstTensorView own, int from_axis, 
       require(from != to, call.operation(), ": both axes are ", from, "; they must differ");
       const Operand outputs[] = {{"other", other}}, inputs[] = {{"own", own}};
       require_no_overlap(call.operation(), outputs, inputs);
-      Shape wanted = own.shape(), given = other.shape();
-      require(given.size() == wanted.size() && other.dtype() == own.dtype(), call.operation(), ": own is ", own.dtype(), ' ', own.shape(), " and other ", other.dtype(), ' ', other.shape(),
-              "; they must differ along the two axes only");
-      wanted[from] = given[from] = wanted[to] = given[to] = 0;
-      require(wanted == given, call.operation(), ": own is ", own.shape(), " and other ", other.shape(), "; they must differ along axes ", from, " and ", to, " only");
+      require_alike(call, own, "other", other, {from, to}, "two axes", cat("axes ", from, " and ", to));
     }));
     const bool fits = own && other && other.rank() == own.rank();
     statement.same("the dtype", own.dtype());
@@ -171,20 +170,15 @@ void all_to_all(Communicator& communicator, ConstTensorView own, int from_axis, 
     statement.may_differ("rows", fits ? own.extent(from) : -1);
     statement.may_differ("columns", fits ? other.extent(to) : -1);
     statement.agree(call);
-    const std::vector<std::int64_t> rows = bounds_of(statement.of_ranks("rows")), columns = bounds_of(statement.of_ranks("columns"));
-    if (rows.back() != other.extent(from) || columns.back() != own.extent(to)) {
-      throw Refusal(ErrorCode::invalid_argument, cat("all_to_all: the ranks have ", rows.back(), " and ", columns.back(), " rows of the two axes together, whose extents are ", other.extent(from),
+    const Cut rows(from, statement.of_ranks("rows")), columns(to, statement.of_ranks("columns"));
+    if (rows.extent() != other.extent(from) || columns.extent() != own.extent(to)) {
+      throw Refusal(ErrorCode::invalid_argument, cat("all_to_all: the ranks have ", rows.extent(), " and ", columns.extent(), " rows of the two axes together, whose extents are ", other.extent(from),
                                                      " and ", own.extent(to)));
     }
-    std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));
-    for (int i = 1; i < call.size(); ++i) {
-      const int rank = (call.rank() + i) % call.size();
-      const ConstTensorView theirs = part_of(own, to, columns, rank);
-      if (theirs.numel() > 0) call.send(Tensor::copy_of(theirs), MessageKind::to_rows, rank);
-      incoming[static_cast<std::size_t>(rank)] = receive_like(call, part_of(other, from, rows, rank), MessageKind::to_rows, rank);
-    }
-    copy(part_of(own, to, columns, call.rank()), part_of(other, from, rows, call.rank()));
-    for (int rank = 0; rank < call.size(); ++rank) take_into(call, std::move(incoming[static_cast<std::size_t>(rank)]), part_of(other, from, rows, rank));
+    const auto part = [&](int rank) { return rows.part(other, rank); };
+    AllIncoming incoming = exchange(call, MessageKind::to_rows, [&](int rank) { return Tensor::copy_of(columns.part(own, rank)); }, part);
+    copy(columns.part(own, call.rank()), part(call.rank()));
+    take_into(call, std::move(incoming), part);
   });
 }
 

@@ -1,9 +1,8 @@
 #include "distributed/redistribution.h"
 
-#include "core/dispatch.h"
-#include "core/index.h"
-#include "core/parallel.h"
-#include "core/text.h"
+#include <algorithm>
+
+#include "nn/elementwise.h"
 
 namespace polyhead::distributed {
 namespace {
@@ -86,34 +85,11 @@ Tensor to_rows(Call& call, const Members& group, const GroupRows& rows, const st
     for (std::int64_t n = theirs.first; n < theirs.last; ++n) {
       const ConstTensorView from = part.view().slice(-3, n - theirs.first, n - theirs.first + 1);
       const TensorView to = result.view().slice(-3, n, n + 1);
-      written[static_cast<std::size_t>(n)] ? add(from, to) : copy(from, to);  // copy the first one: 0 + x would lose the sign of -0
+      written[static_cast<std::size_t>(n)] ? nn::add(from, to, nullptr) : copy(from, to);  // copy the first one: 0 + x would lose the sign of -0
       written[static_cast<std::size_t>(n)] = true;
     }
   }
   return result;
-}
-
-void add(const ConstTensorView& addends, const TensorView& sums, Executor* executor) {
-  const Shape rows = sums.shape().first(sums.rank() - 1);
-  const Strides from_strides = addends.strides().first(rows.size()), to_strides = sums.strides().first(rows.size());
-  const std::int64_t count = sums.extent(-1), step = addends.stride(-1);
-  const auto grain = static_cast<std::int64_t>(2 * kLeastPieceNanoseconds) / std::max<std::int64_t>(count, 1) + 1;  // rows; an element takes half a nanosecond
-  dispatch_floating(sums.dtype(), [&](auto type) {
-    using T = typename decltype(type)::type;
-    const T* const from = addends.data<T>();
-    T* const to = sums.data<T>();
-    parallel_for(numel(rows), grain, executor, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t row = first; row < last; ++row) {
-        const T* const x = from + offset_at(rows, from_strides, row);
-        T* const sum = to + offset_at(rows, to_strides, row);
-        if (step == 1) {
-          for (std::int64_t i = 0; i < count; ++i) sum[i] = store<T>(load(sum[i]) + load(x[i]));
-        } else {
-          for (std::int64_t i = 0; i < count; ++i) sum[i] = store<T>(load(sum[i]) + load(x[i * step]));
-        }
-      }
-    });
-  });
 }
 
 void all_reduce(Call& call, Tensor& tensor) {
@@ -136,10 +112,10 @@ void all_reduce(Call& call, Tensor& tensor) {
     Tensor sum = call.rank() == 0 ? Tensor::copy_of(own) : call.take(std::move(addends[0]));
     for (int rank = 1; rank < call.size(); ++rank) {
       if (rank == call.rank()) {
-        add(own, sum);
+        nn::add(own, sum, nullptr);
       } else {
         const Tensor next = call.take(std::move(addends[static_cast<std::size_t>(rank)]));
-        add(next, sum);
+        nn::add(next, sum, nullptr);
       }
     }
     copy(sum, part(call.rank()));

@@ -45,9 +45,6 @@ Tensor to_heads(Call& call, const Members& group, const GroupRows& rows, const s
 // The inverse of to_heads(). If several members computed a head, their results are added in the order of the members; a head that no member has becomes 0.
 Tensor to_rows(Call& call, const Members& group, const GroupRows& rows, const std::vector<KeyRange>& heads, std::int64_t all_heads, const ConstTensorView& of_heads);
 
-// sums += addends, floating tensors of one dtype and shape; `sums` is contiguous in its last axis.
-void add(const ConstTensorView& addends, const TensorView& sums, Executor* executor = nullptr);
-
 // Adds up a contiguous tensor over all ranks, in their order; every rank has the sum.
 void all_reduce(Call& call, Tensor& tensor);
 

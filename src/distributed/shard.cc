@@ -29,19 +29,14 @@ void Shard::set_problem(const HeadRun& run, const Block& block, Problem& p, KeyR
   p.native = !widened && all.native;
   p.empty_rows = all.empty_rows, p.executor = executor, p.workspace = workspace;
 
-  const auto shape = [&](std::initializer_list<std::int64_t> rest) {
-    Shape result = all.lead;
-    for (const std::int64_t extent : rest) result.push_back(extent);
-    return result;
-  };
-  const Shape of_all_pairs = shape({p.heads, p.queries, p.keys});
+  const Shape of_all_pairs = appended(all.lead, {p.heads, p.queries, p.keys});
   if (pairs.bias) {
     ConstTensorView view = of_pairs(pairs.bias.view, pairs.bias.own_rows, run, block);
     if (view.dtype() != p.dtype) bias = Tensor::copy_of(view, p.dtype), view = bias;
     p.bias = view.expand(of_all_pairs);
   }
   if (all.relative_bias) p.relative_bias = all.relative_bias.slice(0, run.heads.first, run.heads.last);
-  if (pairs.sink && all_keys) p.sink = rows_of_pairs(pairs.sink.view, pairs.sink.own_rows, run, block).expand(shape({p.heads, p.queries, 1}));
+  if (pairs.sink && all_keys) p.sink = rows_of_pairs(pairs.sink.view, pairs.sink.own_rows, run, block).expand(appended(all.lead, {p.heads, p.queries, 1}));
   p.dropout = {all.dropout.p, all.dropout.seed, {}, {.b = 0, .n = run.heads.first, .t = block.query, .s = block.key}};
   if (pairs.keep) p.dropout.keep = of_pairs(pairs.keep.view, pairs.keep.own_rows, run, block).expand(of_all_pairs);
 

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "core/hash.h"
+#include "core/index.h"
 #include "core/overlap.h"
 #include "polyhead/attention_arguments.h"
 #include "sdpa/normal_form.h"
@@ -327,9 +328,7 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
     problem.v_width = own.v.extent(-1), problem.native = native;
     const std::vector<std::int64_t> lengths = check_rows(operation, own, options, problem);
     if (per_query(mask.key_lengths, own.q)) {
-      Shape shape = own.q.shape().first(own.q.rank() - 3);
-      shape.push_back(1), shape.push_back(own.q.extent(-2)), shape.push_back(1);
-      copies_.push_back(Tensor::of<std::int64_t>(shape, lengths));
+      copies_.push_back(Tensor::of<std::int64_t>(appended(own.q.shape().first(own.q.rank() - 3), {1, own.q.extent(-2), 1}), lengths));
       pairs.lengths = {copies_.back(), true};
     }
     problem.dropout = {options.dropout.p, options.dropout.seed.value_or(0), {}, {}};

@@ -38,6 +38,7 @@ class Reader {
     ZipError error;
     Source source(zip_source_buffer_create(file.bytes.data(), file.bytes.size(), 0, &error.error), &zip_source_free);
     if (source) archive_.reset(zip_open_from_source(source.get(), ZIP_RDONLY | ZIP_CHECKCONS, &error.error));  // the headers of members must agree with the directory
+    if (!archive_ && zip_error_code_zip(&error.error) == ZIP_ER_EXISTS) fail(ErrorCode::format, file.name(), ": two members have the same name");
     if (!archive_) fail(ErrorCode::format, file.name(), ": it is not a whole zip archive: ", error.text());
     source.release();  // the archive owns the source now
   }

@@ -98,16 +98,16 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   if (input.segments) nn::require_shape(kOperation, {"segments", input.segments}, ids);
   if (input.attend_keys) nn::require_exactly(kOperation, {"attend_keys", input.attend_keys}, ids, DType::boolean);
 
-  const Shape shape = nn::appended(ids, {config.width}), maps = nn::appended(ids.first(ids.size() - 1), {config.heads, length, length});
+  const Shape shape = appended(ids, {config.width}), maps = appended(ids.first(ids.size() - 1), {config.heads, length, length});
   const std::int64_t count = config.layers;
   for (std::int64_t i = 0; i < count; ++i) require(parameters_of(i) < layers.size(), kOperation, ": config has ", count, " layers; the parameters of layer ", i, " are missing");
   require_output({"hidden", output.hidden}, shape, config.dtype);
   require_output({"all_hidden", output.all_hidden}, with_leading(shape, count + 1), config.dtype);
-  const Shape heads = nn::appended(ids.first(ids.size() - 1), {config.heads, length, config.width / config.heads});
+  const Shape heads = appended(ids.first(ids.size() - 1), {config.heads, length, config.width / config.heads});
   require_floating({"attentions", output.attentions}, with_leading(maps, count));
   if (output.pooled) {
     require(output.pooled.rank() == ids.size() + 3, kOperation, ": pooled is ", output.pooled.shape(), "; it must be [L,*,N,h,w], with ids ", ids);
-    require_floating({"pooled", output.pooled}, with_leading(nn::appended(ids.first(ids.size() - 1), {config.heads, output.pooled.extent(-2), output.pooled.extent(-1)}), count));
+    require_floating({"pooled", output.pooled}, with_leading(appended(ids.first(ids.size() - 1), {config.heads, output.pooled.extent(-2), output.pooled.extent(-1)}), count));
   }
   require_floating({"q", output.q}, with_leading(heads, count));
   require_floating({"k", output.k}, with_leading(heads, count));
@@ -122,7 +122,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   const nn::RunOptions run{options.executor, workspace};
   const auto like_hidden = [&] { return uninitialised(config.dtype, shape, workspace); };
   const bool projects = static_cast<bool>(embedding_projection.weight);
-  const auto like_embedded = [&] { return projects ? uninitialised(config.dtype, nn::appended(ids, {words.width()}), workspace) : like_hidden(); };
+  const auto like_embedded = [&] { return projects ? uninitialised(config.dtype, appended(ids, {words.width()}), workspace) : like_hidden(); };
   Tensor embedding_sum = like_embedded(), x = like_embedded(), embedded;
   words.forward(input.ids, embedding_sum, {.executor = options.executor});
   Tensor numbers = config.rotary ? Tensor() : position_ids(config, input.ids), scales = config.mask_token ? word_scales(config, input) : Tensor();
@@ -179,7 +179,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
 
 void BertEncoder::backward(const Saved& saved, ConstTensorView d_hidden, const Gradients& gradients, const nn::RunOptions& options) const {
   constexpr const char* kOperation = "BertEncoder.backward";
-  const Shape ids = saved.input.ids.shape(), shape = nn::appended(ids, {config.width});
+  const Shape ids = saved.input.ids.shape(), shape = appended(ids, {config.width});
   nn::require_exactly(kOperation, {"d_hidden", d_hidden}, shape, config.dtype);
   require(std::ssize(saved.layers) == config.layers, kOperation, ": saved has ", saved.layers.size(), " layers; the encoder has ", config.layers);
   BertEncoder* const grads = gradients.parameters;

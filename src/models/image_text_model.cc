@@ -56,7 +56,7 @@ void TextSide::forward(const TextSideInput& input, const TextSideOutput& output,
   const TextSideConfig& c = config;
   require(static_cast<bool>(input.ids), kTextSideForward, ": ids are missing");
   require(input.ids.rank() >= 1, kTextSideForward, ": ids is ", input.ids.shape(), "; it must be [*,T]");
-  const Shape ids = input.ids.shape(), lead = ids.first(ids.size() - 1), shape = nn::appended(ids, {c.layer.width});
+  const Shape ids = input.ids.shape(), lead = ids.first(ids.size() - 1), shape = appended(ids, {c.layer.width});
   const std::int64_t tokens = ids[-1];
   require(tokens >= 1 && tokens <= c.positions, kTextSideForward, ": the text has ", tokens, " tokens; the model has positions for 1 to ", c.positions);
   require(std::ssize(stack.layers) == c.layers && c.layers > 0, kTextSideForward, ": the model has ", stack.layers.size(), " layers; config.layers is ", c.layers);
@@ -65,8 +65,8 @@ void TextSide::forward(const TextSideInput& input, const TextSideOutput& output,
   const LayerOutputs of_layers{.all_hidden = output.all_hidden, .attentions = output.attentions, .q = output.q, .k = output.k, .v = output.v};
   std::vector<WantedOutput> all = wanted(of_layers, c.layer, c.layers, shape);
   all.push_back({{"hidden", output.hidden}, shape});
-  all.push_back({{"pooled", output.pooled}, nn::appended(lead, {pooled_width()})});
-  all.push_back({{"embedding", output.embedding}, nn::appended(lead, {embedding_width()})});
+  all.push_back({{"pooled", output.pooled}, appended(lead, {pooled_width()})});
+  all.push_back({{"embedding", output.embedding}, appended(lead, {embedding_width()})});
   const Operand read[] = {{"ids", input.ids}, {"attend_keys", input.attend_keys}};
   require_wanted(kTextSideForward, all, read, *this);
   const std::vector<std::int64_t> rows = output.pooled || output.embedding ? pooled_rows(c, input.ids) : std::vector<std::int64_t>();

@@ -78,7 +78,7 @@ nn::RotaryTables tables_of(const RotaryRule& rule, const Call& call, const Langu
 Tensor embedded(const LanguageModel& model, const LanguageInput& input, const Call& call, const nn::RunOptions& run) {
   const LanguageModelConfig& config = model.config;
   const DType dtype = config.layer.dtype;
-  Tensor x = uninitialised(dtype, nn::appended(call.ids, {config.layer.width}), run.workspace);
+  Tensor x = uninitialised(dtype, appended(call.ids, {config.layer.width}), run.workspace);
   model.words.forward(input.ids, x, {.executor = run.executor});
   if (config.embedding_scale != 1) scale(x, config.embedding_scale, run.executor);
   if (!config.rotary) add_positions(model.positions, call.ids, call.first, 0, x, run.executor);
@@ -115,15 +115,15 @@ Tensor last_rows(ConstTensorView hidden, const Call& call) {
 void require_outputs(const LanguageModel& model, const LanguageInput& input, const LanguageOutput& output, const LanguageOptions& options, const Call& call) {
   const nn::LayerConfig& layer = model.config.layer;
   const std::int64_t layers = model.config.layers, tokens = call.tokens;
-  const Shape hidden = nn::appended(call.ids, {layer.width});
-  const auto of_layers = [&](std::int64_t heads, std::int64_t extent) { return with_leading(nn::appended(call.lead, {heads, tokens, extent}), layers); };
+  const Shape hidden = appended(call.ids, {layer.width});
+  const auto of_layers = [&](std::int64_t heads, std::int64_t extent) { return with_leading(appended(call.lead, {heads, tokens, extent}), layers); };
   const auto blocks = [&](int axis) { return output.pooled && output.pooled.rank() >= 2 ? output.pooled.extent(axis) : 0; };
-  const WantedOutput all[] = {{{"logits", output.logits}, nn::appended(call.ids, {model.config.vocabulary})},
-                        {{"next_logits", output.next_logits}, nn::appended(call.lead, {model.config.vocabulary})},
+  const WantedOutput all[] = {{{"logits", output.logits}, appended(call.ids, {model.config.vocabulary})},
+                        {{"next_logits", output.next_logits}, appended(call.lead, {model.config.vocabulary})},
                         {{"hidden", output.hidden}, hidden},
                         {{"all_hidden", output.all_hidden}, with_leading(hidden, layers + 1)},
                         {{"attentions", output.attentions}, of_layers(layer.heads, tokens)},
-                        {{"pooled", output.pooled}, with_leading(nn::appended(call.lead, {layer.heads, blocks(-2), blocks(-1)}), layers)},
+                        {{"pooled", output.pooled}, with_leading(appended(call.lead, {layer.heads, blocks(-2), blocks(-1)}), layers)},
                         {{"q", output.q}, of_layers(layer.heads, layer.head_width)},
                         {{"k", output.k}, of_layers(layer.kv_heads, layer.head_width)},
                         {{"v", output.v}, of_layers(layer.kv_heads, layer.head_width)}};

@@ -98,9 +98,9 @@ struct LayerOutputs {
 // Returns the shapes that LayerOutputs must have for an input x [*,T,E] of layers without pooled maps.
 inline std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::LayerConfig& layer, std::int64_t layers, const Shape& x) {
   const std::int64_t tokens = x[-2];
-  const Shape lead = with_leading(x.first(x.size() - 2), layers), heads = nn::appended(lead, {layer.heads, tokens, layer.width / layer.heads});
+  const Shape lead = with_leading(x.first(x.size() - 2), layers), heads = appended(lead, {layer.heads, tokens, layer.width / layer.heads});
   return {{{"all_hidden", outputs.all_hidden}, with_leading(x, layers + 1)},
-          {{"attentions", outputs.attentions}, nn::appended(lead, {layer.heads, tokens, tokens})},
+          {{"attentions", outputs.attentions}, appended(lead, {layer.heads, tokens, tokens})},
           {{"q", outputs.q}, heads},
           {{"k", outputs.k}, heads},
           {{"v", outputs.v}, heads}};

@@ -30,12 +30,12 @@ void require_positions(const char* operation, std::int64_t tokens, std::int64_t 
 }
 
 // Returns the shape of an output that covers all layers of a stack.
-Shape of_layers(std::int64_t layers, const Shape& lead, std::initializer_list<std::int64_t> rest) { return with_leading(nn::appended(lead, rest), layers); }
+Shape of_layers(std::int64_t layers, const Shape& lead, std::initializer_list<std::int64_t> rest) { return with_leading(appended(lead, rest), layers); }
 
 // Computes the input [*,T,E] of the first layer of the encoder or the decoder. `first`: with a cache, the number of tokens of each sequence before this call.
 Tensor embedded(const SequenceToSequenceConfig& config, const nn::Embedding& words, const nn::Embedding& positions, const nn::Norm& norm, ConstTensorView ids, std::span<const std::int64_t> first,
                 const nn::RunOptions& run) {
-  const auto like = [&] { return uninitialised(config.encoder.dtype, nn::appended(ids.shape(), {config.encoder.width}), run.workspace); };
+  const auto like = [&] { return uninitialised(config.encoder.dtype, appended(ids.shape(), {config.encoder.width}), run.workspace); };
   Tensor x = like();
   words.forward(ids, x, {.executor = run.executor});
   if (config.embedding_scale != 1) scale(x, config.embedding_scale, run.executor);
@@ -95,7 +95,7 @@ Text checked_source(const SequenceToSequenceConfig& config, const SourceInput& i
   require(shape.size() >= 2 && shape[-2] == config.features && shape[-1] == 2 * config.source_positions && is_floating(input.features.dtype()), kEncode, ": features is ", input.features.dtype(),
           " ", shape, "; it must be floating [*,", config.features, ",", 2 * config.source_positions, "]");
   const Shape lead = shape.first(shape.size() - 2);
-  return {.ids = nn::appended(lead, {config.source_positions}), .lead = lead, .tokens = config.source_positions};
+  return {.ids = appended(lead, {config.source_positions}), .lead = lead, .tokens = config.source_positions};
 }
 
 // Returns the relative bias of a self-attention with a table [buckets,N]; no bias if there is no table.
@@ -166,7 +166,7 @@ void SequenceToSequenceModel::encode(const SourceInput& input, const SourceOutpu
   require(options.cache == nullptr, kEncode, ": a cache is for decode()");
   const Text text = checked_source(config, input);
   const std::int64_t layers = config.encoder_layers, width = config.encoder.width;
-  const WantedOutput all[] = {{{"memory", outputs.memory}, nn::appended(text.ids, {width})},
+  const WantedOutput all[] = {{{"memory", outputs.memory}, appended(text.ids, {width})},
                               {{"all_hidden", outputs.all_hidden}, of_layers(layers + 1, text.ids, {width})},
                               {{"attentions", outputs.attentions}, of_layers(layers, text.lead, {config.encoder.heads, text.tokens, text.tokens})}};
   const Operand read[] = {{"ids", input.ids}, {"features", input.features}, {"attend_keys", input.attend_keys}};
@@ -199,15 +199,15 @@ void SequenceToSequenceModel::decode(const TargetInput& input, const TargetOutpu
     require(static_cast<bool>(input.memory), kDecode, ": memory is missing");
     require(input.memory.rank() == text.ids.size() + 1, kDecode, ": memory is ", input.memory.shape(), " and ids ", text.ids, "; they must be [*,S,E] and [*,T]");
     keys = input.memory.extent(-2);
-    const Shape rows = nn::appended(text.lead, {keys});
-    nn::require_exactly(kDecode, {"memory", input.memory}, nn::appended(rows, {width}), config.decoder.dtype);
+    const Shape rows = appended(text.lead, {keys});
+    nn::require_exactly(kDecode, {"memory", input.memory}, appended(rows, {width}), config.decoder.dtype);
     if (input.attend_memory) nn::require_exactly(kDecode, {"attend_memory", input.attend_memory}, rows, DType::boolean);
     if (input.attend_keys) nn::require_exactly(kDecode, {"attend_keys", input.attend_keys}, text.ids, DType::boolean);
   }
   require_positions(kDecode, longest, config.target_positions);
-  const WantedOutput all[] = {{{"logits", outputs.logits}, nn::appended(text.ids, {config.target_vocabulary})},
-                              {{"next_logits", outputs.next_logits}, nn::appended(text.lead, {config.target_vocabulary})},
-                              {{"hidden", outputs.hidden}, nn::appended(text.ids, {width})},
+  const WantedOutput all[] = {{{"logits", outputs.logits}, appended(text.ids, {config.target_vocabulary})},
+                              {{"next_logits", outputs.next_logits}, appended(text.lead, {config.target_vocabulary})},
+                              {{"hidden", outputs.hidden}, appended(text.ids, {width})},
                               {{"all_hidden", outputs.all_hidden}, of_layers(layers + 1, text.ids, {width})},
                               {{"attentions", outputs.attentions}, of_layers(layers, text.lead, {heads, tokens, tokens})},
                               {{"cross_attentions", outputs.cross_attentions}, of_layers(layers, text.lead, {heads, tokens, keys})}};

@@ -22,7 +22,7 @@ Tensor unfolded(const VisionConfig& c, ConstTensorView pixels, DType dtype, cons
   for (int axis = 0; axis < lead; ++axis) axes.push_back(axis);
   for (const int axis : {1, 3, 0, 2, 4}) axes.push_back(lead + axis);
   const ConstTensorView ordered = parts.permute(axes);
-  const Shape shape = nn::appended(pixels.shape().first(lead), {c.patches(), c.channels * c.patch_height * c.patch_width});
+  const Shape shape = appended(pixels.shape().first(lead), {c.patches(), c.channels * c.patch_height * c.patch_width});
   Tensor patches = uninitialised(dtype, shape, workspace);
   copy(ordered, patches.view().reshape(ordered.shape()));
   return patches;
@@ -31,7 +31,7 @@ Tensor unfolded(const VisionConfig& c, ConstTensorView pixels, DType dtype, cons
 // Returns the tokens with their positions, [*,T,E].
 Tensor embedded(const VisionEncoder& encoder, ConstTensorView pixels, const nn::RunOptions& run) {
   const VisionConfig& c = encoder.config;
-  const Shape shape = nn::appended(pixels.shape().first(pixels.rank() - 3), {c.tokens(), c.layer.width});
+  const Shape shape = appended(pixels.shape().first(pixels.rank() - 3), {c.tokens(), c.layer.width});
   Tensor x = uninitialised(c.layer.dtype, shape, run.workspace);
   const TensorView of_prefix = x.view().slice(-2, 0, c.prefix_tokens()), of_patches = x.view().slice(-2, c.prefix_tokens(), c.tokens());
   const Tensor patches = unfolded(c, pixels, c.layer.dtype, run.workspace);
@@ -48,7 +48,7 @@ Tensor embedded(const VisionEncoder& encoder, ConstTensorView pixels, const nn::
 // Computes the vector [*,E] that represents the image.
 Tensor pooled(const VisionEncoder& encoder, VisionPooling pooling, ConstTensorView hidden, const nn::RunOptions& run) {
   const VisionConfig& c = encoder.config;
-  const Shape lead = hidden.shape().first(hidden.rank() - 2), shape = nn::appended(lead, {c.layer.width});
+  const Shape lead = hidden.shape().first(hidden.rank() - 2), shape = appended(lead, {c.layer.width});
   Tensor vector = uninitialised(c.layer.dtype, shape, run.workspace);
   switch (pooling) {
     case VisionPooling::none: fail(ErrorCode::invalid_argument, kVisionForward, ": the model has no pooling");
@@ -56,14 +56,14 @@ Tensor pooled(const VisionEncoder& encoder, VisionPooling pooling, ConstTensorVi
     case VisionPooling::patch_mean: nn::reduce_positions(hidden.slice(-2, c.prefix_tokens(), c.tokens()), {}, nn::Reduce::mean, vector.view().unsqueeze(-2), run.executor); return vector;
     case VisionPooling::all_mean: nn::reduce_positions(hidden, {}, nn::Reduce::mean, vector.view().unsqueeze(-2), run.executor); return vector;
     case VisionPooling::dense: {
-      Tensor dense = uninitialised(c.layer.dtype, nn::appended(lead, {encoder.pooler.out_width()}), run.workspace);
+      Tensor dense = uninitialised(c.layer.dtype, appended(lead, {encoder.pooler.out_width()}), run.workspace);
       encoder.pooler.forward(hidden.select(-2, 0), dense, run);
       nn::activate(c.pooler_activation, dense, dense, run.executor);
       return dense;
     }
     case VisionPooling::attention: {
       const ProbePooling& head = encoder.pooling_head;
-      const ConstTensorView probe = head.probe.view().expand(nn::appended(lead, {1, c.layer.width}));
+      const ConstTensorView probe = head.probe.view().expand(appended(lead, {1, c.layer.width}));
       Tensor normed = uninitialised(c.layer.dtype, shape, run.workspace), added = uninitialised(c.layer.dtype, shape, run.workspace);
       head.attention.forward({.query = probe, .key = hidden}, vector.view().unsqueeze(-2), {.executor = run.executor, .workspace = run.workspace});
       head.norm.forward(vector, normed, run);
@@ -104,13 +104,13 @@ void VisionEncoder::forward(ConstTensorView pixels, const VisionOutput& output, 
   require(!output.pooled || pooled_width() > 0, kVisionForward, ": pooled is asked for; this ", c.family, " model has no pooler");
   require(!output.logits || classes() > 0, kVisionForward, ": logits are asked for; this ", c.family, " model has no classifier");
   require(!output.embedding || embedding_width() > 0, kVisionForward, ": embedding is asked for; this ", c.family, " model has no projection");
-  const Shape lead = pixels.shape().first(pixels.rank() - 3), tokens = nn::appended(lead, {c.tokens(), c.layer.width});
+  const Shape lead = pixels.shape().first(pixels.rank() - 3), tokens = appended(lead, {c.tokens(), c.layer.width});
   const LayerOutputs of_layers{.all_hidden = output.all_hidden, .attentions = output.attentions, .q = output.q, .k = output.k, .v = output.v};
   std::vector<WantedOutput> all = wanted(of_layers, c.layer, c.layers, tokens);
   all.push_back({{"hidden", output.hidden}, tokens});
-  all.push_back({{"pooled", output.pooled}, nn::appended(lead, {pooled_width()})});
-  all.push_back({{"logits", output.logits}, nn::appended(lead, {classes()})});
-  all.push_back({{"embedding", output.embedding}, nn::appended(lead, {embedding_width()})});
+  all.push_back({{"pooled", output.pooled}, appended(lead, {pooled_width()})});
+  all.push_back({{"logits", output.logits}, appended(lead, {classes()})});
+  all.push_back({{"embedding", output.embedding}, appended(lead, {embedding_width()})});
   const Operand read{"pixels", pixels};
   require_wanted(kVisionForward, all, {&read, 1}, *this);
 

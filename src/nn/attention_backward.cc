@@ -2,6 +2,7 @@
 #include <span>
 #include <vector>
 
+#include "core/option_words.h"
 #include "nn/attention_pass.h"
 #include "nn/attention_weights_gradient.h"
 #include "nn/check.h"
@@ -52,10 +53,10 @@ void require_same_structure(const MultiHeadAttentionConfig& saved, const MultiHe
   same("value_head_width", saved.value_head_width, own.value_head_width);
   same("output_width", saved.output_width, own.output_width);
   same("axis", saved.axis, own.axis);
-  static constexpr const char *kYes[] = {"no", "yes"}, *kGlobalQueries[] = {"off", "mean", "masked_mean"};
+  static constexpr const char* kYes[] = {"no", "yes"};
   same("an output projection:", kYes[saved.output == OutputProjection::linear], kYes[own.output == OutputProjection::linear]);
   same("a gate:", kYes[saved.gate == Gate::sigmoid], kYes[own.gate == Gate::sigmoid]);
-  same("global_query", kGlobalQueries[static_cast<int>(saved.global_query)], kGlobalQueries[static_cast<int>(own.global_query)]);
+  same("global_query", word_of(saved.global_query, kGlobalQueryWords), word_of(own.global_query, kGlobalQueryWords));
   same("add_bias_kv:", kYes[saved.add_bias_kv], kYes[own.add_bias_kv]);
   same("add_zero_attn:", kYes[saved.add_zero_attn], kYes[own.add_zero_attn]);
   same("learned sink logits:", kYes[saved.sink], kYes[own.sink]);

@@ -8,6 +8,9 @@
 namespace polyhead::nn {
 namespace {
 
+static_assert(word_of(GlobalQuery::off, kGlobalQueryWords) == "off" && word_of(GlobalQuery::mean, kGlobalQueryWords) == "mean" &&
+              word_of(GlobalQuery::masked_mean, kGlobalQueryWords) == "masked_mean");
+
 constexpr const char* kOperation = "MultiHeadAttention";
 
 // Calls f(name, linear, out_width, in_width, has_bias) for each projection that the layer's configuration has.

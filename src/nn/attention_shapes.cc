@@ -25,12 +25,6 @@ bool restricts(const Mask& mask) {
   return any;
 }
 
-bool broadcasts(const Shape& shape, const Shape& to) {
-  bool fits = shape.size() <= to.size();
-  for (int from_end = 1; fits && from_end <= shape.size(); ++from_end) fits = shape[-from_end] == 1 || shape[-from_end] == to[-from_end];
-  return fits;
-}
-
 AttentionShapes attention_shapes(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input) {
   const ConstTensorView query = input.query, key = input.key ? input.key : query, value = input.value ? input.value : key;
   require(static_cast<bool>(query), operation, ": query is missing");

@@ -29,9 +29,6 @@ Shape output_shape_of(const MultiHeadAttentionConfig& config, const AttentionSha
 // Returns whether the mask may block any pair.
 bool restricts(const Mask& mask);
 
-// Returns whether a tensor of `shape` can be expanded to `to`.
-bool broadcasts(const Shape& shape, const Shape& to);
-
 // Returns options whose attend_keys and block_keys are [*,S]: `given` itself, or a copy stored in `own`. Error if mask_like_input is absent and both
 // layouts fit.
 const AttentionOptions& with_keys_last(const char* operation, const AttentionShapes& shapes, const AttentionOptions& given,

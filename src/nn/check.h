@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/index.h"
 #include "core/overlap.h"
 #include "core/text.h"
 #include "polyhead/nn/module.h"
@@ -49,11 +50,6 @@ inline void require_output(std::string_view operation, const Operand& output, co
   require_exactly(operation, output, own.view.shape(), own.view.dtype());
   require_no_overlap(operation, output, others);
   if (!same_view(output.view, own.view)) require_no_overlap(operation, output, {own});
-}
-
-inline Shape appended(Shape shape, std::initializer_list<std::int64_t> extents) {
-  for (const std::int64_t extent : extents) shape.push_back(extent);
-  return shape;
 }
 
 inline Shape with_width(Shape shape, std::int64_t width) {

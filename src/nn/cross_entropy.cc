@@ -10,16 +10,6 @@
 namespace polyhead::nn {
 namespace {
 
-template <class A>
-const cpu::SoftmaxKernel<A>& kernel_of() {
-  const auto& kernels = cpu::current_kernels_of<cpu::SoftmaxKernels>();
-  if constexpr (std::is_same_v<A, double>) {
-    return kernels.of_doubles;
-  } else {
-    return kernels.of_floats;
-  }
-}
-
 // Returns the view as rows; a tensor without leading axes is one row.
 template <class View>
 View rows_of(View view) {
@@ -38,7 +28,7 @@ void compute(ConstTensorView logits_view, const std::vector<std::int64_t>& targe
   const double smoothing = options.label_smoothing, share = smoothing / static_cast<double>(classes);
   constexpr double kNanoseconds = 10;  // time of an element in scalar code
   parallel_for(logits.count(), row_grain(classes, kNanoseconds), options.executor, [&](std::int64_t first, std::int64_t last) {
-    const cpu::SoftmaxKernel<A>& kernel = kernel_of<A>();
+    const cpu::SoftmaxKernel<A>& kernel = cpu::kernel_of<A>(cpu::current_kernels_of<cpu::SoftmaxKernels>());
     ComputedRow<const T> x(logits, classes);
     ComputedRow<T> d_x(d_logits, classes);
     for (std::int64_t row = first; row < last; ++row) {

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <limits>
 
+#include "core/index.h"
 #include "support/gradients.h"
 #include "support/random.h"
-#include "support/shapes.h"
 #include "support/thread_count.h"
 
 namespace polyhead::nn {
@@ -50,7 +50,7 @@ TEST(CrossEntropy, GradientsAreCentralDifferences) {
           if (numel(leading) == 0 && reduction == LossReduction::mean) continue;
           SCOPED_TRACE(to_string(leading) + " classes " + std::to_string(classes) + " smoothing " + std::to_string(smoothing));
           Random random(static_cast<std::uint64_t>(classes));
-          const Shape shape = test::joined(leading, {classes});
+          const Shape shape = appended(leading, {classes});
           const StridedTensor logits = random.strided(DType::f64, shape, -3, 3), d_logits = random.empty_strided(DType::f64, shape);
           const StridedTensor targets = random.strided_copy(during_call(random_targets(random, leading, classes)));
           const CrossEntropyOptions options{.label_smoothing = smoothing, .reduction = reduction};

@@ -63,22 +63,9 @@ DecoderLayer::DecoderLayer(const LayerConfig& config) : norm_position(config.nor
   const std::uint64_t seed = config.seed;
   require_dropout(kOperation, config.dropout);
   require(config.part_order == PartOrder::sequential, kOperation, ": part_order is parallel; the parts of a decoder layer are sequential");
-  const auto attention = [&](std::int64_t key_width, std::uint64_t number) {
-    MultiHeadAttentionConfig own = attention_config(config, derive_seed(seed, number));
-    own.key_width = key_width;
-    MultiHeadAttention made(own);
-    made.q_norm.epsilon = made.k_norm.epsilon = config.epsilon;
-    return made;
-  };
-  self_attention = attention(config.width, 0);
-  cross_attention = attention(config.memory_width == 0 ? config.width : config.memory_width, 1);
-  feed_forward = FeedForward({.width = config.width,
-                              .hidden_width = config.hidden_width == 0 ? 4 * config.width : config.hidden_width,
-                              .activation = config.activation,
-                              .gated = config.gated,
-                              .bias = config.feed_forward_bias,
-                              .dtype = config.dtype,
-                              .seed = derive_seed(seed, 2)});
+  self_attention = attention_of(config, derive_seed(seed, 0));
+  cross_attention = attention_of(config, derive_seed(seed, 1), config.memory_width);
+  feed_forward = FeedForward(feed_forward_config(config, derive_seed(seed, 2)));
   self_attention_norm = Norm({.width = config.width, .kind = config.norm, .epsilon = config.epsilon, .dtype = config.dtype});
   cross_attention_norm = self_attention_norm;
   feed_forward_norm = self_attention_norm;

@@ -1,8 +1,8 @@
 #include "polyhead/nn/embedding.h"
 
+#include "core/index.h"
 #include "support/gradients.h"
 #include "support/random.h"
-#include "support/shapes.h"
 
 namespace polyhead::nn {
 namespace {
@@ -57,7 +57,7 @@ TEST(Embedding, GradientsAreCentralDifferences) {
       SCOPED_TRACE(to_string(shape) + " width " + std::to_string(width));
       Random random(static_cast<std::uint64_t>(width));
       Embedding embedding(random.tensor(DType::f64, {6, width})), grads(random.tensor(DType::f64, {6, width}));
-      const Shape y_shape = test::joined(shape, {width});
+      const Shape y_shape = appended(shape, {width});
       const StridedTensor ids = random.strided(DType::i64, shape, 0, 4);  // some of the 6 ids occur twice; id 5 never occurs
       const StridedTensor d_y = random.strided(DType::f64, y_shape), y = random.empty_strided(DType::f64, y_shape);
       embedding.backward(ids, d_y, {&grads});

@@ -50,16 +50,9 @@ EncoderLayer::EncoderLayer(const LayerConfig& config) : norm_position(config.nor
   require(config.memory_width == 0, kOperation, ": memory_width is ", config.memory_width, "; an encoder layer reads no memory, so it must be 0");
   const NormConfig norm{.width = config.width, .kind = config.norm, .epsilon = config.epsilon, .dtype = config.dtype};
   require_part_order(kOperation, part_order, norm_position);
-  attention = MultiHeadAttention(attention_config(config, derive_seed(seed, 0)));
-  attention.q_norm.epsilon = attention.k_norm.epsilon = config.epsilon;
+  attention = attention_of(config, derive_seed(seed, 0));
   attention_norm = Norm(norm);
-  feed_forward = FeedForward({.width = config.width,
-                              .hidden_width = config.hidden_width == 0 ? 4 * config.width : config.hidden_width,
-                              .activation = config.activation,
-                              .gated = config.gated,
-                              .bias = config.feed_forward_bias,
-                              .dtype = config.dtype,
-                              .seed = derive_seed(seed, 1)});
+  feed_forward = FeedForward(feed_forward_config(config, derive_seed(seed, 1)));
   feed_forward_norm = Norm(norm);
   if (norm_position == NormPosition::both) attention_output_norm = feed_forward_output_norm = Norm(norm);
 }

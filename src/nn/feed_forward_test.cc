@@ -1,8 +1,8 @@
 #include "polyhead/nn/feed_forward.h"
 
+#include "core/index.h"
 #include "support/gradients.h"
 #include "support/random.h"
-#include "support/shapes.h"
 
 namespace polyhead::nn {
 namespace {
@@ -59,8 +59,8 @@ TEST(FeedForward, SavingChangesNoBit) {
 TEST(FeedForward, PartsHaveTheBitsOfTheWhole) {
   const FeedForward module({.width = 8, .hidden_width = 500, .out_width = 7, .seed = 1});
   for (const Shape& leading : {Shape{1000}, Shape{1, 1000}, Shape{30, 33}, Shape{3, 1, 400}}) {
-    const Tensor x = Random(2).tensor(DType::f32, test::joined(leading, {8}));
-    Tensor whole(DType::f32, test::joined(leading, {7})), parts(DType::f32, whole.shape());
+    const Tensor x = Random(2).tensor(DType::f32, appended(leading, {8}));
+    Tensor whole(DType::f32, appended(leading, {7})), parts(DType::f32, whole.shape());
     FeedForward::Saved saved;
     module.forward(x, whole, {}, &saved);
     LimitedThreads one(1), two(2);
@@ -97,7 +97,7 @@ TEST(FeedForward, GradientsAreCentralDifferences) {
                             .dtype = DType::f64,
                             .seed = 2});
         Random random(3);
-        const Shape x_shape = test::joined(leading, {width}), y_shape = test::joined(leading, {out_width});
+        const Shape x_shape = appended(leading, {width}), y_shape = appended(leading, {out_width});
         const StridedTensor x = random.strided(DType::f64, x_shape), d_y = random.strided(DType::f64, y_shape);
         const StridedTensor y = random.empty_strided(DType::f64, y_shape), d_x = random.empty_strided(DType::f64, x_shape);
         FeedForward::Saved saved;

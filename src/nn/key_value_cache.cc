@@ -99,13 +99,8 @@ KeyValueCacheConfig config_of(const TensorView& keys, const TensorView& values, 
 KeyValueCache::KeyValueCache(const KeyValueCacheConfig& config)
     : config_(completed(config)), lengths_(static_cast<std::size_t>(config_.sequences)), previous_(lengths_) {
   const Shape rows{config_.sequences, config_.kv_heads, config_.capacity};
-  const auto with_width = [&](std::int64_t width) {
-    Shape shape = rows;
-    shape.push_back(width);
-    return shape;
-  };
-  keys_ = own_[0] = Tensor(config_.dtype, with_width(config_.head_width));
-  values_ = own_[1] = Tensor(config_.dtype, with_width(config_.value_head_width));
+  keys_ = own_[0] = Tensor(config_.dtype, appended(rows, {config_.head_width}));
+  values_ = own_[1] = Tensor(config_.dtype, appended(rows, {config_.value_head_width}));
   if (config_.dtype != DType::i8) return;
   key_scales_ = own_[2] = Tensor(DType::f32, rows);
   value_scales_ = own_[3] = Tensor(DType::f32, rows);

@@ -1,11 +1,11 @@
 #include "polyhead/nn/layer_norm.h"
 
+#include "core/index.h"
 #include "core/text.h"
 #include "nn/add_norm.h"
 #include "nn/elementwise.h"
 #include "support/gradients.h"
 #include "support/random.h"
-#include "support/shapes.h"
 #include "support/thread_count.h"
 
 namespace polyhead::nn {
@@ -58,7 +58,7 @@ TEST(LayerNorm, GradientsAreCentralDifferences) {
         SCOPED_TRACE(to_string(leading) + " width " + std::to_string(width) + (bias ? " with bias" : ""));
         Random random(static_cast<std::uint64_t>(width));
         LayerNorm norm(random.tensor(DType::f64, {width}), bias ? random.tensor(DType::f64, {width}) : Tensor(), 0.1);
-        const Shape shape = test::joined(leading, {width});
+        const Shape shape = appended(leading, {width});
         const StridedTensor x = random.strided(DType::f64, shape), d_y = random.strided(DType::f64, shape);
         const StridedTensor y = random.empty_strided(DType::f64, shape), d_x = random.empty_strided(DType::f64, shape);
         LayerNorm grads = zeros_like(norm);

@@ -1,8 +1,8 @@
 #include "polyhead/nn/linear.h"
 
+#include "core/index.h"
 #include "support/gradients.h"
 #include "support/random.h"
-#include "support/shapes.h"
 
 namespace polyhead::nn {
 namespace {
@@ -59,7 +59,7 @@ TEST(Linear, GradientsAreCentralDifferences) {
         SCOPED_TRACE(to_string(leading) + " " + std::to_string(in) + " -> " + std::to_string(out) + (bias ? " with bias" : ""));
         Random random(static_cast<std::uint64_t>(in * 10 + out));
         Linear linear = random_linear(random, in, out, bias);
-        const Shape x_shape = test::joined(leading, {in}), y_shape = test::joined(leading, {out});
+        const Shape x_shape = appended(leading, {in}), y_shape = appended(leading, {out});
         const StridedTensor x = random.strided(DType::f64, x_shape), d_y = random.strided(DType::f64, y_shape);
         const StridedTensor y = random.empty_strided(DType::f64, y_shape), d_x = random.empty_strided(DType::f64, x_shape);
         Linear grads = zeros_like(linear);

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <limits>
 
+#include "core/index.h"
 #include "support/gradients.h"
 #include "support/random.h"
-#include "support/shapes.h"
 
 namespace polyhead::nn {
 namespace {

@@ -138,14 +138,7 @@ void AdamW::step(const NamedParameters& list, const ConstNamedParameters& gradie
       using T = typename decltype(type)::type;
       const auto at = [&](auto& tensor) { return tensor.template data<T>() + piece.first; };
       const Tensor& gradient = *gradients[piece.tensor].second;
-      const auto kernel = [&] {
-        if constexpr (std::is_same_v<T, double>) {
-          return kernels.of_doubles;
-        } else {
-          return kernels.of_floats;
-        }
-      }();
-      kernel(piece.count, step, at(gradient), at(moments.m), at(moments.v), at(*list[piece.tensor].second));
+      cpu::kernel_of<T>(kernels)(piece.count, step, at(gradient), at(moments.m), at(moments.v), at(*list[piece.tensor].second));
     });
   });
   ++*steps_.data<std::int64_t>();

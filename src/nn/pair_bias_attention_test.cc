@@ -1,5 +1,6 @@
 #include "polyhead/nn/pair_bias_attention.h"
 
+#include "core/index.h"
 #include "polyhead/sdpa.h"
 #include "support/gradients.h"
 #include "support/random.h"
@@ -31,15 +32,11 @@ struct PairCase {
   PairCase(Random& random, DType dtype, const Shape& lead, const Shape& z_lead, std::int64_t heads, std::int64_t queries, std::int64_t keys, std::int64_t width, std::int64_t pair_width,
            bool masked)
       : pair(random_pair(random, dtype, pair_width, heads, random.coin(), random.coin())) {
-    const auto with = [](Shape shape, std::initializer_list<std::int64_t> more) {
-      for (const std::int64_t extent : more) shape.push_back(extent);
-      return shape;
-    };
-    q = random.tensor(dtype, with(lead, {heads, queries, width}), -2, 2), k = random.tensor(dtype, with(lead, {heads, keys, width}), -2, 2);
-    v = random.tensor(dtype, with(lead, {heads, keys, width + 1})), d_out = random.tensor(dtype, with(lead, {heads, queries, width + 1}));
-    z = random.tensor(dtype, with(z_lead, {queries, keys, pair_width}), -1, 3);
+    q = random.tensor(dtype, appended(lead, {heads, queries, width}), -2, 2), k = random.tensor(dtype, appended(lead, {heads, keys, width}), -2, 2);
+    v = random.tensor(dtype, appended(lead, {heads, keys, width + 1})), d_out = random.tensor(dtype, appended(lead, {heads, queries, width + 1}));
+    z = random.tensor(dtype, appended(z_lead, {queries, keys, pair_width}), -1, 3);
     if (masked) {
-      keep = random.tensor(DType::boolean, with(lead, {keys}));
+      keep = random.tensor(DType::boolean, appended(lead, {keys}));
       empty_rows = random.pick({EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
       if (keep.numel() > 0 && random.coin()) fill(keep.view().reshape({keep.numel() / keys, keys}).select(0, 0), 0);  // a sequence all of whose keys are masked
     }
@@ -75,9 +72,7 @@ std::vector<double> formula(const PairCase& c) {
   const std::int64_t lead = c.q.numel() / std::max<std::int64_t>(c.q.extent(-3) * c.q.extent(-2) * c.q.extent(-1), 1);
   const std::int64_t N = c.q.extent(-3), T = c.q.extent(-2), S = c.k.extent(-2), H = c.q.extent(-1), V = c.v.extent(-1), C = c.pair.pair_width();
   const auto q = to_doubles(c.q), k = to_doubles(c.k), v = to_doubles(c.v), gamma = to_doubles(c.pair.norm.weight), weight = to_doubles(c.pair.projection.weight);
-  Shape z_shape = c.q.shape().first(c.q.shape().size() - 3);
-  for (const std::int64_t extent : {T, S, C}) z_shape.push_back(extent);
-  const auto z = to_doubles(c.z.view().expand(z_shape));
+  const auto z = to_doubles(c.z.view().expand(appended(c.q.shape().first(c.q.shape().size() - 3), {T, S, C})));
   const auto beta = c.pair.norm.bias ? to_doubles(c.pair.norm.bias) : std::vector<double>(static_cast<std::size_t>(C));
   const auto b = c.pair.projection.bias ? to_doubles(c.pair.projection.bias) : std::vector<double>(static_cast<std::size_t>(N));
   const auto keep = c.keep ? to_doubles(c.keep) : std::vector<double>(static_cast<std::size_t>(lead * S), 1);

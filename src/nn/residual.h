@@ -7,6 +7,7 @@
 #include "nn/add_norm.h"
 #include "nn/elementwise.h"
 #include "polyhead/nn/dropout.h"
+#include "polyhead/nn/feed_forward.h"
 #include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/nn/layer_config.h"
 #include "polyhead/nn/residual.h"
@@ -105,16 +106,29 @@ inline void require_part_order(const char* operation, PartOrder order, NormPosit
           ": part_order is parallel and norm_position post; parallel parts norm x first, so norm_position must be pre or both");
 }
 
-// Returns the configuration of the self-attention of an encoder or decoder layer.
-inline MultiHeadAttentionConfig attention_config(const LayerConfig& config, std::uint64_t seed) {
-  return {.query_width = config.width,
-          .heads = config.heads,
-          .kv_heads = config.kv_heads,
-          .head_width = config.head_width,
-          .bias = config.bias,
-          .output_bias = config.output_bias,
-          .qk_norm = config.qk_norm,
-          .dropout = config.attention_dropout,
+// Returns the attention of an encoder or decoder layer. key_width: 0 means the width of the layer.
+inline MultiHeadAttention attention_of(const LayerConfig& config, std::uint64_t seed, std::int64_t key_width = 0) {
+  MultiHeadAttention attention({.query_width = config.width,
+                                .key_width = key_width,
+                                .heads = config.heads,
+                                .kv_heads = config.kv_heads,
+                                .head_width = config.head_width,
+                                .bias = config.bias,
+                                .output_bias = config.output_bias,
+                                .qk_norm = config.qk_norm,
+                                .dropout = config.attention_dropout,
+                                .dtype = config.dtype,
+                                .seed = seed});
+  attention.q_norm.epsilon = attention.k_norm.epsilon = config.epsilon;
+  return attention;
+}
+
+inline FeedForwardConfig feed_forward_config(const LayerConfig& config, std::uint64_t seed) {
+  return {.width = config.width,
+          .hidden_width = config.hidden_width == 0 ? 4 * config.width : config.hidden_width,
+          .activation = config.activation,
+          .gated = config.gated,
+          .bias = config.feed_forward_bias,
           .dtype = config.dtype,
           .seed = seed};
 }

@@ -1,8 +1,8 @@
 #include "polyhead/nn/norm.h"
 
+#include "core/index.h"
 #include "support/gradients.h"
 #include "support/random.h"
-#include "support/shapes.h"
 #include "support/thread_count.h"
 
 namespace polyhead::nn {
@@ -47,7 +47,7 @@ TEST(RMSNorm, GradientsAreCentralDifferences) {
       SCOPED_TRACE(to_string(leading) + " width " + std::to_string(width));
       Random random(static_cast<std::uint64_t>(width));
       RMSNorm norm(random.tensor(DType::f64, {width}), 0.1);
-      const Shape shape = test::joined(leading, {width});
+      const Shape shape = appended(leading, {width});
       const StridedTensor x = random.strided(DType::f64, shape), d_y = random.strided(DType::f64, shape);
       const StridedTensor y = random.empty_strided(DType::f64, shape), d_x = random.empty_strided(DType::f64, shape);
       RMSNorm grads = zeros_like(norm);

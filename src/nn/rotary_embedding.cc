@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/index.h"
 #include "core/text.h"
 
 namespace polyhead::nn {
@@ -113,8 +114,7 @@ RotaryEmbedding::RotaryEmbedding(const RotaryEmbeddingConfig& config) : config_(
 RotaryTables RotaryEmbedding::tables(ConstTensorView positions, DType dtype) const {
   require(dtype == DType::f32 || dtype == DType::f64, kRotaryEmbedding, ": tables are float32 or float64, not ", dtype);
   require(positions && is_integer(positions.dtype()) && positions.rank() >= 1, kRotaryEmbedding, ": positions must be integers [*,T]");
-  Shape shape = positions.shape();
-  shape.push_back(config_.width / 2);
+  const Shape shape = appended(positions.shape(), {config_.width / 2});
   RotaryTables tables{Tensor::uninitialised(dtype, shape), Tensor::uninitialised(dtype, shape), config_.order, config_.width};
   const Tensor at = Tensor::copy_of(positions, DType::i64);
   const auto write = [&](auto* cos, auto* sin) {
@@ -139,8 +139,7 @@ RotaryTables RotaryEmbedding::tables(std::int64_t first, std::int64_t count, DTy
 RotaryTables RotaryEmbedding::tables_from(ConstTensorView first, std::int64_t count, DType dtype) const {
   require(first && is_integer(first.dtype()), kRotaryEmbedding, ": first positions must be integers [*]");
   require(count >= 0, kRotaryEmbedding, ": count is ", count, "; it must not be negative");
-  Shape shape = first.shape();
-  shape.push_back(count);
+  const Shape shape = appended(first.shape(), {count});
   Tensor positions = Tensor::uninitialised(DType::i64, shape);
   copy(first.unsqueeze(-1).expand(shape), positions);
   std::int64_t* const data = positions.data<std::int64_t>();

@@ -15,12 +15,7 @@ using test::same_bits;
 using testing::HasSubstr;
 
 std::string message(const RotaryEmbeddingConfig& config) {
-  try {
-    RotaryEmbedding embedding(config);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
+  return test::error_message([&] { RotaryEmbedding embedding(config); });
 }
 
 void expect_frequencies(const RotaryEmbeddingConfig& config, const std::vector<double>& expected) {

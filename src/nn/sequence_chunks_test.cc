@@ -1,11 +1,11 @@
 // Compares evaluation in chunks with evaluation as a whole, which is how a pass with `saved` is computed.
 #include <gtest/gtest.h>
 
+#include "core/index.h"
 #include "nn/sequence_chunks.h"
 #include "polyhead/error.h"
 #include "support/compare.h"
 #include "support/random.h"
-#include "support/shapes.h"
 
 namespace polyhead::nn {
 namespace {
@@ -78,17 +78,17 @@ TEST_P(SequencesOf, HaveTheBitsOfTheWhole) {
 
 TEST_P(SequencesOf, TakeTheirOwnMaskBiasAndSink) {
   Random random(2);
-  const Tensor pairs = random.tensor(DType::boolean, joined(lead(), {4, queries(), keys()})), shared = random.tensor(DType::boolean, {queries(), keys()});
-  const Tensor of_keys = random.tensor(DType::boolean, joined(lead(), {keys()})), last = random.tensor(DType::boolean, {lead()[-1], keys()});
+  const Tensor pairs = random.tensor(DType::boolean, appended(lead(), {4, queries(), keys()})), shared = random.tensor(DType::boolean, {queries(), keys()});
+  const Tensor of_keys = random.tensor(DType::boolean, appended(lead(), {keys()})), last = random.tensor(DType::boolean, {lead()[-1], keys()});
   Tensor lengths(DType::i64, lead());
   for (std::int64_t i = 0; i < numel(lead()); ++i) lengths.data<std::int64_t>()[i] = i % (keys() + 1);
   Shape ones = lead();
   for (int i = 0; i < ones.size(); ++i) ones[i] = 1;
   Shape first = ones;
   first[0] = lead()[0];
-  const Tensor bias = random.tensor(DType::f32, joined(lead(), {4, queries(), keys()})), one_bias = random.tensor(DType::f32, joined(ones, {4, queries(), keys()}));
-  const Tensor first_bias = random.tensor(DType::f32, joined(first, {4, queries(), keys()}));
-  const Tensor per_head = random.tensor(DType::f32, {4}), per_sequence = random.tensor(DType::f32, joined(lead(), {4, queries()})),
+  const Tensor bias = random.tensor(DType::f32, appended(lead(), {4, queries(), keys()})), one_bias = random.tensor(DType::f32, appended(ones, {4, queries(), keys()}));
+  const Tensor first_bias = random.tensor(DType::f32, appended(first, {4, queries(), keys()}));
+  const Tensor per_head = random.tensor(DType::f32, {4}), per_sequence = random.tensor(DType::f32, appended(lead(), {4, queries()})),
                of_last = random.tensor(DType::f32, {lead()[-1], 1, 1});
   const AttentionOptions all[] = {{.mask = {.attend = pairs}, .bias = bias},
                                   {.mask = {.block = shared}, .bias = one_bias},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/index.h"
 #include "cpu/gemm/gemm.h"
 #include "nn/check.h"
 
@@ -12,24 +13,10 @@ namespace {
 constexpr const char* kNorms = "value_norms";
 constexpr std::int64_t kBlock = 64;  // keys whose transformed values are in memory at once
 
-// Moves `place` to the next element of an array of this shape, row by row. Returns false after the last one.
-bool advance(Shape& place, const Shape& shape) {
-  for (int i = place.size(); i-- > 0;) {
-    if (++place[i] < shape[i]) return true;
-    place[i] = 0;
-  }
-  return false;
-}
-
 template <class View>
-View at(View view, const Shape& place) {
+View at(View view, const Dims& place) {
   for (int i = 0; i < place.size(); ++i) view = view.select(0, place[i]);
   return view;
-}
-
-Shape first_place(Shape shape) {
-  for (int i = 0; i < shape.size(); ++i) shape[i] = 0;
-  return shape;
 }
 
 template <class T>
@@ -62,14 +49,13 @@ void value_norms(ConstTensorView v, const Linear& output, TensorView out, const 
   const bool precise = v.dtype() == DType::f64 || (projects && output.weight.dtype() == DType::f64);
   const DType dtype = precise ? DType::f64 : DType::f32;
   const Shape lead = v.shape().first(v.rank() - 3);
-  if (numel(lead) == 0) return;
   for (std::int64_t n = 0; n < heads; ++n) {
     const std::int64_t head = n / (heads / shared), out_width = projects ? output.out_width() : width;
     const ConstTensorView given = projects ? output.weight.view().slice(1, n * width, (n + 1) * width) : ConstTensorView();
     const Tensor converted = projects && given.dtype() != dtype ? Tensor::copy_of(given, dtype) : Tensor();
     const ConstTensorView weight = converted ? ConstTensorView(converted) : given;  // gemm takes any strides, and a copy would take longer than the product for few keys
-    Shape place = first_place(lead);
-    do {
+    for (std::int64_t i = 0; i < numel(lead); ++i) {
+      const Dims place = position_at(lead, i);
       const ConstTensorView of_head = at(v, place).select(0, head);
       const TensorView norms = at(out, place).select(0, n);
       for (std::int64_t first = 0; first < keys; first += kBlock) {
@@ -80,7 +66,7 @@ void value_norms(ConstTensorView v, const Linear& output, TensorView out, const 
         for (std::int64_t s = 0; s < last - first; ++s) block.data<double>()[s] = norm_of_row(projects ? transformed : rows, s, out_width);
         copy(block, norms.slice(0, first, last));
       }
-    } while (advance(place, lead));
+    }
   }
 }
 
@@ -104,9 +90,8 @@ void weight_by_norms(ConstTensorView norms, TensorView map) {
   require_no_overlap(kOperation, {"map", map}, {{"norms", norms}});
   const std::int64_t rows = map.extent(-2), keys = map.extent(-1);
   const Shape lead = map.shape().first(map.rank() - 2);
-  if (numel(lead) == 0) return;
-  Shape place = first_place(lead);
-  do {  // row by row, so that a map [*,N,T,S] is never held twice
+  for (std::int64_t i = 0; i < numel(lead); ++i) {  // row by row, so that a map [*,N,T,S] is never held twice
+    const Dims place = position_at(lead, i);
     const Tensor factors = Tensor::copy_of(at(norms, place), DType::f64);
     const TensorView one = at(map, place);
     for (std::int64_t t = 0; t < rows; ++t) {
@@ -116,7 +101,7 @@ void weight_by_norms(ConstTensorView norms, TensorView map) {
         if (p[s] != 0) p[s] *= factors.data<double>()[s];
       copy(row, one.select(0, t));
     }
-  } while (advance(place, lead));
+  }
 }
 
 }  // namespace polyhead::nn

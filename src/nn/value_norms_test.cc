@@ -11,19 +11,10 @@
 namespace polyhead::nn {
 namespace {
 
+using test::error_message;
 using test::Random;
 using test::to_doubles;
 using testing::HasSubstr;
-
-template <class F>
-std::string message_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 Tensor filled(Random& random, DType dtype, const Shape& shape) {
   Tensor tensor(dtype, shape);
@@ -116,19 +107,19 @@ TEST(ValueNorms, AMaskedKeyStaysZero) {
 TEST(ValueNorms, RefuseByName) {
   Tensor v(DType::f32, {2, 7, 5}), out(DType::f32, {4, 7});
   Linear output({.in_width = 20, .out_width = 6, .seed = 1});
-  EXPECT_EQ(message_of([&] { value_norms(v, output, out); }), "no error");
+  EXPECT_EQ(error_message([&] { value_norms(v, output, out); }), "");
   Linear narrow({.in_width = 15, .out_width = 6, .seed = 1});
-  EXPECT_THAT(message_of([&] { value_norms(v, narrow, out); }), HasSubstr("the output projection's weight is [6,15]; it must be [E,N*V] with N*V = 4 * 5 = 20"));
+  EXPECT_THAT(error_message([&] { value_norms(v, narrow, out); }), HasSubstr("the output projection's weight is [6,15]; it must be [E,N*V] with N*V = 4 * 5 = 20"));
   Tensor odd(DType::f32, {3, 7});
-  EXPECT_THAT(message_of([&] { value_norms(v, output, odd); }), HasSubstr("the 3 heads must be a multiple of the 2 of v"));
+  EXPECT_THAT(error_message([&] { value_norms(v, output, odd); }), HasSubstr("the 3 heads must be a multiple of the 2 of v"));
   Tensor whole(DType::i64, {2, 7, 5});
-  EXPECT_THAT(message_of([&] { value_norms(whole, output, out); }), HasSubstr("v is int64 [2,7,5]; it must be floating and [*,K,S,V]"));
+  EXPECT_THAT(error_message([&] { value_norms(whole, output, out); }), HasSubstr("v is int64 [2,7,5]; it must be floating and [*,K,S,V]"));
   const MultiHeadAttention gated({.query_width = 20, .heads = 4, .gate = Gate::sigmoid, .seed = 1});
   const MultiHeadAttention* const layers[] = {&gated};
   Tensor all(DType::f32, {1, 4, 7, 5}), norms(DType::f32, {1, 4, 7});
-  EXPECT_THAT(message_of([&] { value_norms(layers, all, norms); }), HasSubstr("layer 0 has a gate"));
+  EXPECT_THAT(error_message([&] { value_norms(layers, all, norms); }), HasSubstr("layer 0 has a gate"));
   Tensor map(DType::f32, {4, 3, 7});
-  EXPECT_THAT(message_of([&] { weight_by_norms(odd, map); }), HasSubstr("norms is [3,7]; it must be [4,7]"));
+  EXPECT_THAT(error_message([&] { weight_by_norms(odd, map); }), HasSubstr("norms is [3,7]; it must be [4,7]"));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "sdpa/dense_mask.h"
 
+#include "core/index.h"
 #include "sdpa/normal_form.h"
 
 namespace polyhead {
@@ -8,16 +9,12 @@ Tensor dense_mask(const char* operation, const Mask& mask, const Shape& lead, st
   const ConstTensorView pairs = mask.attend ? mask.attend : mask.block;
   const auto differs = [](const ConstTensorView& view) { return view && view.rank() >= 3 && view.extent(-3) != 1; };
   const bool per_head = differs(pairs) || differs(mask.blocks.lists);
-  Shape q_shape = lead, k_shape = lead;
-  for (const std::int64_t extent : {per_head ? heads : 1, queries, std::int64_t{0}}) q_shape.push_back(extent);
-  for (const std::int64_t extent : {per_head ? heads : 1, keys, std::int64_t{0}}) k_shape.push_back(extent);
-  const Tensor q(DType::f32, q_shape), k(DType::f32, k_shape);  // tensors without elements, because normal_form() reads only the shapes
+  if (!per_head) heads = 1;
+  const Tensor q(DType::f32, appended(lead, {heads, queries, 0})), k(DType::f32, appended(lead, {heads, keys, 0}));  // tensors without elements, because normal_form() reads only the shapes
   ProblemMemory memory;
   const MapsProblem p = normal_form(MapsInput{.q = q, .k = k}, SdpaOptions{.mask = mask}, MapValue::score, operation, memory);
 
-  Shape shape = q_shape;
-  shape[-1] = keys;
-  Tensor dense(DType::boolean, shape);
+  Tensor dense(DType::boolean, appended(lead, {heads, queries, keys}));
   std::vector<std::uint8_t> attend;
   for (std::int64_t head = 0; head < p.batch * p.heads; ++head) {
     const std::int64_t b = head / p.heads, n = head % p.heads;

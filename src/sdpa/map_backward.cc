@@ -77,9 +77,7 @@ class Backward {
 
  private:
   Shape shape(std::initializer_list<std::int64_t> rest) const {
-    Shape result = problem_.lead;
-    for (const std::int64_t extent : rest) result.push_back(extent);
-    return result;
+    return appended(problem_.lead, rest);
   }
 
   void check() {

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/index.h"
 #include "core/interrupt.h"
 #include "core/parallel.h"
 #include "core/threads.h"
@@ -109,9 +110,7 @@ class MapWalk {
 
   // Error unless `out` has the shape [*,N,rest...], with * and N of the problem, and a dtype of the given kind.
   void check_shape(TensorView out, std::initializer_list<std::int64_t> rest, const char* name, const char* letters, DTypeKind kind) const {
-    Shape wanted = problem.lead;
-    wanted.push_back(problem.heads);
-    for (const std::int64_t extent : rest) wanted.push_back(extent);
+    const Shape wanted = appended(appended(problem.lead, {problem.heads}), rest);
     require(static_cast<bool>(out), op_, ": ", name, " is missing");
     require(out.shape() == wanted, op_, ": ", name, " is ", out.shape(), "; it must be ", letters, " = ", wanted);
     require(info(out.dtype()).kind == kind, op_, ": ", name, " is ", out.dtype(), "; it must be ",

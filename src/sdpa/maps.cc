@@ -208,8 +208,7 @@ void attention_key_mass(const MapsInput& input, ConstTensorView key_sets, Tensor
   require(static_cast<bool>(key_sets), "attention_key_mass: key_sets is missing");
   require(key_sets.dtype() == DType::boolean, "attention_key_mass: key_sets is ", key_sets.dtype(), "; it must be bool");
   const std::int64_t count = key_sets.rank() < 2 ? 1 : key_sets.extent(-2);
-  Shape wanted = walk.problem.lead;
-  wanted.push_back(count), wanted.push_back(walk.problem.keys);
+  const Shape wanted = appended(walk.problem.lead, {count, walk.problem.keys});
   bool fits = 1 <= key_sets.rank() && key_sets.rank() <= wanted.size();
   for (int axis = 1; fits && axis <= key_sets.rank(); ++axis) fits = key_sets.extent(-axis) == 1 || key_sets.extent(-axis) == wanted[-axis];
   require(fits, "attention_key_mass: key_sets is ", key_sets.shape(), "; it must be [S], or broadcast to [*,M,S] = ", wanted);

@@ -15,6 +15,9 @@
 namespace polyhead {
 namespace {
 
+static_assert(word_of(Precision::exact, kPrecisionWords) == "exact" && word_of(Precision::native, kPrecisionWords) == "native");
+static_assert(word_of(Pooling::mean, kPoolingWords) == "mean" && word_of(Pooling::sum, kPoolingWords) == "sum" && word_of(Pooling::largest, kPoolingWords) == "largest");
+
 // An argument with a gradient, as it is given or absent. Its gradient and its tangent have its shape and dtype.
 struct Differentiable {
   const char* argument;  // name of the argument; "slopes" or "table" for a relative bias
@@ -43,7 +46,7 @@ class Builder {
     sizes(p, tensors.q, tensors.k, tensors.v);
     options(p);
     relative_bias(p);
-    expect(tensors.out, shape(p, {p.heads, p.queries, p.v_width}), p.dtype, "out", "[*,N,T,V]");
+    expect(tensors.out, appended(p.lead, {p.heads, p.queries, p.v_width}), p.dtype, "out", "[*,N,T,V]");
     p.q = tensors.q, p.k = tensors.k, p.v = tensors.v, p.out = tensors.out;
     p.lse = tensors.lse ? tensors.lse.unsqueeze(-1) : tensors.lse;
   }
@@ -78,7 +81,7 @@ class Builder {
     });
     const auto& [named, q, k, v, bias, relative_bias, sink] = tangents;
     Tangents result{.q = q, .k = k, .v = v, .bias = {}, .relative_bias = {}, .sink = {}};
-    if (bias) result.bias = bias.expand(shape(p, {p.heads, p.queries, p.keys}));
+    if (bias) result.bias = bias.expand(appended(p.lead, {p.heads, p.queries, p.keys}));
     if (relative_bias) {  // the bias is linear in slopes and table, so its tangent follows from their tangent by the same formula
       RelativeBias moved = options_.relative_bias;
       (moved.slopes ? moved.slopes : moved.table) = relative_bias;
@@ -107,7 +110,7 @@ class Builder {
     p.key_dtype = k.dtype();
     p.kv_heads = k.extent(-3);
     p.keys = k.extent(-2);
-    numel(shape(p, {p.heads})), numel(shape(p, {p.kv_heads}));  // numel() throws an Error if the number of heads overflows
+    numel(appended(p.lead, {p.heads})), numel(appended(p.lead, {p.kv_heads}));  // numel() throws an Error if the number of heads overflows
     require(k.extent(-1) == p.qk_width, op_, ": k is ", k.shape(), "; its last extent must be H = ", p.qk_width, ", as in q ", q.shape());
     require(p.kv_heads > 0 ? p.heads % p.kv_heads == 0 : p.heads == 0, op_, ": q has ", p.heads, " heads and k has ", p.kv_heads,
             "; the number of query heads must be a multiple of the number of key/value heads");
@@ -153,12 +156,6 @@ class Builder {
     p.relative_bias = memory_.relative_bias;
   }
 
-  Shape shape(const Problem& p, std::initializer_list<std::int64_t> rest) const {
-    Shape result = p.lead;
-    for (const std::int64_t extent : rest) result.push_back(extent);
-    return result;
-  }
-
   void expect(const ConstTensorView& view, const Shape& wanted, DType dtype, const OperandName& name, const OperandName& letters) const {
     require(static_cast<bool>(view), op_, ": ", name, " is missing");
     require(view.shape() == wanted, op_, ": ", name, " is ", view.shape(), "; it must be ", letters, " = ", wanted);
@@ -170,7 +167,7 @@ class Builder {
     if (p.key_dtype == DType::i8) {
       require(static_cast<bool>(scale), op_, ": ", of, " is int8 and ", name,
               " is missing; int8 needs a scale of each token and key/value head, [*,K,S]");
-      expect(scale, shape(p, {p.kv_heads, p.keys}), DType::f32, name, "[*,K,S]");
+      expect(scale, appended(p.lead, {p.kv_heads, p.keys}), DType::f32, name, "[*,K,S]");
       return scale.unsqueeze(-1);
     }
     require(!scale, op_, ": ", name, " is given and ", of, " is ", p.key_dtype, "; only int8 has scales");
@@ -178,7 +175,7 @@ class Builder {
   }
 
   void expect_lse(const Problem& p, const ConstTensorView& lse) const {
-    expect(lse, shape(p, {p.heads, p.queries}), accumulation_dtype(p.dtype), "lse", "[*,N,T]");
+    expect(lse, appended(p.lead, {p.heads, p.queries}), accumulation_dtype(p.dtype), "lse", "[*,N,T]");
   }
 
  private:
@@ -201,7 +198,7 @@ class Builder {
   ConstTensorView pairs(const Problem& p, const ConstTensorView& view, const char* name, DType dtype) const {
     if (!view) return {};
     require(view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", dtype);
-    return broadcast(view, shape(p, {p.heads, p.queries, p.keys}), name, "[*,N,T,S]");
+    return broadcast(view, appended(p.lead, {p.heads, p.queries, p.keys}), name, "[*,N,T,S]");
   }
 
   // Returns the sink logits as [*,N,T,1] in the dtype of lse.
@@ -222,7 +219,7 @@ class Builder {
     const DType dtype = accumulation_dtype(p.dtype);
     if (given.dtype() != dtype) copy = Tensor::copy_of(given, dtype);
     const ConstTensorView logits = given.dtype() == dtype ? given : ConstTensorView(copy);
-    return broadcast(rows_of_sink(logits), shape(p, {p.heads, p.queries}), name, "[*,N,T]").unsqueeze(-1);
+    return broadcast(rows_of_sink(logits), appended(p.lead, {p.heads, p.queries}), name, "[*,N,T]").unsqueeze(-1);
   }
 
   void key_rules(const Problem& p) const {
@@ -256,7 +253,7 @@ class Builder {
     require(lists.rank() >= 2 && lists.extent(-2) == rows, op_, ": blocks is ", lists.shape(), "; it must broadcast to [*,N,Tb,count], with Tb = ", rows,
             " blocks of ", size.queries, " queries");
     const std::int64_t count = lists.extent(-1);
-    broadcast(lists, shape(p, {p.heads, rows, count}), "blocks", "[*,N,Tb,count]");
+    broadcast(lists, appended(p.lead, {p.heads, rows, count}), "blocks", "[*,N,Tb,count]");
     for (int axis = 0; axis < lists.rank() - 2; ++axis) {
       if (lists.stride(axis) == 0 && lists.extent(axis) > 1) lists = lists.slice(axis, 0, 1);
     }
@@ -273,7 +270,7 @@ class Builder {
               size.keys, " keys, and -1 is none");
       row[static_cast<std::int64_t>(block)] = 1;
     });
-    rules_.add({ConstTensorView(memory_.listed_blocks).expand(shape(p, {p.heads, rows, columns})), true, size});
+    rules_.add({ConstTensorView(memory_.listed_blocks).expand(appended(p.lead, {p.heads, rows, columns})), true, size});
   }
 
   void booleans(const Problem& p, const ConstTensorView& attend, const ConstTensorView& block, const char* attend_name,
@@ -284,8 +281,8 @@ class Builder {
     const char* name = attend ? attend_name : block_name;
     require(view.dtype() == DType::boolean, op_, ": ", name, " is ", view.dtype(), "; it must be bool");
     if (!keys) return rules_.add({pairs(p, view, name, DType::boolean), static_cast<bool>(attend)});
-    const ConstTensorView per_key = broadcast(view, shape(p, {p.keys}), name, "[*,S]");
-    rules_.add({per_key.unsqueeze(-2).unsqueeze(-2).expand(shape(p, {p.heads, p.queries, p.keys})), static_cast<bool>(attend)});
+    const ConstTensorView per_key = broadcast(view, appended(p.lead, {p.keys}), name, "[*,S]");
+    rules_.add({per_key.unsqueeze(-2).unsqueeze(-2).expand(appended(p.lead, {p.heads, p.queries, p.keys})), static_cast<bool>(attend)});
   }
 
   __extension__ using Wide = __int128;  // sums with an offset of the caller may need more than 64 bits
@@ -409,9 +406,9 @@ class Builder {
     const ConstTensorView& view = options_.mask.key_lengths;
     require(is_integer(view.dtype()), op_, ": key_lengths is ", view.dtype(), "; lengths are integers");
     rules_.length_per_query = view.rank() == p.lead.size() + 1;
-    const Shape wanted = rules_.length_per_query ? shape(p, {p.queries}) : p.lead;
+    const Shape wanted = rules_.length_per_query ? appended(p.lead, {p.queries}) : p.lead;
     require(view.shape() == wanted, op_, ": key_lengths is ", view.shape(), "; it must be [*] = ", p.lead, " or [*,T] = ",
-            shape(p, {p.queries}));
+            appended(p.lead, {p.queries}));
     const auto documents = static_cast<std::int64_t>(rules_.documents.size());
     require(documents < 2 || view.shape() != Shape{documents}, op_, ": key_lengths is ", view.shape(), " for ", documents,
             " documents and as many sequences, and could belong to either; give a length for each query, [*,T]");
@@ -455,7 +452,7 @@ ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& option
   build.attention(p, tensors);
   p.k_scale = build.scales(p, tensors.k_scale, "k", "k_scale"), p.v_scale = build.scales(p, tensors.v_scale, "v", "v_scale");
   if (tensors.lse) build.expect_lse(p, tensors.lse);
-  if (tensors.attention_weights) build.expect(tensors.attention_weights, build.shape(p, {p.heads, p.queries, p.keys}), p.dtype, "attention_weights", "[*,N,T,S]");
+  if (tensors.attention_weights) build.expect(tensors.attention_weights, appended(p.lead, {p.heads, p.queries, p.keys}), p.dtype, "attention_weights", "[*,N,T,S]");
   std::vector<Operand> inputs{
       {"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"k_scale", tensors.k_scale}, {"v_scale", tensors.v_scale}};
   add_option_tensors(options, inputs);
@@ -475,7 +472,7 @@ void backward_form(const Builder& build, const Tensors& tensors, P& p) {
   build.expect_gradients("d_", tensors, tensors);
   if (tensors.d_bias) {
     p.d_bias_given = tensors.d_bias;
-    p.d_bias = tensors.d_bias.expand(build.shape(p, {p.heads, p.queries, p.keys}));
+    p.d_bias = tensors.d_bias.expand(appended(p.lead, {p.heads, p.queries, p.keys}));
   }
   p.d_out = tensors.d_out, p.d_q = tensors.d_q, p.d_k = tensors.d_k, p.d_v = tensors.d_v;
 }

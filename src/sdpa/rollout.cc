@@ -21,12 +21,6 @@ namespace {
 constexpr const char* kOperation = "attention_rollout";
 constexpr std::int64_t kRows = 256;  // number of rows of the result that are computed at a time
 
-Shape with(const Shape& lead, std::initializer_list<std::int64_t> rest) {
-  Shape shape = lead;
-  for (const std::int64_t extent : rest) shape.push_back(extent);
-  return shape;
-}
-
 // A tensor or, if its dtype is narrower than float32, a float32 copy. The backward pass stores gradients in the dtype of k, so a narrow k would round the result.
 class Widened {
  public:
@@ -61,8 +55,8 @@ void multiply(const MapsInput& layer, const SdpaOptions& options, double residua
   Tensor one(dtype, {1}), zero(dtype, {1});
   fill(one, 1);
   // Computes the sum of each row of p as the output for values that are all 1. The sum is 1 minus the sink's share, or 0 for an empty row.
-  Tensor sums(dtype, with(lead, {heads, positions, 1})), lse(dtype, with(lead, {heads, positions}));
-  sdpa_forward({.q = q.view(), .k = k.view(), .v = one.view().expand(with(lead, {kv_heads, positions, 1})), .out = sums, .lse = lse}, options);
+  Tensor sums(dtype, appended(lead, {heads, positions, 1})), lse(dtype, appended(lead, {heads, positions}));
+  sdpa_forward({.q = q.view(), .k = k.view(), .v = one.view().expand(appended(lead, {kv_heads, positions, 1})), .out = sums, .lse = lse}, options);
 
   const std::int64_t batch = numel(lead);
   dispatch_floating(dtype, [&](auto type) {
@@ -81,8 +75,8 @@ void multiply(const MapsInput& layer, const SdpaOptions& options, double residua
         }
       }
       // All heads have the same gradient of the output: d_out[n,t,r] = x[r,t].
-      const ConstTensorView d_out = ConstTensorView(x).transpose(-1, -2).unsqueeze(-3).expand(with(lead, {heads, positions, rows}));
-      Tensor product(dtype, with(lead, {kv_heads, positions, rows}));
+      const ConstTensorView d_out = ConstTensorView(x).transpose(-1, -2).unsqueeze(-3).expand(appended(lead, {heads, positions, rows}));
+      Tensor product(dtype, appended(lead, {kv_heads, positions, rows}));
       sdpa_backward({.q = q.view(), .k = k.view(), .v = zero.view().expand(product.shape()), .out = zero.view().expand(d_out.shape()), .lse = lse, .d_out = d_out,
                      .d_q = {}, .d_k = {}, .d_v = product}, options);
       for (std::int64_t b = 0; b < batch; ++b) {
@@ -103,7 +97,7 @@ void multiply(const MapsInput& layer, const SdpaOptions& options, double residua
 template <class T>
 Tensor mixing_matrix(const MapsInput& layer, const SdpaOptions& options, double residual, const Shape& lead) {
   const std::int64_t heads = layer.q.extent(-3), positions = layer.q.extent(-2), batch = numel(lead);
-  Tensor matrix(DTypeOf<T>::value, with(lead, {positions, positions}));
+  Tensor matrix(DTypeOf<T>::value, appended(lead, {positions, positions}));
   // The number of rows of p that are computed at a time. The rows of all heads then need about as much memory as the result. The number is at least 64, because
   // each call packs the keys, which takes as long as computing about 10 rows.
   const std::int64_t chunk = std::clamp<std::int64_t>(positions / std::max<std::int64_t>(heads, 1), 64, kRows);
@@ -112,7 +106,7 @@ Tensor mixing_matrix(const MapsInput& layer, const SdpaOptions& options, double 
     const std::int64_t count = std::min(chunk, positions - first);
     std::vector<std::int64_t> queries(static_cast<std::size_t>(count));
     std::iota(queries.begin(), queries.end(), first);
-    Tensor maps = Tensor::uninitialised(DTypeOf<T>::value, with(lead, {heads, count, positions}));
+    Tensor maps = Tensor::uninitialised(DTypeOf<T>::value, appended(lead, {heads, count, positions}));
     attention_map_rows({.q = layer.q, .k = layer.k, .k_scale = layer.k_scale}, queries, maps, options);
     for (std::int64_t b = 0; b < batch; ++b) {
       for (std::int64_t i = 0; i < count; ++i) {
@@ -143,7 +137,7 @@ Tensor product_of_matrices(std::span<const MapsInput> layers, std::span<const st
   Tensor x;
   for (std::int64_t l = std::ssize(layers) - 1; l >= 0; --l) {
     const Tensor matrix = mixing_matrix<T>(layers[static_cast<std::size_t>(l)], options, residual, lead);
-    Tensor next = Tensor::uninitialised(DTypeOf<T>::value, with(lead, {count, positions}));
+    Tensor next = Tensor::uninitialised(DTypeOf<T>::value, appended(lead, {count, positions}));
     const ConstTensorView of_batch = matrix.view().reshape({batch, positions, positions});
     for (std::int64_t b = 0; b < batch; ++b) {
       const TensorView to = next.view().reshape({batch, count, positions}).select(0, b);
@@ -182,7 +176,7 @@ void attention_rollout(std::span<const MapsInput> layers, std::span<const std::i
   }
   for (const std::int64_t t : queries) require(0 <= t && t < positions, kOperation, ": there is no query ", t, "; queries lie in [0,", positions, ")");
   const auto count = static_cast<std::int64_t>(queries.size());
-  const Shape wanted = with(lead, {count, positions});
+  const Shape wanted = appended(lead, {count, positions});
   require(static_cast<bool>(out), kOperation, ": out is missing");
   require(out.shape() == wanted, kOperation, ": out is ", out.shape(), "; it must be [*,R,T] = ", wanted);
   require(is_floating(out.dtype()), kOperation, ": out is ", out.dtype(), "; it must be floating");
@@ -204,7 +198,7 @@ void attention_rollout(std::span<const MapsInput> layers, std::span<const std::i
   std::int64_t done = 0;
   for (std::int64_t first = 0; first < count; first += kRows) {
     const std::int64_t last = std::min(first + kRows, count);
-    Tensor x(wide ? DType::f64 : DType::f32, with(lead, {last - first, positions}));
+    Tensor x(wide ? DType::f64 : DType::f32, appended(lead, {last - first, positions}));
     for (std::int64_t r = first; r < last; ++r) fill(x.view().select(-2, r - first).select(-1, queries[static_cast<std::size_t>(r)]), 1);
     for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
       multiply(*layer, plain, residual, lead, x);

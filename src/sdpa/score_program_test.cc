@@ -173,12 +173,7 @@ TEST(ScorePrograms, OneThreadProvidesAText) {
 }
 
 TEST(ScorePrograms, NoFunctionIsRefused) {
-  try {
-    provide_score_run("float32 vv; add 0 1; multiply 0 2; 3", nullptr);
-    FAIL() << "nothing thrown";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "provide_score_run: function is nullptr; it must compute the run");
-  }
+  EXPECT_EQ(error_message([] { provide_score_run("float32 vv; add 0 1; multiply 0 2; 3", nullptr); }), "provide_score_run: function is nullptr; it must compute the run");
 }
 
 // A register of distances holds its numbers once for all rows of a tile, and each row begins at another number.
@@ -250,14 +245,7 @@ TEST(ScorePrograms, GradientsOfTablesAreThoseOfABias) {
 }
 
 TEST(ScorePrograms, FaultsAreNamed) {
-  const auto message = [](ScoreProgramCode code) -> std::string {
-    try {
-      const ScoreProgram program(std::move(code));
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "nothing thrown";
-  };
+  const auto message = [](const ScoreProgramCode& code) { return error_message([&] { const ScoreProgram program(code); }); };
   EXPECT_THAT(message({.instructions = {op(ScoreOp::exp, 0)}, .result = 0}), testing::HasSubstr("instruction 0 reads register 0"));
   EXPECT_THAT(message({.instructions = {op(ScoreOp::score)}, .result = 1}), testing::HasSubstr("the result or the slope is no register"));
   EXPECT_THAT(message({.instructions = {load(0, 0)}, .result = 0}), testing::HasSubstr("instruction 0 loads from no table"));

@@ -9,7 +9,7 @@ TRANSFORMERS = "python/polyhead/transformers.py"
 PYTHON_MUTANTS = [
     Mutant("torch: gradient of lse dropped", EAGER, "d_out, d_lse, d_p = (*d_outputs, None, None)[:3]", "d_out, d_lse, d_p = (*d_outputs[:1], None, None)[:3]",
            "lse and attention weights have gradients", ("test_torch_attention.py",)),
-    Mutant("torch: torch's number of threads ignored", EAGER, "    if threads < _core.num_threads():\n        given[", "    if threads < 0:\n        given[",
+    Mutant("torch: torch's number of threads ignored", OPS, "threads if threads < _core.num_threads() else None", "None",
            "polyhead uses at most torch's number of threads", ("test_torch_threads.py", "test_torch_eager.py")),
     Mutant("torch: a copy of the mask is saved", "python/bindings/torch_attention.cc", "saved.push_back(given[i]);",
            "saved.push_back(given[i].attr(\"detach\")().attr(\"clone\")());", "writing to a mask before backward is noticed", ("test_torch_eager.py",)),
@@ -77,7 +77,7 @@ PYTHON_MUTANTS = [
            "guard_or_false(q.stride(i) > q.stride(j)) - guard_or_false(q.stride(i) < q.stride(j))", "fake results have the strides of the real results", ("test_torch_ops.py",)),
     Mutant("torch: a seed that is drawn again", "python/polyhead/torch/_seed.py", "CheckpointPolicy.MUST_SAVE", "CheckpointPolicy.PREFER_SAVE", "a pass that is computed again has the same dropout bits",
            ("test_surroundings.py",)),
-    Mutant("torch: a replacement that is not undone", "python/polyhead/torch/_replace_sdpa.py", "                _replacements.undo()", "                pass", "undo() restores torch's function",
+    Mutant("torch: a replacement that is not undone", "python/polyhead/torch/_replacements.py", "        self._replacements.undo()", "        pass", "undo() restores torch's function",
            ("test_torch_replace_sdpa.py",)),
     Mutant("capture: padding of nested sequences is attended to", "python/polyhead/torch/_operators.py", '{} if there is None else {"attend": there}', "{}", "padding of nested sequences is masked",
            ("test_capture.py",)),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polyhead.patch import Patch, _boltz, _esm, _esmc, _openfold, _protenix
+from polyhead.patch import Patch, _boltz, _esm, _esmc, _layer, _openfold
 from torch_support import gradients, require_equal
 
 Call = Callable[[], Any]
@@ -25,7 +25,7 @@ class Counter:
 @pytest.fixture
 def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
     result = Counter()
-    for module, name in ((_boltz, "attend"), (_boltz, "heads_with_pair_bias"), (_openfold, "attend"), (_esm, "attention"), (_esmc, "attention"), (_protenix, "attend")):
+    for module, name in ((_boltz, "attend"), (_boltz, "heads_with_pair_bias"), (_openfold, "attend"), (_esm, "attention"), (_esmc, "attention"), (_layer, "attend")):
 
         def counted(*arguments: Any, own: Callable[..., Any] = getattr(module, name), **keywords: Any) -> Any:
             result.calls += 1

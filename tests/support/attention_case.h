@@ -3,6 +3,7 @@
 
 #include <list>
 
+#include "core/index.h"
 #include "polyhead/maps.h"
 #include "polyhead/sdpa.h"
 #include "support/naive_attention.h"
@@ -16,9 +17,7 @@ struct AttentionSizes {
   std::int64_t queries = 1, keys = 1, qk_width = 1, v_width = 1;
 
   Shape with(std::initializer_list<std::int64_t> rest) const {
-    Shape shape = lead;
-    for (const std::int64_t extent : rest) shape.push_back(extent);
-    return shape;
+    return appended(lead, rest);
   }
   std::int64_t heads() const { return kv_heads * group; }
   Shape q() const { return with({heads(), queries, qk_width}); }

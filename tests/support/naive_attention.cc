@@ -1,12 +1,12 @@
 #include "support/naive_attention.h"
 
+#include "core/index.h"
+
 namespace polyhead::test {
 
 Tensor listed_pairs(const BlockLists& blocks, const Shape& pairs) {
   const std::int64_t queries = pairs[-2], keys = pairs[-1], count = blocks.lists.extent(-1), rows = blocks.lists.extent(-2);
-  Shape shape = pairs.first(pairs.size() - 2);
-  shape.push_back(rows), shape.push_back(count);
-  const std::vector<double> lists = to_doubles(blocks.lists.expand(shape));
+  const std::vector<double> lists = to_doubles(blocks.lists.expand(appended(pairs.first(pairs.size() - 2), {rows, count})));
   Tensor listed(DType::boolean, pairs);
   bool* pair = listed.data<bool>();
   for (std::int64_t head = 0; head < numel(pairs.first(pairs.size() - 2)); ++head) {

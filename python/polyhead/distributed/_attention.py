@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from .. import _core
 from .._arguments import wanted_fields
-from .._options import Unpack, annotations_of, refuse, takes
-from ..torch import _eager
+from .._options import Unpack, annotations_of, refuse, require_flags, takes
+from ..torch import _eager, _ops
 from ..torch import _functional as core
 from ..torch._attention import DEFAULTS, FormulaOptions, read_options, require_tensors
 from ..torch._rules import keywords
@@ -63,9 +63,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _options_of(call: _Call, tensors: tuple[Tensor, ...] | list[Tensor]) -> dict[str, Any]:
-    given = _eager._with_tensors(call.given, call.names, [_plain(x) for x in tensors])
-    _eager._limit_threads(given)
-    return given
+    return _eager._with_tensors(call.given, call.names, [_plain(x) for x in tensors]) | {"num_threads": _ops.thread_limit()}
 
 
 def _plain(tensor: Tensor) -> Tensor:
@@ -153,8 +151,7 @@ def attention(
     for name in options:
         if name not in _OPTIONS:
             refuse("distributed.attention", name, inspect.signature(attention))
-    if not isinstance(return_lse, bool):
-        raise TypeError(f"attention: return_lse is of type {type(return_lse).__name__}; it must be True or False")
+    require_flags("attention", return_lse=return_lse)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise TypeError(f"attention: seed is of type {type(seed).__name__}; it must be an int or None")
     out, lse = _attention(q, k, v, communicator_of("attention", group), Settings(order, plan, timeout, one_row, ranks_per_machine), seed, DEFAULTS | options)

@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 from .._arguments import ARGUMENTS, DEFAULTS, names_of
 from .._attention import explain
-from .._options import RelativeBias, SdpaOptions, Unpack, annotations_of, refuse, takes
+from .._options import RelativeBias, SdpaOptions, Unpack, annotations_of, refuse, require_flags, takes
 from . import _derivatives  # noqa: F401  the import registers the derivatives of forward_p
 from ._call import Call
 from ._primitives import forward_p
@@ -194,13 +194,6 @@ def beside_bias(where: str, query: Any, key: Any, value: Any, bias: Any) -> tupl
     if wide != query.dtype:
         query, key, value = (x.astype(wide) for x in (query, key, value))
     return query, key, value, bias.astype(wide)
-
-
-def require_flags(where: str, **flags: Any) -> None:
-    """Raises TypeError unless all values are True or False."""
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise TypeError(f"{where}: {name} is of type {type(flag).__name__}; it must be True or False")
 
 
 def _require_plain(where: str, name: str, x: jax.Array) -> None:

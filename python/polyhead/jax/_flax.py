@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from .._options import Precision
-from ._attention import array, attention, beside_bias, require_flags
+from .._options import Precision, require_flags
+from ._attention import array, attention, beside_bias
 
 _PRECISIONS = {"default", "fastest", "bfloat16", "bfloat16_3x", "tensorfloat32", "high", "float32", "highest"}
 

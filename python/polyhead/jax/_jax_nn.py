@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from .._options import Precision
-from ._attention import array, attention, beside_bias, require_flags
+from .._options import Precision, require_flags
+from ._attention import array, attention, beside_bias
 
 
 def dot_product_attention(

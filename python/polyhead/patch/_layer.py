@@ -192,3 +192,19 @@ def with_rows(out: Tensor, empty: Tensor | None, scores: int, own: Callable[[tup
     where = empty.nonzero()
     rows = [own(tuple(piece.unbind(-1))) for piece in where.split(max(1, _PIECE // max(scores, 1)))]
     return out.index_put(tuple(where.unbind(-1)), torch.cat(rows).to(out.dtype))
+
+
+def of_module(
+    module: Any, heads: int, gate: nn.Module | None, precision: Precision, q_x: Tensor, kv_x: Tensor, biases: Sequence[Tensor], own: Callable[[tuple[Tensor, ...]], Tensor]
+) -> Tensor | None:
+    """The output of an attention module of openfold or protenix; None if the package's own code must compute the call. own: as in `with_rows`."""
+    if not is_ours(q_x, kv_x, *biases) or q_x.shape[:-2] != kv_x.shape[:-2]:
+        return None
+    lead, queries, keys = tuple(q_x.shape[:-2]), q_x.size(-2), kv_x.size(-2)
+    found = masks_and_bias(biases, (*lead, heads, queries, keys))
+    if found is None:
+        return None
+    masks, bias = found
+    which = attended(masks, lead, queries, keys)
+    to = Projections(module.linear_q, module.linear_k, module.linear_v, module.linear_o, gate, heads, module.c_hidden)
+    return with_rows(attend(to, q_x, kv_x, bias, which.options, precision), which.empty, heads * queries * keys, own)

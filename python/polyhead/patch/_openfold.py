@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .._options import Precision
-from ._layer import LINEARS, SIGMOID, Projections, attend, attended, is_ours, masks_and_bias, with_rows
+from ._layer import LINEARS, SIGMOID, Projections, attend, attended, is_ours, of_module, with_rows
 
 _KERNELS = (
     "use_memory_efficient_kernel", "use_deepspeed_evo_attention", "use_cuequivariance_attention", "use_cueq_triangle_kernels", "use_triton_triangle_kernels",
@@ -17,35 +17,19 @@ _KERNELS = (
 """Names of options that select a kernel. All kernels have the same result; at most one may be selected."""
 
 
-def _of_module(
-    own: Callable[..., Tensor], precision: Precision, mha: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None, options: dict[str, Any]
-) -> Tensor | None:
-    """The output of openfold's Attention; None if openfold's own code must compute it. Examples are calls with use_flash, which have a separate mask, and calls that select
-    more than one kernel."""
-    biases = [x for x in biases or [] if x is not None]
-    if not is_ours(q_x, kv_x, *biases) or options.get("use_flash") or sum(bool(options.get(name)) for name in _KERNELS) > 1:
-        return None
-    lead, queries, keys = tuple(q_x.shape[:-2]), q_x.size(-2), kv_x.size(-2)
-    found = masks_and_bias(biases, (*lead, mha.no_heads, queries, keys)) if lead == tuple(kv_x.shape[:-2]) else None
-    if found is None:
-        return None
-    masks, bias = found
-    which = attended(masks, lead, queries, keys)
-    gate = getattr(mha, "linear_g", None) if mha.gating else None
-    to = Projections(mha.linear_q, mha.linear_k, mha.linear_v, mha.linear_o, gate, mha.no_heads, mha.c_hidden)
-    out = attend(to, q_x, kv_x, bias, which.options, precision)
-
-    def by_openfold(index: tuple[Tensor, ...]) -> Tensor:
-        return own(mha, q_x[index], kv_x[index], [x.expand(*lead, *x.shape[-3:])[index] for x in biases])
-
-    return with_rows(out, which.empty, mha.no_heads * queries * keys, by_openfold)
-
-
 def attention(
     own: Callable[..., Tensor], precision: Precision, self: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None = None, *places: Any, **options: Any
 ) -> Tensor:
-    # The order of positional options differs between versions, so the package's own code runs calls with positional options.
-    out = None if places else _of_module(own, precision, self, q_x, kv_x, biases, options)
+    # The order of positional options differs between versions, so the package's own code runs calls with positional options. It also runs calls with use_flash, which have
+    # a separate mask, and calls that select more than one kernel.
+    out = None
+    if not places and not options.get("use_flash") and sum(bool(options.get(name)) for name in _KERNELS) <= 1:
+        given = [x for x in biases or [] if x is not None]
+
+        def by_openfold(index: tuple[Tensor, ...]) -> Tensor:
+            return own(self, q_x[index], kv_x[index], [x.expand(*q_x.shape[:-2], *x.shape[-3:])[index] for x in given])
+
+        out = of_module(self, self.no_heads, getattr(self, "linear_g", None) if self.gating else None, precision, q_x, kv_x, given, by_openfold)
     return own(self, q_x, kv_x, biases, *places, **options) if out is None else out
 
 

@@ -9,25 +9,11 @@ import torch
 from torch import Tensor
 
 from .._options import Precision
-from ._layer import LINEARS, SIGMOID, Projections, attend, attended, is_ours, masks_and_bias, with_rows
+from ._layer import LINEARS, SIGMOID, of_module
 
 _SCALED = ("torch", "triattention")  # kernels of triangle attention that get scaled queries
 _SCALING = ("deepspeed", "cuequivariance")  # kernels that scale the queries; for at most _FEW queries protenix calls torch's code instead, and the queries stay unscaled
 _FEW = 16
-
-
-def _attend(self: Any, heads: int, precision: Precision, q_x: Tensor, kv_x: Tensor, biases: list[Tensor], by_protenix: Callable[[tuple[Tensor, ...]], Tensor]) -> Tensor | None:
-    """The output of an attention module; None if protenix must compute the call. by_protenix: the package's own result for an index of the leading dimensions."""
-    if not is_ours(q_x, kv_x, *biases) or q_x.shape[:-2] != kv_x.shape[:-2]:
-        return None
-    lead, queries, keys = tuple(q_x.shape[:-2]), q_x.size(-2), kv_x.size(-2)
-    found = masks_and_bias(biases, (*lead, heads, queries, keys))
-    if found is None:
-        return None
-    masks, bias = found
-    which = attended(masks, lead, queries, keys)
-    to = Projections(self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g, heads, self.c_hidden)
-    return with_rows(attend(to, q_x, kv_x, bias, which.options, precision), which.empty, heads * queries * keys, by_protenix)
 
 
 def triangle(
@@ -40,7 +26,7 @@ def triangle(
         def by_protenix(index: tuple[Tensor, ...]) -> Tensor:
             return own(self, q_x[index], kv_x[index], [x.expand(*q_x.shape[:-2], *x.shape[-3:])[index] for x in given])
 
-        out = _attend(self, self.no_heads, precision, q_x, kv_x, given, by_protenix)
+        out = of_module(self, self.no_heads, self.linear_g, precision, q_x, kv_x, given, by_protenix)
     return own(self, q_x, kv_x, biases, triangle_attention) if out is None else out
 
 
@@ -57,7 +43,7 @@ def attention(
         def by_protenix(index: tuple[Tensor, ...]) -> Tensor:
             return own(self, q_x[index], kv_x[index], None if not biases else biases[0].expand(*q_x.shape[:-2], *biases[0].shape[-3:])[index])
 
-        out = _attend(self, self.num_heads, precision, q_x, kv_x, biases, by_protenix)
+        out = of_module(self, self.num_heads, self.linear_g, precision, q_x, kv_x, biases, by_protenix)
     return own(self, q_x, kv_x, attn_bias, trunked_attn_bias, n_queries, n_keys, inf, inplace_safe, chunk_size) if out is None else out
 
 

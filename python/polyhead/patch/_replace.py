@@ -7,13 +7,12 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from .._options import Precision, require_precision
 from ..torch import _layer_pass as passes
 from ..torch._eager import watched
-from ..torch._replacements import Replacements
+from ..torch._replacements import Applied, Replacements
 from . import _boltz, _esm, _esmc, _openfold, _protenix
 
 
@@ -75,16 +74,12 @@ class _Package:
         return self.replacements.users
 
     def apply(self, precision: Precision) -> None:
-        with self.replacements.lock:
-            if self.patches > 0 and precision != self.precision:
-                raise ValueError(
-                    f"polyhead.patch.{self.name}: precision is {precision!r}, and a patch with {self.precision!r} is applied; give that precision, or undo the other patch first"
-                )
-            self.replacements.apply(lambda: [(owner, method.name, own, self._replacement(owner, own, method)) for owner, method, own in self._found()])
-            self.precision = precision
-
-    def undo(self) -> None:
-        self.replacements.undo()
+        if self.patches > 0 and precision != self.precision:
+            raise ValueError(
+                f"polyhead.patch.{self.name}: precision is {precision!r}, and a patch with {self.precision!r} is applied; give that precision, or undo the other patch first"
+            )
+        self.replacements.apply(lambda: [(owner, method.name, own, self._replacement(owner, own, method)) for owner, method, own in self._found()])
+        self.precision = precision
 
     def _replacement(self, owner: type, own: Callable[..., Any], method: Method) -> Callable[..., Any]:
         package = self
@@ -147,51 +142,27 @@ class _Package:
         return package
 
 
-class Patch:
+class Patch(Applied):
     """A patch of a package, applied by its constructor. It changes the package's classes, so it affects every thread and every model of the process.
 
     Patches of a package may overlap if they have the same precision; the package's own methods are restored when the last patch is undone. Leaving a ``with`` block undoes
     the patch, with or without an exception; entering the block again applies the patch again.
     """
 
+    _kind = "patch"
+    _made_by = "the function of polyhead.patch"
+
     def __init__(self, package: _Package, precision: Precision = "native") -> None:
         require_precision(f"polyhead.patch.{package.name}", precision)
+        super().__init__(package.replacements)
         self._package, self._precision = package, precision
-        self._blocks = 0
-        self._applied = False
         self._apply()
 
-    def __reduce__(self) -> Any:
-        raise TypeError("a patch cannot be copied or pickled, as it belongs to this process; call the function of polyhead.patch again for another one")
-
-    @property
-    def applied(self) -> bool:
-        """Whether this patch is applied."""
-        return self._applied
-
-    def _apply(self) -> None:
-        if not self._applied:
-            self._package.apply(self._precision)
-            self._applied = True
-
-    def undo(self) -> None:
-        """Undoes this patch; a second call changes nothing."""
-        if self._applied:
-            self._applied = False
-            self._package.undo()
-
-    def __enter__(self) -> Patch:
-        self._apply()
-        self._blocks += 1
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._blocks -= 1
-        if self._blocks == 0:
-            self.undo()
+    def _begin(self) -> None:
+        self._package.apply(self._precision)
 
     def __repr__(self) -> str:
-        return f"<polyhead.patch.{self._package.name}: {'applied' if self._applied else 'undone'}>"
+        return f"<polyhead.patch.{self._package.name}: {'applied' if self.applied else 'undone'}>"
 
 
 def _methods(*rows: tuple[Any, ...]) -> tuple[Method, ...]:

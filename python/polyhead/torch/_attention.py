@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import _core
 from .._arguments import names_of
 from .._cache import KeyValueCache
-from .._options import BlockSize, Causal, EmptyRows, Precision, RelativeBias, Unpack, Window, annotations_of, refuse, takes
+from .._options import BlockSize, Causal, EmptyRows, Precision, RelativeBias, Unpack, Window, annotations_of, refuse, require_flags, takes
 from . import _eager
 from . import _functional as core
 from . import _symbolic as symbolic
@@ -182,9 +182,7 @@ def attention(
         if cache is not None or new_tokens is not None:
             raise NotImplementedError("attention: a cache has no score_mod and no block_mask; give its keys and values as tensors")
         given["score_mod"], given["block_mask"] = score_mod, block_mask
-    for name, flag in (("return_lse", return_lse), ("return_attention_weights", return_attention_weights)):
-        if not isinstance(flag, bool):
-            raise TypeError(f"attention: {name} is of type {type(flag).__name__}; it must be True or False")
+    require_flags("attention", return_lse=return_lse, return_attention_weights=return_attention_weights)
     if cache is not None:
         result, out = _with_cache(cache, new_tokens, q, k, v, given, return_attention_weights, out), None
     elif new_tokens is not None:

@@ -67,12 +67,6 @@ def _with_tensors(given: dict[str, Any], names: tuple[str, ...], tensors: Sequen
     return given
 
 
-def _limit_threads(given: dict[str, Any]) -> None:
-    threads = torch.get_num_threads()  # torch's limit, which is 1 in the workers of a DataLoader
-    if threads < _core.num_threads():
-        given["num_threads"] = threads
-
-
 class _Attention(torch.autograd.Function):
     """Saves a pass that is already computed, so that autograd can run its backward pass. The arguments are (call, results, q, k, v, *tensors), where call is
     (options without tensors, names of the tensors, number of outputs). Returns out, or a tuple with this number of outputs."""

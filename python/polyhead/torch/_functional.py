@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._options import RelativeBias
+from .._options import RelativeBias, require_flags
 from . import _eager, _ops, _seed, _transforms
 from ._inputs import require, require_one_device
 from ._rules import Options, keywords
@@ -103,8 +103,7 @@ def with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, wher
         if diagonal not in (None, causal):
             raise ValueError(f"{where}: relative_bias.diagonal is {diagonal!r} and the causal diagonal {causal!r}; they must be the same")
         diagonal = None  # None means the causal diagonal
-    if not isinstance(relative.bidirectional, bool):
-        raise TypeError(f"{where}: relative_bias.bidirectional is of type {type(relative.bidirectional).__name__}; it must be True or False")
+    require_flags(where, **{"relative_bias.bidirectional": relative.bidirectional})
     if isinstance(relative.max_distance, bool) or not isinstance(relative.max_distance, int):
         raise TypeError(f"{where}: relative_bias.max_distance is of type {type(relative.max_distance).__name__}; it must be an int")
     diagonal = 0 if diagonal == "top_left" else diagonal if isinstance(diagonal, int) else None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn import functional as F
 
-from .._options import EMPTY_ROWS, EmptyRows, Precision, require_precision
+from .._options import EMPTY_ROWS, EmptyRows, Precision, require_flags, require_precision
 from . import _functional as core
 from . import _inputs as inputs
 from . import _layer_pass as passes
@@ -168,8 +168,7 @@ class GatedAttention(nn.Module):
         axis = self.axis + x.dim() if self.axis < 0 else self.axis
         if x.dim() < 2 or not 0 <= axis < x.dim() - 1 or x.size(-1) != self.c_in:
             raise ValueError(f"GatedAttention: x is {list(x.shape)}; it must end with c_in = {self.c_in} and have an axis {self.axis} that is not the last")
-        if not isinstance(return_attention_weights, bool):
-            raise TypeError(f"GatedAttention: return_attention_weights is of type {type(return_attention_weights).__name__}; it must be True or False")
+        require_flags("GatedAttention", return_attention_weights=return_attention_weights)
         keep = self._keep(x, axis, attend_keys, mask_like_input)
         out, p = self._attend(x, axis, self._bias(x, axis, bias), keep, is_plain, return_attention_weights)
         return out if p is None else (out, p)

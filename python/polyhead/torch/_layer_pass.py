@@ -17,6 +17,7 @@ from torch.nn.modules import module as hooks_of_all
 
 from .. import _core
 from ._eager import PLAIN, recorders, watched
+from ._ops import thread_limit
 from ._inputs import DTYPES
 
 _INPUTS = 16  # query, key, value, bias; weight and bias of q, k, v, output and gate; bias_k and bias_v; in the order of python/bindings/layer_pass.cc
@@ -106,8 +107,7 @@ def run(
         settings |= {"training": True, "seed": int(seed)}
     if "attend_keys" in masks or "block_keys" in masks:  # the masks are [*,S]
         settings["mask_like_input"] = False
-    threads = torch.get_num_threads()  # 1 in the workers of a DataLoader
-    if threads < _core.num_threads():
+    if (threads := thread_limit()) is not None:
         settings["num_threads"] = threads
     every = (query, key, value, bias, *parameters)
     places = tuple([i for i, x in enumerate(every) if x is not None])

@@ -42,6 +42,12 @@ def _view(tensor: Tensor | None) -> Any:
     return tensor if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
+def thread_limit() -> int | None:
+    """torch's number of threads if it is lower than polyhead's, else None. It is 1 in the workers of a DataLoader."""
+    threads = torch.get_num_threads()
+    return threads if threads < _core.num_threads() else None
+
+
 def _tensor(array: Any) -> Tensor:
     return array if isinstance(array, Tensor) else torch.from_numpy(array)
 
@@ -51,8 +57,7 @@ def _on_views(q: Tensor, options: Options, *without: str) -> dict[str, Any]:
     if "relative_bias" in given:
         relative = given["relative_bias"]
         given["relative_bias"] = relative._replace(slopes=_view(relative.slopes), table=_view(relative.table))
-    threads = torch.get_num_threads()  # 1 in the workers of a DataLoader
-    return given | {"num_threads": threads if threads < polyhead.num_threads() else None}
+    return given | {"num_threads": thread_limit()}
 
 
 def _require_one_device(operator: str, names: str, *given: Any) -> None:

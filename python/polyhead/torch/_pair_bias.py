@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.library import custom_op
 from torch.nn import functional as F
 
-import polyhead
 from .. import _core
+from .._options import require_flags
 from . import _functional as core
 from . import _inputs as inputs
 from . import _ops, _transforms
@@ -20,11 +20,6 @@ from ._rules import lse_dtype
 from ._shapes import is_same
 
 _PARAMETERS = "Tensor? w_ln_z, Tensor? b_ln_z, Tensor w_proj_z, Tensor? b_proj_z, float eps"
-
-
-def _threads() -> int | None:
-    threads = torch.get_num_threads()  # torch's limit, which is 1 in the workers of a DataLoader
-    return threads if threads < polyhead.num_threads() else None
 
 
 def _views(*tensors: Tensor | None) -> tuple[Any, ...]:
@@ -45,7 +40,7 @@ def _fake(want: Sequence[bool], like: Sequence[Tensor | None]) -> tuple[Tensor, 
 @custom_op("polyhead::pair_bias", mutates_args=(), schema=f"(Tensor z, {_PARAMETERS}) -> Tensor")
 def pair_bias(z: Tensor, w_ln: Tensor | None, b_ln: Tensor | None, w: Tensor, b: Tensor | None, eps: float) -> Tensor:
     """The bias ``[*,N,T,S]`` made of the pair tensor ``z [*,T,S,C]``."""
-    return _ops._tensor(_core.pair_bias(_ops._view(z), _views(w_ln, b_ln, w, b), eps, _threads()))
+    return _ops._tensor(_core.pair_bias(_ops._view(z), _views(w_ln, b_ln, w, b), eps, _ops.thread_limit()))
 
 
 @pair_bias.register_fake
@@ -62,7 +57,7 @@ def pair_bias_backward(
     d_bias: Tensor, z: Tensor, w_ln: Tensor | None, b_ln: Tensor | None, w: Tensor, b: Tensor | None, eps: float, wanted: Sequence[bool]
 ) -> tuple[Tensor, ...]:
     """The gradients of z, w_ln, b_ln, w and b."""
-    d_z, of_parameters = _core.pair_bias_backward(_ops._view(z), _views(w_ln, b_ln, w, b), eps, _ops._view(d_bias), wanted[0], any(wanted[1:]), _threads())
+    d_z, of_parameters = _core.pair_bias_backward(_ops._view(z), _views(w_ln, b_ln, w, b), eps, _ops._view(d_bias), wanted[0], any(wanted[1:]), _ops.thread_limit())
     return _wanted((d_z, *of_parameters), wanted, (z, w_ln, b_ln, w, b))
 
 
@@ -82,7 +77,7 @@ def pair_bias_attention(
     w: Tensor, b: Tensor | None, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """``(out [*,N,T,V], lse [*,N,T])`` of attention whose bias is made of z in blocks of queries. The leading dimensions of z are those of q, or 1."""
-    out, lse = _core.pair_bias_attention((*_views(q, k, v, keep), scale, empty_rows), _ops._view(z), _views(w_ln, b_ln, w, b), eps, _threads())
+    out, lse = _core.pair_bias_attention((*_views(q, k, v, keep), scale, empty_rows), _ops._view(z), _views(w_ln, b_ln, w, b), eps, _ops.thread_limit())
     return _ops._tensor(out).contiguous(), _ops._tensor(lse)
 
 
@@ -108,7 +103,7 @@ def pair_bias_attention_backward(
     heads = (*_views(q, k, v, keep), scale, empty_rows)
     want = (*wanted[:4], any(wanted[4:]))
     of_pass = _views(out, lse, d_out)
-    *grads, of_parameters = _core.pair_bias_attention_backward(heads, _ops._view(z), _views(w_ln, b_ln, w, b), eps, *of_pass, want, _threads())  # type: ignore[call-arg]
+    *grads, of_parameters = _core.pair_bias_attention_backward(heads, _ops._view(z), _views(w_ln, b_ln, w, b), eps, *of_pass, want, _ops.thread_limit())  # type: ignore[call-arg]
     found = _wanted((*grads, *of_parameters), wanted, (q, k, v, z, w_ln, b_ln, w, b))
     return tuple(x.contiguous() if x.dim() > 1 else x for x in found)
 
@@ -254,9 +249,7 @@ def attention_pair_bias(
     inputs.require(where, **{name: x for name, x in optional.items() if x is not None})  # type: ignore[arg-type]
     if mask is not None and not isinstance(mask, Tensor):
         raise TypeError(f"{where}: mask is of type {type(mask).__name__}; it must be a torch.Tensor or None")
-    for name, flag in (("return_z_proj", return_z_proj), ("is_cached_z_proj", is_cached_z_proj)):
-        if not isinstance(flag, bool):
-            raise TypeError(f"{where}: {name} is of type {type(flag).__name__}; it must be True or False")
+    require_flags(where, return_z_proj=return_z_proj, is_cached_z_proj=is_cached_z_proj)
     inputs.require_memory(where, mask=mask)
     inputs.require_one_device(where, s=s, q=q, k=k, v=v, z=z, mask=mask, w_proj_g=w_proj_g, w_proj_o=w_proj_o, **optional)
     if inf < 1e4:

@@ -316,21 +316,19 @@ class Recorder(TorchDispatchMode):
                 raise ValueError("nested and sparse tensors, and tensors without memory, have no maps")
         lead = (1,) * (4 - q.dim())
         q, k = (_wide(x.reshape(lead + x.shape)) for x in (q, k))
-        given = {name: _beside(value, q) if isinstance(value, Tensor) else value for name, value in options.items() if name not in ("dropout", "seed", "dropout_keep")}
-        for scale in ("v_scale", "empty_rows_of_v"):
-            given.pop(scale, None)
+        given = {name: _beside(value, q) if isinstance(value, Tensor) else value for name, value in options.items() if name not in ("dropout", "seed", "dropout_keep", "v_scale")}
         shape = (*q.shape[:-1], k.size(-2))
 
         def kept(kind: str) -> Any:
             queries, keys = _ops._view(q), _ops._view(k)
             if kind == "maps":
-                return _tensor(polyhead.maps(queries, keys, **given))
+                return _ops._tensor(polyhead.maps(queries, keys, **given))
             if kind == "statistics":
-                return {name: _tensor(x) for name, x in polyhead.head_statistics(queries, keys, **given).items()}
+                return {name: _ops._tensor(x) for name, x in polyhead.head_statistics(queries, keys, **given).items()}
             if kind == "top_keys":
                 top = polyhead.maps(queries, keys, top_k=min(self._top_k, shape[-1]), **given)
-                return polyhead.TopKeys(_tensor(top.probability), _tensor(top.key))
-            return _tensor(polyhead.pooled_map(queries, keys, min(self._pooled[0], shape[-2]), min(self._pooled[1], shape[-1]), **given))
+                return polyhead.TopKeys(_ops._tensor(top.probability), _ops._tensor(top.key))
+            return _ops._tensor(polyhead.pooled_map(queries, keys, min(self._pooled[0], shape[-2]), min(self._pooled[1], shape[-1]), **given))
 
         self._keep_call(operation, shape, q.element_size(), kept)
 
@@ -364,7 +362,3 @@ def _wide(tensor: Tensor) -> Tensor:
 def _beside(tensor: Tensor, q: Tensor) -> Any:
     tensor = tensor.detach().cpu()
     return _ops._view(tensor.to(q.dtype) if tensor.is_floating_point() else tensor)
-
-
-def _tensor(array: Any) -> Tensor:
-    return array if isinstance(array, Tensor) else torch.from_numpy(array)

@@ -17,7 +17,7 @@ from torch.overrides import has_torch_function
 
 from .._options import Precision, require_precision
 from . import _sdpa
-from ._replacements import Replacement, Replacements
+from ._replacements import Applied, Replacement, Replacements
 
 _NAME = "scaled_dot_product_attention"
 _OWN: Any = torch._C._nn.scaled_dot_product_attention
@@ -83,29 +83,23 @@ def _found() -> list[Replacement]:
     return found
 
 
-class SdpaReplacement:
+class SdpaReplacement(Applied):
     """A replacement of torch's scaled_dot_product_attention by polyhead's, in the whole process. Made by `replace_sdpa`.
 
     Replacements may overlap if they have the same precision; torch's function is restored when the last replacement is undone. Leaving a ``with`` block undoes the
     replacement, with or without an exception; entering the block again applies the replacement again.
     """
 
+    _kind = "replacement"
+    _made_by = "polyhead.torch.replace_sdpa"
+
     def __init__(self, precision: Precision = "native") -> None:
-        require_precision("polyhead.torch.replace_sdpa", precision)
+        require_precision(self._made_by, precision)
+        super().__init__(_replacements)
         self._precision: Precision = precision
-        self._is_applied = False
-        self._blocks = 0
         self._lock = threading.Lock()
         self._served = 0
         self._passed_on: Counter[str] = Counter()
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a replacement cannot be copied or pickled, as it belongs to this process; call polyhead.torch.replace_sdpa again for another one")
-
-    @property
-    def applied(self) -> bool:
-        """Whether this replacement is applied."""
-        return self._is_applied
 
     @property
     def served(self) -> int:
@@ -133,46 +127,30 @@ class SdpaReplacement:
             else:
                 self._passed_on[why] += 1
 
-    def _apply(self) -> None:
+    def _begin(self) -> None:
         global _precision
-        with _replacements.lock:
-            if self._is_applied:
-                return
-            if _applied and self._precision != _precision:
-                raise ValueError(
-                    f"polyhead.torch.replace_sdpa: precision is {self._precision!r}; a replacement with precision {_precision!r} is applied; give that precision, or undo the other replacement first"
-                )
-            _replacements.apply(_found)
-            _precision = self._precision
-            _applied.append(self)
-            self._is_applied = True
+        if _applied and self._precision != _precision:
+            raise ValueError(
+                f"polyhead.torch.replace_sdpa: precision is {self._precision!r}; a replacement with precision {_precision!r} is applied; give that precision, or undo the other replacement first"
+            )
+        _replacements.apply(_found)
+        _precision = self._precision
+        _applied.append(self)
 
-    def undo(self) -> None:
-        """Undoes this replacement; a second call changes nothing."""
-        with _replacements.lock:
-            if self._is_applied:
-                self._is_applied = False
-                _applied.remove(self)
-                _replacements.undo()
-
-    def __enter__(self) -> SdpaReplacement:
-        self._apply()
-        self._blocks += 1
-        return self
+    def _end(self) -> None:
+        _applied.remove(self)
+        super()._end()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._blocks -= 1
-        if self._blocks > 0:
-            return
-        self.undo()
-        if kind is None and self._served == 0 and not self.passed_on:
+        super().__exit__(kind, error, trace)
+        if self._blocks == 0 and kind is None and self._served == 0 and not self.passed_on:
             warnings.warn(
                 f"polyhead.torch.replace_sdpa: no call of torch.nn.functional.{_NAME} was seen in the block. Calls inside of compiled code are not counted; "
                 "torch's fused encoder layers and references that objects hold are not reached", RuntimeWarning, stacklevel=2,
             )  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<polyhead.torch.SdpaReplacement: {'applied' if self._is_applied else 'undone'}, {self._served} calls computed by polyhead, {sum(self.passed_on.values())} passed on to torch>"
+        return f"<polyhead.torch.SdpaReplacement: {'applied' if self.applied else 'undone'}, {self._served} calls computed by polyhead, {sum(self.passed_on.values())} passed on to torch>"
 
 
 def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
 
 Replacement = tuple[Any, str, Any, Any]  # class or module, name of the attribute, old value, new value
 
@@ -35,3 +36,54 @@ class Replacements:
                     # If another function is there now, it wraps polyhead's. Leave it: without users polyhead's function calls the package's own.
                     if owner.__dict__.get(name) is new:
                         setattr(owner, name, own)
+
+
+_Applied = TypeVar("_Applied", bound="Applied")
+
+
+class Applied:
+    """A user of `Replacements`, from _apply() to undo(). Leaving a ``with`` block calls undo(), and entering the block again calls _apply()."""
+
+    _kind = _made_by = ""  # what the object is, and which function makes it; for messages
+
+    def __init__(self, replacements: Replacements) -> None:
+        self._replacements = replacements
+        self._is_applied = False
+        self._blocks = 0
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a {self._kind} cannot be copied or pickled, as it belongs to this process; call {self._made_by} again for another one")
+
+    @property
+    def applied(self) -> bool:
+        """Whether this patch or replacement is applied."""
+        return self._is_applied
+
+    def _apply(self) -> None:
+        with self._replacements.lock:
+            if not self._is_applied:
+                self._begin()
+                self._is_applied = True
+
+    def undo(self) -> None:
+        """Undoes this patch or replacement; a second call changes nothing."""
+        with self._replacements.lock:
+            if self._is_applied:
+                self._is_applied = False
+                self._end()
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        self._replacements.undo()
+
+    def __enter__(self: _Applied) -> _Applied:
+        self._apply()
+        self._blocks += 1
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._blocks -= 1
+        if self._blocks == 0:
+            self.undo()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,8 +38,8 @@ def active() -> bool:
     return not torch.compiler.is_compiling() and (_C._are_functorch_transforms_active() or forward_ad._current_level >= 0)
 
 
-def _one_by_one(function: Callable[..., Any], size: int, in_dims: tuple[int | None, ...], arguments: tuple[Any, ...]) -> Any:
-    results = [function(*(x if dim is None else x.select(dim, i) for x, dim in zip(arguments, in_dims))) for i in range(size)]
+def _one_by_one(call: Callable[..., Any], info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
+    results = [call(*(x if dim is None else x.select(dim, i) for x, dim in zip(inputs, in_dims))) for i in range(info.batch_size)]
     if isinstance(results[0], Tensor):
         return torch.stack(results), 0
     return tuple(map(torch.stack, zip(*results))), (0,) * len(results[0])
@@ -81,19 +82,19 @@ def _together(size: int, names: tuple[str, ...], in_dims: tuple[int | None, ...]
 def _in_a_batch(call: Callable[..., Any], info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
     together = _together(info.batch_size, _FORWARD, in_dims, inputs, set())
     if together is None:
-        return _one_by_one(call, info.batch_size, in_dims, inputs)
+        return _one_by_one(call, info, in_dims, inputs)
     return call(*together), (0, 0, 0 if Options(*inputs[3:]).attention_weights else None)
 
 
 def _gradients_in_a_batch(
-    call: Callable[..., Any], info: Any, names: tuple[str, ...], in_dims: tuple[int | None, ...], inputs: tuple[Any, ...], results: tuple[str, ...]
+    names: tuple[str, ...], results: tuple[str, ...], call: Callable[..., Any], info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]
 ) -> Any:
     """The vmap rule of an operator that returns gradients. results: names of the inputs whose gradients the operator returns. The operator's last argument says which gradients are wanted."""
     in_dims = (*in_dims[: len(names) - 1], None)  # torch gives a list of dimensions for the last argument, which is a list of bools; replace it by one None
     wanted = {name for name, want in zip(results, inputs[-1]) if want}
     together = _together(info.batch_size, names, in_dims, inputs, wanted)
     if together is None:
-        return _one_by_one(call, info.batch_size, in_dims, inputs)
+        return _one_by_one(call, info, in_dims, inputs)
     found = call(*together)
     shapes = {name: [x.size(i) for i in range(x.dim()) if i != dim] for name, x, dim in zip(names, inputs, in_dims) if isinstance(x, Tensor)}
     grads = tuple(grad.reshape(info.batch_size, *shapes[name]) if name in wanted and name in shapes else grad for name, grad in zip(results, found))
@@ -115,7 +116,7 @@ class _Rule:
     save: Callable[..., None]  # (ctx, inputs, output) -> None
     backward: Callable[..., Any]  # (ctx, gradients of the outputs) -> gradients of the inputs
     jvp: Callable[..., Any]  # (ctx, tangents of the inputs) -> tangents of the outputs
-    vmap: Callable[..., Any]  # (info, in_dims, inputs) -> (outputs, index of the vmap dimension of each output)
+    vmap: Callable[..., Any]  # (the operator under transforms, info, in_dims, inputs) -> (outputs, index of the vmap dimension of each output)
 
 
 class _Operator(torch.autograd.Function):
@@ -142,7 +143,16 @@ class _Operator(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
         *inputs, rule = given
-        return rule.vmap(info, in_dims[:-1], tuple(inputs))
+        return rule.vmap(_operator(rule), info, in_dims[:-1], tuple(inputs))
+
+
+def _operator(rule: _Rule) -> Callable[..., Any]:
+    """Makes the operator of a rule, usable under any transform."""
+
+    def operator(*inputs: Any) -> Any:
+        return _Operator.apply(*inputs, rule)  # type: ignore[no-untyped-call]
+
+    return operator
 
 
 def _for_both_modes(save: Callable[..., None]) -> Callable[..., None]:
@@ -161,17 +171,9 @@ def _tangents_of_attention(ctx: Any, *tangents: Tensor | None) -> Any:
     return of_out, None if options.empty_rows in ("uniform", "offset") else of_lse, of_p
 
 
-def _attention_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
-    return _in_a_batch(attention, info, in_dims, inputs)
-
-
 def _tangents_of_map(ctx: Any, *tangents: Tensor | None) -> Any:
     q, k, *tensors, weights = ctx.saved_tensors
     return _formulas.map_tangent(weights, q, k, None, _moving(_MAP, tangents), Options(*tensors, *ctx.options))
-
-
-def _map_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
-    return _one_by_one(attention_map, info.batch_size, in_dims, inputs)
 
 
 def _tangents_of_backward(ctx: Any, *tangents: Tensor | None) -> Any:
@@ -188,10 +190,6 @@ def _tangents_of_backward(ctx: Any, *tangents: Tensor | None) -> Any:
         return (None,) * len(GRADIENTS)
     sums = parts[0] if len(parts) == 1 else [a + b for a, b in zip(*parts)]
     return tuple(x if x.is_floating_point() else None for x in sums)  # the operator returns an empty integer tensor for int8 keys; torch requires None
-
-
-def _backward_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
-    return _gradients_in_a_batch(attention_backward, info, _BACKWARD, in_dims, inputs, GRADIENTS)
 
 
 def _save_jvp(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -231,11 +229,11 @@ def _refuse_jvp_of_jvp(ctx: Any, *tangents: Tensor | None) -> Any:
     raise NotImplementedError("polyhead's attention has no forward mode of forward mode (jacfwd of jacfwd); torch.func.hessian, jacfwd of jacrev, works")
 
 
-def _jvp_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
+def _jvp_in_a_batch(call: Callable[..., Any], info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
     together = _together(info.batch_size, _JVP, in_dims, inputs, set())
     if together is None:
-        return _one_by_one(attention_jvp, info.batch_size, in_dims, inputs)
-    return attention_jvp(*together), (0, 0)
+        return _one_by_one(call, info, in_dims, inputs)
+    return call(*together), (0, 0)
 
 
 def _gradients_of_lse_tangent(
@@ -264,43 +262,27 @@ def _gradients_of_lse_tangent(
     return tuple(grads)
 
 
-def _backward_backward_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
-    return _gradients_in_a_batch(attention_backward_backward, info, _BACKWARD_BACKWARD, in_dims, inputs, (*GRADIENTS, "d_out"))
-
-
-_ATTENTION_RULE = _Rule(_ops.attention, _for_both_modes(_ops.save), _ops.input_gradients, _tangents_of_attention, _attention_in_a_batch)
-_MAP_RULE = _Rule(_ops.attention_map, _for_both_modes(_ops.save_map), _ops.map_gradients, _tangents_of_map, _map_in_a_batch)
-_BACKWARD_RULE = _Rule(_ops.attention_backward, _for_both_modes(_ops.save_backward), _ops.second_gradients, _tangents_of_backward, _backward_in_a_batch)
-_JVP_RULE = _Rule(_ops.attention_jvp, _save_jvp, _gradients_of_jvp, _refuse_jvp_of_jvp, _jvp_in_a_batch)
-_BACKWARD_BACKWARD_RULE = _Rule(
-    _ops.attention_backward_backward, _ops.save_backward_backward, _ops.third_gradients, _ops.refuse_third_derivative, _backward_backward_in_a_batch
+# The operators of `_ops`, usable under any transform.
+attention = _operator(_Rule(_ops.attention, _for_both_modes(_ops.save), _ops.input_gradients, _tangents_of_attention, _in_a_batch))
+attention_map = _operator(_Rule(_ops.attention_map, _for_both_modes(_ops.save_map), _ops.map_gradients, _tangents_of_map, _one_by_one))
+attention_jvp = _operator(_Rule(_ops.attention_jvp, _save_jvp, _gradients_of_jvp, _refuse_jvp_of_jvp, _jvp_in_a_batch))
+attention_backward = _operator(
+    _Rule(_ops.attention_backward, _for_both_modes(_ops.save_backward), _ops.second_gradients, _tangents_of_backward, partial(_gradients_in_a_batch, _BACKWARD, GRADIENTS))
 )
-
-
-def attention(*inputs: Any) -> Any:
-    """The operator `attention` of `_ops`, usable under any transform. The functions below do the same for the other operators."""
-    return _Operator.apply(*inputs, _ATTENTION_RULE)  # type: ignore[no-untyped-call]
+attention_backward_backward = _operator(
+    _Rule(
+        _ops.attention_backward_backward,
+        _ops.save_backward_backward,
+        _ops.third_gradients,
+        _ops.refuse_third_derivative,
+        partial(_gradients_in_a_batch, _BACKWARD_BACKWARD, (*GRADIENTS, "d_out")),
+    )
+)
 
 
 @_ops.attention.register_vmap
 def _(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:  # vmap inside of code that torch.compile traces
     return _in_a_batch(_ops.attention, info, in_dims, inputs)
-
-
-def attention_backward(*inputs: Any) -> Any:
-    return _Operator.apply(*inputs, _BACKWARD_RULE)  # type: ignore[no-untyped-call]
-
-
-def attention_backward_backward(*inputs: Any) -> Any:
-    return _Operator.apply(*inputs, _BACKWARD_BACKWARD_RULE)  # type: ignore[no-untyped-call]
-
-
-def attention_jvp(*inputs: Any) -> Any:
-    return _Operator.apply(*inputs, _JVP_RULE)  # type: ignore[no-untyped-call]
-
-
-def attention_map(*inputs: Any) -> Any:
-    return _Operator.apply(*inputs, _MAP_RULE)  # type: ignore[no-untyped-call]
 
 
 _dispatch.transforms = sys.modules[__name__]

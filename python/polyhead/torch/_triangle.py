@@ -8,7 +8,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from .._options import Precision, require_precision
+from .._options import Precision, require_flags, require_precision
 from . import _inputs as inputs
 from ._attention import attention
 from ._rules import lse_dtype
@@ -75,8 +75,7 @@ def triangle_attention(
     """
     where = "triangle_attention"
     inputs.require(where, q=q, k=k, v=v, bias=bias)
-    if not isinstance(return_aux, bool):
-        raise TypeError(f"{where}: return_aux is of type {type(return_aux).__name__}; it must be True or False")
+    require_flags(where, return_aux=return_aux)
     require_precision(where, precision)
     for name, given in (("mask", mask), ("kv_lengths", kv_lengths)):
         if given is not None and not isinstance(given, Tensor):

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace polyhead::cpu {
 
@@ -78,6 +79,16 @@ struct AdamKernels {
   void (*of_floats)(std::int64_t count, const AdamStep& step, const float* g, float* m, float* v, float* p);
   void (*of_doubles)(std::int64_t count, const AdamStep& step, const double* g, double* m, double* v, double* p);
 };
+
+// Returns the kernel for numbers of type A, float or double, of a table that has one for each.
+template <class A, class Kernels>
+const auto& kernel_of(const Kernels& kernels) {
+  if constexpr (std::is_same_v<A, double>) {
+    return kernels.of_doubles;
+  } else {
+    return kernels.of_floats;
+  }
+}
 
 struct DropoutKernels {
   static const DropoutKernels* const of_sets[];  // in the order of kernel_sets()

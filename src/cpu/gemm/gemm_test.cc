@@ -1,10 +1,10 @@
 #include "cpu/gemm/gemm.h"
 
+#include "core/index.h"
 #include "polyhead/device.h"
 #include "support/compare.h"
 #include "support/random.h"
 #include "support/seeds.h"
-#include "support/shapes.h"
 #include "support/thread_count.h"
 
 namespace polyhead::cpu {
@@ -79,8 +79,8 @@ TEST_P(GemmKernel, RandomShapesLayoutsAndDtypes) {
       return shape;
     };
     const Shape m = side(), k = side(), n = side();
-    const StridedTensor a = random.strided(dtype, joined(m, k)), b = random.strided(dtype, joined(k, n));
-    const StridedTensor c = random.strided(dtype, joined(m, n)), bias = random.strided(dtype, n);
+    const StridedTensor a = random.strided(dtype, appended(m, k)), b = random.strided(dtype, appended(k, n));
+    const StridedTensor c = random.strided(dtype, appended(m, n)), bias = random.strided(dtype, n);
     const Gemm product{.a = a,
                        .b = b,
                        .c = c,

@@ -242,9 +242,7 @@ std::vector<std::pair<const char*, Tensor>> maps_of(const AttentionCase& c) {
     all.emplace_back(name, std::move(out));
   };
   const auto of_heads = [&](std::initializer_list<std::int64_t> rest) {
-    Shape shape = z.with({z.heads()});
-    for (const std::int64_t extent : rest) shape.push_back(extent);
-    return shape;
+    return appended(z.with({z.heads()}), rest);
   };
   const auto some = [](std::int64_t extent) {
     std::vector<std::int64_t> numbers;

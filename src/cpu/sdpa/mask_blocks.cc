@@ -65,12 +65,9 @@ MaskBlocks::Table MaskBlocks::kinds_of_lists(const Problem& problem, int mask) {
   const KeySet set = problem.key_set(0, 0, document);
   const BooleanMask& booleans = set.masks[mask];
   const std::int64_t row_blocks = booleans.row_of_query(problem.queries - 1) + 1, count = numel(heads);
-  const auto with_blocks = [&](Shape shape) {
-    shape.push_back(row_blocks), shape.push_back(key_blocks);
-    return shape;
-  };
+  const Shape blocks{row_blocks, key_blocks};
   Table table;
-  table.memory = Tensor::uninitialised(DType::u8, with_blocks(heads));
+  table.memory = Tensor::uninitialised(DType::u8, appended(heads, blocks));
   auto* const kinds = reinterpret_cast<BlockKind*>(table.memory.data<std::uint8_t>());
   parallel_for(count * row_blocks, 1 + static_cast<std::int64_t>(kLeastPieceNanoseconds) / (1 + key_blocks), problem.executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t index = first; index < last; ++index) {
@@ -83,7 +80,7 @@ MaskBlocks::Table MaskBlocks::kinds_of_lists(const Problem& problem, int mask) {
       }
     }
   });
-  table.blocks = ConstTensorView(table.memory.view()).expand(with_blocks(all));
+  table.blocks = ConstTensorView(table.memory.view()).expand(appended(all, blocks));
   return table;
 }
 

@@ -1,5 +1,9 @@
 #include "golden/runner/operation.h"
 
+#include <algorithm>
+
+#include "core/option_words.h"
+
 namespace polyhead::golden {
 
 Tensors compute(const Case& which, Tensors inputs, const Setting& setting) {
@@ -32,10 +36,9 @@ DType dtype_of(const Tensors& inputs) {
 
 EmptyRows read_empty_rows(Reader& in) {
   const std::string mode = in.option<std::string>("empty_rows").value_or("zero");
-  if (mode == "zero") return EmptyRows::zero;
-  if (mode == "uniform") return EmptyRows::uniform;
-  if (mode == "unmasked") return EmptyRows::unmasked;
-  fail(ErrorCode::unsupported, "the runner does not know empty_rows '", mode, "'");
+  const auto known = std::ranges::find(kEmptyRowsWords, mode);
+  if (known == kEmptyRowsWords.end()) fail(ErrorCode::unsupported, "the runner does not know empty_rows '", mode, "'");
+  return static_cast<EmptyRows>(known - kEmptyRowsWords.begin());
 }
 
 Tensor integer_tensor(const nlohmann::json& list) {
