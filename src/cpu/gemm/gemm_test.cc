@@ -10,7 +10,6 @@
 namespace polyhead::cpu {
 namespace {
 
-using test::joined;
 using test::near;
 using test::Random;
 using test::same_bits;
