@@ -10,7 +10,6 @@
 namespace polyhead::nn {
 namespace {
 
-using test::joined;
 using test::Random;
 using test::same_bits;
 
