@@ -88,7 +88,7 @@ POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>&
       x[j] = times_power_of_two(power, n[j]);
     } else {
       const Vector<T> scaled = (Vector<T>)(((Vector<Bits<T>>)shifted[j] << P::mantissa) + (Vector<Bits<T>>)power);
-      x[j] = n[j] < P::lowest ? Vector<T>{} : scaled + x[j] * T{0};  // + 0 x restores a NaN, whose bits the integer addition changed
+      x[j] = n[j] < P::lowest ? Vector<T>{} : multiply_add<T>(x[j], broadcast(T{0}), scaled);  // + 0 x restores a NaN, whose bits the integer addition changed
     }
   }
 }
@@ -157,8 +157,10 @@ POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], PowerRefere
     }
     power_of_two_minus_1<float, kCount>(x);
 #pragma GCC unroll 4
-    for (int j = 0; j < kCount; ++j)
-      x[j] = (x[j] + 1.0F) * (Vector<float>)((Vector<Bits<float>>)shifted[j] << PowerOfTwo<float>::mantissa);
+    for (int j = 0; j < kCount; ++j) {
+      const Vector<float> power = (Vector<float>)((Vector<Bits<float>>)shifted[j] << PowerOfTwo<float>::mantissa);
+      x[j] = multiply_add<float>(x[j], power, power);
+    }
   }
 }
 
@@ -181,10 +183,9 @@ POLYHEAD_INLINE Vector<T> tanh(Vector<T> x) {
   constexpr T kOne = 25;  // |x| is limited to 25, because tanh(x) rounds to 1 in float64 from x = 19.1 on
   const Vector<T> magnitude = x < T{0} ? -x : x;
   const Vector<T> bounded = magnitude > kOne ? broadcast(kOne) : magnitude;
-  const Vector<T> y = bounded * (-2 * P::log2_e);
-  const Vector<T> shifted = y + P::magic;
-  const Vector<T> n = shifted - P::magic;
-  const Vector<T> f = multiply_add<T>(bounded, broadcast(-2 * P::log2_e_low), y - n);
+  const Vector<T> high = broadcast(-2 * P::log2_e), low = broadcast(-2 * P::log2_e_low);
+  const Vector<T> shifted = multiply_add<T>(bounded, high, broadcast(P::magic)), n = shifted - P::magic;
+  const Vector<T> f = multiply_add<T>(bounded, low, multiply_add<T>(bounded, high, -n));
   const Vector<T> scale = (Vector<T>)(((Vector<Bits<T>>)shifted << P::mantissa) + (Vector<Bits<T>>)broadcast(T{1}));
   const Vector<T> less = multiply_add<T>(scale, power_of_two_minus_1<T>(f), scale - T{1});
   const Vector<T> result = -less / (less + T{2});

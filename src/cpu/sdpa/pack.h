@@ -161,15 +161,15 @@ bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column
     if (std::is_same_v<T, Storage> && column_stride == 1) {
       for (; d + kWidth <= width; d += kWidth) {
         const Vector<T> x = load_vector(reinterpret_cast<const T*>(row) + d) * factor;
-        non_finite += x * T{0};
+        non_finite = multiply_add<T>(x, broadcast(T{0}), non_finite);
         store_vector<T>(x, line + d);
       }
       for (std::int64_t i = d; i < width; ++i) line[i] = static_cast<T>(widen(row[i])) * factor;
     } else {
       widen_row<T>(row, column_stride, width, scales.of(key, factor), line);
-      for (; d + kWidth <= width; d += kWidth) non_finite += load_vector(line + d) * T{0};
+      for (; d + kWidth <= width; d += kWidth) non_finite = multiply_add<T>(load_vector(line + d), broadcast(T{0}), non_finite);
     }
-    for (; d < width; ++d) non_finite_rest += line[d] * T{0};
+    for (; d < width; ++d) non_finite_rest = multiply_add<T>(line[d], T{0}, non_finite_rest);
     for (; d < padded; ++d) line[d] = 0;
   }
   return sum_of_lanes<T>(non_finite) + non_finite_rest == 0;
@@ -184,9 +184,9 @@ bool all_finite(const T* from, std::int64_t count) {
   std::int64_t i = 0;
   for (; i + 4 * kWidth <= count; i += 4 * kWidth) {
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) non_finite[j] += load_vector(from + i + j * kWidth) * T{0};
+    for (int j = 0; j < 4; ++j) non_finite[j] = multiply_add<T>(load_vector(from + i + j * kWidth), broadcast(T{0}), non_finite[j]);
   }
-  for (; i < count; ++i) non_finite_rest += from[i] * T{0};
+  for (; i < count; ++i) non_finite_rest = multiply_add<T>(from[i], T{0}, non_finite_rest);
   return sum_of_lanes<T>(non_finite[0] + non_finite[1] + non_finite[2] + non_finite[3]) + non_finite_rest == 0;
 }
 
