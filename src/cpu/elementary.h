@@ -27,27 +27,18 @@ struct PowerOfTwo<double> {  // error 2e-17
   static constexpr int mantissa = 52;
 };
 
-// Replaces f by 2^f - 1. The loop computes `kCount` vectors at once, so that the processor need not wait for the result of each instruction.
+// Sets `slopes` to (2^f - 1) / f. The loop computes `kCount` vectors at once, so that the processor need not wait for the result of each instruction.
 template <class T, int kCount>
-POLYHEAD_INLINE void power_of_two_minus_1(Vector<T> (&f)[kCount]) {
+POLYHEAD_INLINE void slopes_of_power(const Vector<T> (&f)[kCount], Vector<T> (&slopes)[kCount]) {
   using P = PowerOfTwo<T>;
   constexpr int kTerms = sizeof(P::c) / sizeof(T);
-  Vector<T> sums[kCount];
 #pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) sums[j] = broadcast(P::c[kTerms - 1]);
+  for (int j = 0; j < kCount; ++j) slopes[j] = broadcast(P::c[kTerms - 1]);
 #pragma GCC unroll 16
   for (int i = kTerms - 2; i >= 0; --i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kCount; ++j) sums[j] = multiply_add<T>(sums[j], f[j], broadcast(P::c[i]));
+    for (int j = 0; j < kCount; ++j) slopes[j] = multiply_add<T>(slopes[j], f[j], broadcast(P::c[i]));
   }
-#pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) f[j] *= sums[j];
-}
-template <class T>
-POLYHEAD_INLINE Vector<T> power_of_two_minus_1(Vector<T> f) {
-  Vector<T> one[1] = {f};
-  power_of_two_minus_1<T, 1>(one);
-  return one[0];
 }
 
 // The factor of exp(factor x) = 2^(high x + low x), where high + low = factor log2(e). It is stored as a sum of two numbers, because the rounding of a single
@@ -80,10 +71,11 @@ POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>&
       f[j] = ((x[j] * factor.factor - n[j] * P::ln2_high) - n[j] * P::ln2_low) * P::log2_e;
     }
   }
-  power_of_two_minus_1<T, kCount>(f);
+  Vector<T> slopes[kCount];
+  slopes_of_power<T, kCount>(f, slopes);
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) {
-    const Vector<T> power = f[j] + T{1};
+    const Vector<T> power = multiply_add<T>(f[j], slopes[j], broadcast(T{1}));
     if constexpr (kHasElementary && std::is_same_v<T, float>) {
       x[j] = times_power_of_two(power, n[j]);
     } else {
@@ -155,11 +147,12 @@ POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], PowerRefere
       shifted[j] = x[j] + magic;
       x[j] -= shifted[j] - magic;
     }
-    power_of_two_minus_1<float, kCount>(x);
+    Vector<float> slopes[kCount];
+    slopes_of_power<float, kCount>(x, slopes);
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) {
       const Vector<float> power = (Vector<float>)((Vector<Bits<float>>)shifted[j] << PowerOfTwo<float>::mantissa);
-      x[j] = multiply_add<float>(x[j], power, power);
+      x[j] = multiply_add<float>(x[j] * slopes[j], power, power);
     }
   }
 }
@@ -185,9 +178,11 @@ POLYHEAD_INLINE Vector<T> tanh(Vector<T> x) {
   const Vector<T> bounded = magnitude > kOne ? broadcast(kOne) : magnitude;
   const Vector<T> high = broadcast(-2 * P::log2_e), low = broadcast(-2 * P::log2_e_low);
   const Vector<T> shifted = multiply_add<T>(bounded, high, broadcast(P::magic)), n = shifted - P::magic;
-  const Vector<T> f = multiply_add<T>(bounded, low, multiply_add<T>(bounded, high, -n));
+  const Vector<T> f[1] = {multiply_add<T>(bounded, low, multiply_add<T>(bounded, high, -n))};
+  Vector<T> slope[1];
+  slopes_of_power<T, 1>(f, slope);
   const Vector<T> scale = (Vector<T>)(((Vector<Bits<T>>)shifted << P::mantissa) + (Vector<Bits<T>>)broadcast(T{1}));
-  const Vector<T> less = multiply_add<T>(scale, power_of_two_minus_1<T>(f), scale - T{1});
+  const Vector<T> less = multiply_add<T>(scale, f[0] * slope[0], scale - T{1});
   const Vector<T> result = -less / (less + T{2});
   return x < T{0} ? -result : result;
 }
