@@ -414,7 +414,7 @@ class Backward {
     for_each_group<T>(begin, end, [&]<int kCount>(std::int64_t i) {
       Vector<T> p[kCount], d_score[kCount];
 #pragma GCC unroll 4
-      for (int j = 0; j < kCount; ++j) p[j] = (load_vector(x + i + j * kWidth) - shift) * pending_scale - lse;
+      for (int j = 0; j < kCount; ++j) p[j] = multiply_add<T>(load_vector(x + i + j * kWidth) - shift, broadcast(pending_scale), broadcast(T{0} - lse));
       exp_of_difference<kCount>(p, T{0}, scale_.natural);
 #pragma GCC unroll 4
       for (int j = 0; j < kCount; ++j) {

@@ -76,7 +76,7 @@ POLYHEAD_INLINE void exp_of_score(V (&x)[kCount], LseReference<T> lse, const Sco
     power_of_difference<kCount>(x, lse, scale.scaled.high);
   } else {
 #pragma GCC unroll 4
-    for (int j = 0; j < kCount; ++j) x[j] = x[j] * scale.factor - lse;
+    for (int j = 0; j < kCount; ++j) x[j] = multiply_add<T>(x[j], broadcast(scale.factor), broadcast(T{0} - lse));  // not -lse: GCC would turn the sign of NaN in some loops
     exp_of_difference<kCount>(x, T{0}, scale.natural);
   }
 }
