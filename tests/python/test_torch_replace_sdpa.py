@@ -3,6 +3,7 @@ is restored."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 import threading
@@ -353,3 +354,12 @@ def test_models_of_transformers_with_sdpa_are_reached() -> None:
         with ours.replace_sdpa() as replaced:
             torch.testing.assert_close(model(tokens).logits, expected)
     assert replaced.served == 2
+
+
+def test_a_replacement_that_an_exit_stack_takes_over_ends_with_the_stack() -> None:
+    own = F.scaled_dot_product_attention
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no call was replaced
+        stack.push(ours.replace_sdpa())
+        assert F.scaled_dot_product_attention is not own
+    assert F.scaled_dot_product_attention is own

@@ -84,6 +84,6 @@ class Applied:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._blocks -= 1
+        self._blocks = max(0, self._blocks - 1)  # ExitStack.push calls __exit__ alone
         if self._blocks == 0:
             self.undo()
