@@ -19,7 +19,7 @@ import time
 import traceback
 from typing import Any
 
-from peer.memory import field, restart_peak
+from peer.process_memory import field, restart_peak
 
 
 def measure(call: Any, repetitions: int) -> dict[str, Any]:

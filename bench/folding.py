@@ -27,7 +27,7 @@ from torch import Tensor
 
 import polyhead
 import polyhead.patch
-from peer.memory import field, restart_peak
+from peer.process_memory import field, restart_peak
 
 ALIGNED = 64  # number of sequences in the alignment
 

@@ -69,7 +69,8 @@ std::string call_text(const LayerConstructor& constructor, const LayerArguments&
 
 io::LayoutDescription layout_called(std::string_view name);
 
-// Makes a projection copy its inputs, with bias 0. Further outputs are copies too, every second copy with the opposite sign.
+// Sets weight and bias of a projection so that output i is input i. If there are more outputs than inputs, the inputs follow again and again, every second time with
+// the opposite sign.
 void copy_inputs(nn::Linear* projection);
 
 // Normal numbers of mean 0 and standard deviation 1.

@@ -80,9 +80,9 @@ inline constexpr std::string_view kParticiples[] = {
     "sold vendu - ftrv", "washed lavé - vto",      "painted peint peinte vbo", "forgotten oublié - trfo", "repaired réparé - vt",
     "seated assis assise pa", "built construit construite vb", "cooked cuit cuite f", "invited invité - p"};
 
-// Columns: English base form; English past tense ("-": regular); French infinitive, or all forms as infinitive,je,il,nous,vous,ils,participle; kinds of nouns
-// that may be the subject; kinds of nouns that may be the object ("-": the verb takes no object); "e" if the compound tense takes être, "s" if English has no
-// progressive form.
+// Columns: the English verb; its past tense ("-": regular); the French infinitive, or infinitive,je,il,nous,vous,ils,participle if the verb is irregular; the kinds
+// of nouns that may be its subject; those that may be its object ("-": it takes none); "e": its compound tense takes être; "s": it has no English progressive
+// form.
 inline constexpr std::string_view kVerbs[] = {
     "sleep slept dormir,dors,dort,dormons,dormez,dorment,dormi pa -",
     "run ran courir,cours,court,courons,courez,courent,couru pa -",
@@ -109,7 +109,7 @@ inline constexpr std::string_view kVerbs[] = {
     "want - vouloir,veux,veut,voulons,voulez,veulent,voulu p aftrvb s", "have had avoir,ai,a,avons,avez,ont,eu p aftrvbo s",
     "lift - soulever,soulève,soulève,soulevons,soulevez,soulèvent,soulevé p afto"};
 
-// English singular and plural, French masculine, feminine and plural; "-": none. "a/b": b before a vowel.
+// Columns: English singular; English plural; French masculine, feminine and plural. "-": there is no such form. "a/b": b stands before a vowel.
 inline constexpr std::string_view kDeterminers[] = {
     "the the le/l' la/l' les",      "the the le/l' la/l' les",    "the the le/l' la/l' les",     "a/an some un une des",
     "a/an some un une des",         "this these ce/cet cette ces", "that those ce/cet cette ces", "my my mon ma/mon mes",

@@ -13,7 +13,6 @@ import importlib
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +22,7 @@ import numpy as np
 
 from . import cases
 from .cases import Case
+from .process_memory import field, restart_peak
 
 CHECKED_BYTES = 64 << 20
 
@@ -64,19 +64,6 @@ def _peak(run: Callable[[], object]) -> int:
     restart_peak()
     run()
     return field("VmHWM")
-
-
-def restart_peak() -> None:
-    """Resets the peak of memory that the system records."""
-    pathlib.Path("/proc/self/clear_refs").write_text("5")
-
-
-def field(name: str) -> int:
-    """The bytes of VmRSS, the memory of this process, or VmHWM, its peak since restart_peak()."""
-    match = re.search(rf"{name}:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())
-    if match is None:
-        raise OSError(f"/proc/self/status has no {name}")
-    return int(match.group(1)) * 1024
 
 
 def _forked(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:

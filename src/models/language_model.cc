@@ -30,6 +30,7 @@ Call checked(const LanguageModel& model, const LanguageInput& input, const Langu
   require(static_cast<bool>(input.ids), kForward, ": ids are missing");
   require(input.ids.rank() >= 1, kForward, ": ids is ", input.ids.shape(), "; it must be [*,T]");
   require(std::ssize(model.stack.layers) == model.config.layers && model.config.layers > 0, kForward, ": the model has ", model.stack.layers.size(), " layers; config.layers is ", model.config.layers);
+  require(static_cast<bool>(model.stack.final_norm.weight), kForward, ": the model has no final_norm");
   Call call{.ids = input.ids.shape(), .lead = input.ids.shape().first(input.ids.rank() - 1), .tokens = input.ids.extent(-1)};
   if (input.attend_keys) nn::require_exactly(kForward, {"attend_keys", input.attend_keys}, call.ids, DType::boolean);
   require(options.cache != nullptr || !input.new_tokens, kForward, ": new_tokens is given without a cache");

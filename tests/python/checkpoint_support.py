@@ -29,7 +29,9 @@ def close(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:
 
 
 def change_config(folder: Path, remove: str | None = None, **changes: Any) -> None:
-    """Changes keys of config.json, and removes one."""
+    """Changes keys of config.json, and removes a key, which must be there."""
     path = folder / "config.json"
-    config = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: value for key, value in config.items() if key != remove}))
+    config = json.loads(path.read_text())
+    if remove is not None:
+        del config[remove]
+    path.write_text(json.dumps(config | changes))

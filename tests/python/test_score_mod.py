@@ -378,11 +378,11 @@ def test_the_mask_of_a_block_mask_is_that_of_its_mask_mod(batch: int) -> None:
 @pytest.mark.parametrize(
     ("counts", "lists", "message"),
     [
-        ([1], [[0, 0]], r"kv_num_blocks of block_mask has the shape \[1, 1, 1\] and (full_)?kv_indices \[1, 1, 1, 2\]; 32 queries in blocks of 16 need \[B,H,2\] and \[B,H,2,length\]"),
-        ([1, 1, 1], [[0, 0]] * 3, r"kv_num_blocks of block_mask has the shape \[1, 1, 3\]"),
-        ([1, 2], [[0, 0], [0, 2]], r"kv_indices of block_mask has key blocks from 0 to 2; 32 keys in blocks of 16 are the blocks 0 to 1"),
-        ([1, 1], [[-1, 0], [0, 0]], r"kv_indices of block_mask has key blocks from -1 to 0"),
-        ([1, 3], [[0, 0], [0, 1]], r"numbers from 1 to 3; the lists in (full_)?kv_indices have places for 0 to 2 blocks"),
+        ([1], [[0, 0]], r"NAME_num_blocks of block_mask has the shape \[1, 1, 1\] and NAME_indices \[1, 1, 1, 2\]; 32 queries in blocks of 16 need \[B,H,2\] and \[B,H,2,length\]"),
+        ([1, 1, 1], [[0, 0]] * 3, r"NAME_num_blocks of block_mask has the shape \[1, 1, 3\]"),
+        ([1, 2], [[0, 0], [0, 2]], r"NAME_indices of block_mask has key blocks from 0 to 2; 32 keys in blocks of 16 are the blocks 0 to 1"),
+        ([1, 1], [[-1, 0], [0, 0]], r"NAME_indices of block_mask has key blocks from -1 to 0"),
+        ([1, 3], [[0, 0], [0, 1]], r"NAME_num_blocks of block_mask has numbers from 1 to 3; the lists in NAME_indices have places for 0 to 2 blocks"),
     ],
 )
 def test_a_block_mask_without_a_list_for_each_row_is_refused(counts: list[int], lists: list[list[int]], message: str, full: bool) -> None:
@@ -393,7 +393,7 @@ def test_a_block_mask_without_a_list_for_each_row_is_refused(counts: list[int], 
     mask = create_block_mask(lambda b, h, q, k: q >= k, 1, 1, 32, 32, device="cpu", BLOCK_SIZE=16)
     (mask.kv_num_blocks, mask.kv_indices), (mask.full_kv_num_blocks, mask.full_kv_indices) = (empty, given) if full else (given, empty)
     q = torch.randn(1, 1, 32, 8)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="^attention: " + message.replace("NAME", "full_kv" if full else "kv")):
         attention(q, q, q, block_mask=mask)
 
 

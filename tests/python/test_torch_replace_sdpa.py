@@ -359,7 +359,7 @@ def test_models_of_transformers_with_sdpa_are_reached() -> None:
 def test_a_replacement_that_an_exit_stack_takes_over_ends_with_the_stack() -> None:
     own = F.scaled_dot_product_attention
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # no call was replaced
+        warnings.simplefilter("ignore")  # a replacement that served no call warns at its end
         stack.push(ours.replace_sdpa())
         assert F.scaled_dot_product_attention is not own
     assert F.scaled_dot_product_attention is own
