@@ -17,7 +17,7 @@ namespace polyhead {
 struct Diagonal {
   enum class Corner : std::uint8_t { top_left, bottom_right, offset };
   Corner corner = Corner::top_left;
-  std::int64_t shift = 0;
+  std::int64_t shift = 0;  // with Corner::offset; Error if it is not 0 with another corner
 
   static constexpr Diagonal top_left() { return {Corner::top_left, 0}; }          // offset 0: query 0 is aligned with key 0
   static constexpr Diagonal bottom_right() { return {Corner::bottom_right, 0}; }  // offset S - T: the last query is aligned with the last key
@@ -38,7 +38,7 @@ struct Window {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   std::optional<std::int64_t> left{};
   std::optional<std::int64_t> right{};
-  std::optional<Diagonal> diagonal{};
+  std::optional<Diagonal> diagonal{};  // Error without left and right, unless the mask is causal or a relative bias is measured from this diagonal
 };
 
 // The number of queries in a block of queries, and of keys in a block of keys.

@@ -22,7 +22,7 @@ struct RelativeBias {
 
   // T5 (Raffel et al. 2020, section 2.1): bias[b,n,t,s] = table[n, relative_bucket(x, …)]. PyTorch's T5 stores [buckets,N]: pass its transpose.
   ConstTensorView table{};  // [N,buckets]
-  bool bidirectional = true;
+  bool bidirectional = true;        // this and max_distance: Error if they are not the defaults and there is no table
   std::int64_t max_distance = 128;
 
   std::optional<Diagonal> diagonal{};  // if the mask has a causal or window diagonal: absent, or equal to the mask's diagonal

@@ -31,7 +31,7 @@ struct ScoreRule {
   // have gradient 0, and old score 0 unless keeps_zeros. Replaces tile.scores by the gradients of the old scores, and adds the gradients of the numbers that
   // the rule reads to sums [gradient_count] of this head, unless sums is nullptr. A rule without this function has no gradient, and sdpa_backward refuses it.
   void (*backward)(const ScoreTile& tile, const void* before, double* sums, const void* data) = nullptr;
-  const void* data = nullptr;  // passed to forward and backward
+  const void* data = nullptr;  // passed to forward and backward; Error without forward, as is a gradient_count
   // The count of numbers that the rule reads and that have gradients. SdpaBackward::d_score_rule [N, gradient_count] receives the gradients of each query head.
   std::int64_t gradient_count = 0;
   // Promises of `backward` that save the kernels work. keeps_zeros: a gradient of 0 stays 0 and adds nothing to the sums, whatever the old score is; `before` may

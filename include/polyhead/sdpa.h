@@ -58,7 +58,7 @@ struct Dropout {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   double p = 0;              // in [0,1]
   std::optional<std::uint64_t> seed{};  // required if p > 0, unless `keep` is given; pass a new seed for each training step
-  ConstTensorView keep = {};  // bool, broadcasts to [*,N,T,S]: keep bits of the caller, used instead of the generator's
+  ConstTensorView keep = {};  // bool, broadcasts to [*,N,T,S]: keep bits of the caller, used instead of the generator's. Error if p is 0
 };
 
 // How bfloat16 q, k and v are multiplied.

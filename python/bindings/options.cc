@@ -191,6 +191,7 @@ void read(const char* name, nb::handle given, Window& window) {
   const auto side = [&](nb::handle value) { return value.is_none() ? std::nullopt : std::optional(read_integer(value, name, 0, kMost)); };
   window.left = side(given[0]);
   window.right = side(given[1]);
+  if (!window.left && !window.right) throw nb::value_error("window is (None, None), which bounds no side; give a number for one side, or no window");
 }
 
 // Reads one size for queries and keys, or (queries, keys).

@@ -156,7 +156,7 @@ class Tracer {
   MaskCounts mask_counts() const {
     const std::int64_t keys = shapes_.keys + shapes_.added_keys;
     Mask mask = saved_.sdpa.mask;
-    if (!mask.causal && !mask.window.left && !mask.window.right) mask.diagonal_offsets = {};  // if the mask has no diagonal, these offsets only shift the relative bias
+    if (!mask.causal && !mask.window.left && !mask.window.right) mask.diagonal_offsets = {}, mask.window.diagonal = {};  // without a band they only shift the relative bias
     const Tensor dense = dense_mask("trace", mask, shapes_.lead, config_.heads, shapes_.queries, keys);
     const std::int64_t rows = keys == 0 ? numel(shapes_.lead) * shapes_.queries : dense.numel() / keys;
     MaskCounts counts{.pairs = dense.numel(), .shared_by_heads = dense.extent(-3) == 1 && config_.heads > 1};

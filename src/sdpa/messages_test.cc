@@ -85,7 +85,8 @@ TEST(Messages, OfForwardAndBackwardAlike) {
       {"dropout", [](Problem& p) { p.options.dropout.p = 1.5; }, {"dropout probability is 1.5", "[0,1]"}},
       {"dropout without a seed", [](Problem& p) { p.options.dropout.p = 0.5; }, {"dropout 0.5 needs a seed", "or the bits to keep"}},
       {"NaN dropout", [](Problem& p) { p.options.dropout.p = kNaN; }, {"dropout probability is nan"}},
-      {"integer keep bits", [](Problem& p) { p.options.dropout.keep = p.extra = tensor(DType::u8, 3, 5); }, {"dropout.keep is uint8", "bool"}},
+      {"keep bits without dropout", [](Problem& p) { p.options.dropout.keep = p.extra = tensor(DType::boolean, 3, 5); }, {"dropout.keep is given and the dropout probability is 0"}},
+      {"integer keep bits", [](Problem& p) { p.options.dropout = {.p = 0.5, .keep = p.extra = tensor(DType::u8, 3, 5)}; }, {"dropout.keep is uint8", "bool"}},
       {"bias that does not broadcast", [](Problem& p) { p.options.bias = p.bias = f32(4, 3, 4); }, {"bias is [4,3,4]", "[*,N,T,S] = [2,4,3,5]"}},
       {"bias of too many dimensions", [](Problem& p) { p.options.bias = p.bias = f32(1, 2, 4, 3, 5); }, {"bias is [1,2,4,3,5]", "[2,4,3,5]"}},
       {"bias of another dtype", [](Problem& p) { p.options.bias = p.bias = tensor(DType::f64, 3, 5); }, {"bias is float64", "float32"}},
@@ -213,6 +214,31 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.empty_rows = EmptyRows::unmasked;
        },
        {"sink cannot be combined with empty_rows unmasked", "use zero"}},
+      {"a window of a diagonal alone", [](Problem& p) { p.options.mask.window.diagonal = Diagonal::top_left(); }, {"window has a diagonal and neither left nor right"}},
+      {"a causal corner with a shift", [](Problem& p) { p.options.mask.causal = Diagonal{Diagonal::Corner::top_left, 5}; }, {"causal is top_left with a shift of 5", "Diagonal::offset"}},
+      {"a window from a corner with a shift",
+       [](Problem& p) {
+         p.options.mask.window = {.left = 1, .diagonal = Diagonal{Diagonal::Corner::bottom_right, -2}};
+       },
+       {"window.diagonal is bottom_right with a shift of -2"}},
+      {"a relative bias from a corner with a shift",
+       [](Problem& p) {
+         p.options.relative_bias = {.slopes = p.extra = f32(4), .diagonal = Diagonal{Diagonal::Corner::bottom_right, 1}};
+       },
+       {"relative_bias.diagonal is bottom_right with a shift of 1"}},
+      {"slopes with max_distance",
+       [](Problem& p) {
+         p.options.relative_bias = {.slopes = p.extra = f32(4), .max_distance = 8};
+       },
+       {"relative_bias.max_distance is 8 without a table"}},
+      {"slopes with bidirectional",
+       [](Problem& p) {
+         p.options.relative_bias = {.slopes = p.extra = f32(4), .bidirectional = false};
+       },
+       {"relative_bias.bidirectional is false without a table"}},
+      {"max_distance alone", [](Problem& p) { p.options.relative_bias.max_distance = 8; }, {"relative_bias.max_distance is 8 without a table"}},
+      {"a score rule of gradients alone", [](Problem& p) { p.options.score_rule.gradient_count = 3; }, {"score_rule.gradient_count is 3 and score_rule has no forward function"}},
+      {"a score rule of data alone", [](Problem& p) { p.options.score_rule.data = &p; }, {"score_rule has data and no forward function"}},
       {"a relative bias of a diagonal alone", [](Problem& p) { p.options.relative_bias.diagonal = Diagonal::top_left(); }, {"relative_bias has a diagonal and neither slopes nor a table"}},
       {"slopes and a table",
        [](Problem& p) {

@@ -134,6 +134,8 @@ class Builder {
     p.score_rule = options_.score_rule;
     p.native = options_.precision == Precision::native && p.dtype == DType::bf16 && p.key_dtype == DType::bf16 && !p.score_rule;
     require(p.score_rule || p.score_rule.backward == nullptr, op_, ": score_rule has a backward function and no forward function");
+    require(p.score_rule || p.score_rule.data == nullptr, op_, ": score_rule has data and no forward function, which would read it");
+    require(p.score_rule || p.score_rule.gradient_count <= 0, op_, ": score_rule.gradient_count is ", p.score_rule.gradient_count, " and score_rule has no forward function");
     require(p.score_rule.gradient_count >= 0, op_, ": score_rule.gradient_count is ", p.score_rule.gradient_count, "; it must not be negative");
     require(std::isfinite(p.softcap) && p.softcap >= 0, op_, ": softcap is ", p.softcap, "; it must be finite and not negative (0 is off)");
     p.bias = pairs(p, options_.bias, "bias", p.dtype);
@@ -146,6 +148,7 @@ class Builder {
     require(dropout.p >= 0 && dropout.p <= 1, op_, ": the dropout probability is ", dropout.p, "; it must lie in [0,1]");
     require(dropout.p == 0 || dropout.seed || dropout.keep, op_, ": dropout ", dropout.p,
             " needs a seed, the same in the forward pass, the backward pass and maps, or the bits to keep");
+    require(dropout.p > 0 || !dropout.keep, op_, ": dropout.keep is given and the dropout probability is 0: nothing is dropped");
     p.dropout = {dropout.p, dropout.seed.value_or(0), pairs(p, dropout.keep, "dropout.keep", DType::boolean)};
   }
 
@@ -293,6 +296,9 @@ class Builder {
     const Window& window = mask.window;
     require(!window.left || *window.left >= 0, op_, ": window.left is ", window.left.value_or(0), "; it must not be negative");
     require(!window.right || *window.right >= 0, op_, ": window.right is ", window.right.value_or(0), "; it must not be negative");
+    require_no_shift("causal", mask.causal), require_no_shift("window.diagonal", window.diagonal), require_no_shift("relative_bias.diagonal", options_.relative_bias.diagonal);
+    require(window.left || window.right || !window.diagonal || mask.causal || options_.relative_bias, op_,
+            ": window has a diagonal and neither left nor right, which would be measured from it");
     require(!mask.causal || !window.diagonal || *mask.causal == *window.diagonal, op_,
             ": the causal and the window's diagonal differ; a window is measured from the causal diagonal");
     const std::optional<Diagonal>& of_bias = options_.relative_bias.diagonal;
@@ -309,6 +315,13 @@ class Builder {
     };
     set_band(rules_.all_pairs);
     for (Document& document : rules_.documents) set_band(document);
+  }
+
+  // Only Diagonal::offset() reads the shift.
+  void require_no_shift(const char* name, const std::optional<Diagonal>& given) const {
+    require(!given || given->shift == 0 || given->corner == Diagonal::Corner::offset, op_, ": ", name, " is ",
+            given && given->corner == Diagonal::Corner::top_left ? "top_left" : "bottom_right", " with a shift of ", given ? given->shift : 0,
+            "; a corner has a shift of 0, and Diagonal::offset gives any other diagonal");
   }
 
   Band band(Wide offset, std::int64_t queries, std::int64_t keys) const {
@@ -350,6 +363,10 @@ class Builder {
   void check_relative_bias(const Problem& p) const {
     const RelativeBias& given = options_.relative_bias;
     require(given || !given.diagonal, op_, ": relative_bias has a diagonal and neither slopes nor a table");
+    const RelativeBias usual;
+    require(given.table || given.bidirectional == usual.bidirectional, op_, ": relative_bias.bidirectional is false without a table, whose buckets it describes");
+    require(given.table || given.max_distance == usual.max_distance, op_, ": relative_bias.max_distance is ", given.max_distance,
+            " without a table, whose buckets it describes");
     if (!given) return;
     require(!given.slopes || !given.table, op_, ": relative_bias has slopes and a table; only one of them may be given");
     require(!options_.bias, op_, ": bias and relative_bias are both given; only one of them may be. To use both, add them in a bias [*,N,T,S]");

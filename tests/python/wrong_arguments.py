@@ -50,7 +50,7 @@ MASKS: Wrong = {
     "attend": (NOT_ARRAYS, [shaped(5, 7), shaped(5, 6, dtype=bool), shaped(9, 2, 3, 5, 7, dtype=bool)]),
     "block": (NOT_ARRAYS, [shaped(5, 7), shaped(4, 7, dtype=bool)]),
     "causal": ([True, False, 1.5, [], object(), Hostile()], ["left", "", "\ud800", BIG]),
-    "window": ([3, "ab", (1,), (1, 2, 3), {}, object(), Hostile(), (1.5, 2), ("a", None), (True, 1)], [(-1, 0), (0, -2), (BIG, 1)]),
+    "window": ([3, "ab", (1,), (1, 2, 3), {}, object(), Hostile(), (1.5, 2), ("a", None), (True, 1)], [(-1, 0), (0, -2), (BIG, 1), (None, None)]),
     "attend_keys": (NOT_ARRAYS, [shaped(2, 7), shaped(2, 6, dtype=bool), shaped(3, 7, dtype=bool)]),
     "block_keys": (NOT_ARRAYS, [shaped(7), shaped(2, 3, 5, 7, dtype=bool)]),
     "query_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 4]), np.array([1, 5]), np.array([0, 3, 2, 5]), np.array([0, 5])]),  # the last value is wrong because key_offsets is missing
@@ -185,6 +185,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     state = LAYER.state()
     not_paths: tuple[list[Any], list[Any]] = ([3, 1.5, [], object(), Hostile(), None], ["a\0b.npz"])
     names: tuple[list[Any], list[Any]] = (NOT_WORDS, ["\ud800", "gpt-5"])
+    not_names: tuple[list[Any], list[Any]] = ([3, None, "axis", b"axis", object(), Hostile(), [3], [None]], [["scale"], ["\ud800"], {"axes": 1}])
     weights = shaped(1, 2, 3, 3) / np.float32(3)
 
     def view_with(group: Callable[..., object], name: str) -> Callable[..., polyhead.Page]:
@@ -386,11 +387,11 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             },
         ),
         "Saved.maps": (saved.maps, {}, {"value": (NOT_WORDS, ["", "p", "\ud800"]), "num_threads": SHARED["num_threads"]}),
-        "state": (LAYER.state, {}, {"layout": names, "prefix": (NOT_WORDS, ["\ud800"])}),
+        "state": (LAYER.state, {}, {"layout": names, "prefix": (NOT_WORDS, ["\ud800"]), "without": not_names}),
         "save": (
             polyhead.save,
             {"layer": LAYER, "path": folder / "layer.npz"},
-            {"layer": ([3, None, object(), "x", state], []), "path": (not_paths[0], [*not_paths[1], folder / "layer.txt"]), "layout": names, "prefix": (NOT_WORDS, ["\ud800"])},
+            {"layer": ([3, None, object(), "x", state], []), "path": (not_paths[0], [*not_paths[1], folder / "layer.txt"]), "layout": names, "prefix": (NOT_WORDS, ["\ud800"]), "without": not_names},
         ),
         "load": (
             polyhead.load,
@@ -406,6 +407,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "precision": ([x for x in NOT_WORDS if x is not None], ["", "x", "\ud800"]),
                 "add_zero_attn": (NOT_FLAGS[:2] + NOT_FLAGS[3:], []),
                 "masked_mean": (NOT_FLAGS, []),
+                "empty_rows": ([x for x in NOT_WORDS if x is not None], ["", "x", "\ud800"]),
             },
         ),
         "view": (

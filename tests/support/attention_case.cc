@@ -163,7 +163,7 @@ void draw_mask(Random& random, AttentionCase& c) {
   if (rarely()) mask.causal = diagonal();
   if (rarely()) {
     mask.window = {.left = side(), .right = side()};
-    if (!mask.causal && random.coin()) mask.window.diagonal = diagonal();
+    if (!mask.causal && random.coin() && (mask.window.left || mask.window.right)) mask.window.diagonal = diagonal();
   }
   if (rarely()) {
     DType dtype = random.pick({DType::i8, DType::u8, DType::i16, DType::u16, DType::i32, DType::u32, DType::i64, DType::u64});
@@ -311,7 +311,7 @@ AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes& sizes
     // 0.73 is chosen because 1 / (1 - 0.73) times a 16-bit value is never halfway between two 16-bit values. Otherwise the output of a row with one key could
     // be rounded either up or down.
     o.dropout = {.p = random.pick({0.0, 0.25, 0.5, 0.73, 1.0}), .seed = static_cast<std::uint64_t>(random.integer(0, 1'000'000'000'000))};
-    if (random.coin()) o.dropout.keep = c.keep(random.strided(DType::boolean, broadcastable(random, c.sizes.pairs())));
+    if (random.coin() && o.dropout.p > 0) o.dropout.keep = c.keep(random.strided(DType::boolean, broadcastable(random, c.sizes.pairs())));
   }
   o.empty_rows = random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
   draw_documents(random, c);

@@ -37,7 +37,7 @@ AttentionCase alone(const AttentionCase& c, const CasePart& part) {
     mask.key_lengths = d.keep(std::move(lengths));
   }
   if (d.options.sink) d.options.sink = part.of_lse(sink_rows(d.options.sink).expand(c.sizes.lse()));
-  if (Dropout& dropout = d.options.dropout; dropout.p > 0 || dropout.keep) {
+  if (Dropout& dropout = d.options.dropout; dropout.p > 0) {
     Tensor bits(DType::boolean, pairs);
     dropout.keep ? copy(dropout.keep.expand(pairs), bits) : dropout_keep_bits(dropout.p, dropout.seed.value(), bits);
     dropout.keep = part.of_pairs(ConstTensorView(d.keep(std::move(bits))));
