@@ -98,6 +98,9 @@ std::unique_ptr<Cache> cache_on(nb::handle keys, nb::handle values, nb::handle l
   cache->keys = Array::output(keys, "keys"), cache->values = Array::output(values, "values");
   cache->key_scales = Array::output(key_scales, "key_scales"), cache->value_scales = Array::output(value_scales, "value_scales");
   const std::vector<std::int64_t> used = lengths.is_none() ? std::vector<std::int64_t>() : read_integers(lengths, "lengths");
+  // An empty list is the same as no list for KeyValueCache, so compare the lengths here.
+  const std::int64_t sequences = cache->keys.view().rank() > 0 ? cache->keys.view().extent(0) : 0;
+  if (!lengths.is_none() && used.empty() && sequences > 0) throw nb::value_error(cat("lengths has 0 numbers; there must be one for each of ", sequences, " sequences, or None").c_str());
   cache->cache = nn::KeyValueCache(cache->keys.view(), cache->values.view(), used, cache->key_scales.view(), cache->value_scales.view());
   return cache;
 }

@@ -60,6 +60,8 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
   // numel() throws an Error if heads times width does not fit in 64 bits. Later code multiplies no other sizes of the configuration.
   const std::int64_t merged = numel({c.heads, c.value_head_width});
   numel({c.heads, c.head_width});
+  require(c.output == OutputProjection::linear || given.output_width == 0 || given.output_width == merged, kOperation, ": output_width is ", given.output_width,
+          " without an output projection; the output is the merged heads, ", merged, " wide");
   if (c.output == OutputProjection::none) c.output_width = merged;
   return c;
 }

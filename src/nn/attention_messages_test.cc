@@ -121,6 +121,9 @@ TEST(MultiHeadAttentionMessages, AnAxisAScaleAndASoftcapThatMeanNothingAreRefuse
   EXPECT_EQ(made([&](auto& c) { c.softcap = infinity; }), "MultiHeadAttention: softcap is inf; it must be finite and at least 0");
   EXPECT_EQ(made([](auto& c) { c.softcap = -1; }), "MultiHeadAttention: softcap is -1; it must be finite and at least 0");
   EXPECT_EQ(made([](auto& c) { c.scale = -0.5; }), "");
+  const auto unprojected = [&](std::int64_t width) { return made([&](auto& c) { c.output = OutputProjection::none, c.output_width = width; }); };
+  EXPECT_THAT(unprojected(5), testing::HasSubstr("MultiHeadAttention: output_width is 5 without an output projection; the output is the merged heads, "));
+  EXPECT_EQ(unprojected(0), "");
 }
 
 // If there are as many sequences as heads, the first dimension of a mask or bias [2,3,3] could be sequences or heads.
@@ -160,6 +163,11 @@ TEST(MultiHeadAttentionMessages, DropoutInTrainingNeedsASeed) {
   EXPECT_EQ(message({.mode = Mode::training, .dropout_seed = 0}), "");
   EXPECT_EQ(message({.mode = Mode::training, .dropout_keep = keep}), "");
   EXPECT_EQ(message({.mode = Mode::evaluation}), "");
+  EXPECT_EQ(message({.mode = Mode::evaluation, .dropout_seed = 0}), "");
+  EXPECT_EQ(message({.mode = Mode::evaluation, .dropout_keep = keep}), "MultiHeadAttention.forward: dropout_keep is given in evaluation, where nothing is dropped");
+  const MultiHeadAttention plain({.query_width = 4, .heads = 2, .seed = 1});
+  EXPECT_EQ(error_message([&] { plain.forward({.query = x}, out, {.mode = Mode::training, .dropout_keep = keep}); }),
+            "MultiHeadAttention.forward: dropout_keep is given to a layer whose dropout is 0: nothing is dropped");
 }
 
 TEST(MultiHeadAttentionMessages, ParametersAreNotTrainedThroughCopiesThatAWorkspaceKeeps) {
@@ -230,6 +238,8 @@ TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
   EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = of_table}}); }),
             "MultiHeadAttention.forward: attend_keys is [2,3,5]; it must broadcast to [*,S] = [2,5,3], with axis 1 of the input moved last. It fits the layout of the input; "
             "set mask_like_input (--mask-like-input on)");
+  EXPECT_EQ(error_message([&] { out_of(table, {.mask_like_input = true}); }),
+            "MultiHeadAttention.forward: mask_like_input is true without attend_keys or block_keys, whose dimensions it describes");
   EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = mask}, .mask_like_input = true}); }),
             "MultiHeadAttention.forward: attend_keys is [2,3,3]; with mask_like_input it must broadcast to [2,3,5], which has the keys along axis 1");
 

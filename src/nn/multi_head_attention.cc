@@ -190,6 +190,8 @@ void require_options(const char* operation, const MultiHeadAttentionConfig& conf
     require_pairs(operation, "block", options.mask.block, shapes);
     require_pairs(operation, "bias", options.bias, shapes);
   }
+  require(options.mode == Mode::training || !options.dropout_keep, operation, ": dropout_keep is given in evaluation, where nothing is dropped");
+  require(config.dropout > 0 || !options.dropout_keep, operation, ": dropout_keep is given to a layer whose dropout is 0: nothing is dropped");
   if (options.mode == Mode::evaluation) return;
   require_pairs(operation, "dropout_keep", options.dropout_keep, shapes, shapes.added_keys);
   require(config.dropout == 0 || options.dropout_seed || options.dropout_keep, operation,

@@ -139,6 +139,7 @@ def test_what_does_not_fit_changes_nothing() -> None:
         (lambda: cache.reorder([0, 2]), "sequence 2"),
         (lambda: cache.truncate([3, 0]), "cannot be cut to 3"),
         (lambda: polyhead.KeyValueCache(1, 1, 4, 2, dtype="bfloat16").keys, "bfloat16"),
+        (lambda: polyhead.KeyValueCache.on(np.zeros((2, 1, 3, 4)), np.zeros((2, 1, 3, 4)), lengths=[]), "lengths has 0 numbers; there must be one for each of 2 sequences"),
     ):
         with pytest.raises((ValueError, TypeError), match=words):
             call()

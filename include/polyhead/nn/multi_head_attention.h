@@ -41,7 +41,7 @@ struct MultiHeadAttentionConfig {
   std::int64_t kv_heads = 0;          // K; 0: heads, or 1 with a global query
   std::int64_t head_width = 0;        // H; 0: query_width / heads, which must be whole
   std::int64_t value_head_width = 0;  // V; 0: head_width
-  std::int64_t output_width = 0;      // Eo; 0: query_width
+  std::int64_t output_width = 0;      // Eo; 0: query_width, or N*V without an output projection, which has no other width
   bool bias = true;                   // whether the projections q, k and v have a bias
   bool output_bias = true;            // whether the output projection has a bias; the gate of a new layer always has one
   bool qk_norm = false;               // applies an RMS norm to each head's q and k after the projection, before rotary positions (Qwen 3, Gemma 3)
@@ -82,7 +82,7 @@ struct AttentionOptions {
   // query_offsets, key_offsets: Error with added keys or a global query.
   Mask mask{};
   // Layout of attend_keys and block_keys; it matters only if config.axis is not -2. True: as the key input without its width, [.., S at axis, ..];
-  // Error with a cache. False: [*,S], the axis moved last. Absent: [*,S]; Error if the mask's shape fits both layouts, as with a square input.
+  // Error with a cache, or without either mask. False: [*,S], the axis moved last. Absent: [*,S]; Error if the mask's shape fits both layouts, as with a square input.
   std::optional<bool> mask_like_input{};
   ConstTensorView bias{};
   RelativeBias relative_bias{};  // not together with `bias`; Error with added keys or a global query
@@ -92,7 +92,7 @@ struct AttentionOptions {
   ScoreRule score_rule{};
   Mode mode = Mode::evaluation;
   std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, unless dropout_keep is given
-  ConstTensorView dropout_keep{};               // in training: replaces the keep bits that are drawn from dropout_seed; broadcasts to [*,N,T,S']
+  ConstTensorView dropout_keep{};               // in training: replaces the keep bits that are drawn from dropout_seed; broadcasts to [*,N,T,S']. Error in evaluation or without dropout.
   Rotary rotary{};                              // rotates the projected (and normed) q and k, but neither projected_key nor the added keys
   // Keys and values of earlier tokens, for a text that is computed a few tokens at a time: forward() appends the projected and rotated keys
   // and values of `query`, then the queries attend to all tokens of their sequence in the cache. With causal (top_left or bottom_right,
