@@ -1,5 +1,7 @@
 #include "layer_call.h"
 
+#include <optional>
+#include <string>
 
 #include "arguments.h"
 #include "core/join.h"
@@ -15,6 +17,15 @@ namespace {
 ConstTensorView split_heads(ConstTensorView pairs, std::int64_t heads, const Shape& lead) {
   if (!pairs || pairs.rank() != 3 || lead.size() != 1 || pairs.extent(0) != lead[0] * heads) return pairs;
   return pairs.unflatten(0, {lead[0], heads});
+}
+
+// The number of heads in the config.json of a model's folder, if it has one.
+std::optional<std::int64_t> heads_of_folder(const std::string& folder) {
+  for (const auto& [name, value] : models::read_config(folder)) {
+    const auto* heads = std::get_if<std::uint64_t>(&value);
+    if (name == "heads" && heads != nullptr && *heads > 0) return static_cast<std::int64_t>(*heads);
+  }
+  return {};
 }
 
 }  // namespace
@@ -35,13 +46,14 @@ LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const
   io::TensorFile tensors = io::open_tensors(file.path);
   io::LoadAttention options{.layout = file.layout, .prefix = file.prefix, .heads = file.heads.value_or(0)};
   io::AttentionParameters parameters = io::load_attention(tensors, options);
-  if (parameters.heads == 0) {
-    for (const auto& [name, value] : models::read_config(file.path)) {
-      const auto* heads = std::get_if<std::uint64_t>(&value);
-      if (name != "heads" || heads == nullptr || *heads == 0) continue;
-      options.heads = static_cast<std::int64_t>(*heads);
-      parameters = io::load_attention(tensors, options);
-    }
+  const std::optional<std::int64_t> of_folder = file.heads || parameters.heads == 0 ? heads_of_folder(file.path) : std::nullopt;
+  if (file.heads && of_folder && *file.heads != *of_folder) {
+    throw UsageError(cat("--heads is ", *file.heads, ", but the config.json of '", printable(file.path), "' says ", *of_folder,
+                         "; for a layer that has another number, name the file in place of its folder"));
+  }
+  if (parameters.heads == 0 && of_folder) {
+    options.heads = *of_folder;
+    parameters = io::load_attention(tensors, options);
   }
   if (parameters.heads == 0) {
     throw UsageError(cat("--heads: '", printable(file.path), "' does not say how many heads its layer has (layout ", parameters.layout, "); give the number"));

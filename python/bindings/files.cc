@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "bind.h"
+#include "core/option_words.h"
 #include "gil.h"
 #include "layer.h"
 #include "polyhead/io/atomic_file.h"
@@ -63,17 +64,46 @@ std::unique_ptr<Layer> from_arrays(const ByName& arrays, const std::string& sour
   return layer_of(file, options);
 }
 
-void save(const Layer& layer, nb::handle path_object, nb::handle layout_object, nb::handle prefix_object) {
+// Refuses a layer from which load() would make another one: a file holds parameters, and the layout says the rest. `without`: names that are not checked.
+void require_settings(const Layer& layer, const std::string& layout, const std::vector<std::string>& without) {
+  const std::vector<io::LayoutDescription> layouts = io::layouts();
+  const auto row = std::ranges::find(layouts, layout, &io::LayoutDescription::name);
+  const nn::MultiHeadAttentionConfig& c = layer.layer.config;
+  const nn::MultiHeadAttentionConfig usual;
+  const auto agree = [&](std::string_view name, const auto& given, const auto& loaded) {
+    if (given == loaded || std::ranges::find(without, name) != without.end()) return;
+    const bool after = name == "causal" || name == "needs_rotary";
+    throw nb::value_error(cat(name, " is ", given, ", and load would make a layer with ", loaded, ", because a file in the layout '", layout, "' does not hold it; write without=['",
+                              name, "'], and ", after ? "set it again after load" : "give it to load again")
+                              .c_str());
+  };
+  const auto word = [](bool value) { return std::string_view(value ? "True" : "False"); };
+  agree("axis", c.axis, usual.axis);
+  agree("add_zero_attn", word(c.add_zero_attn), word(false));
+  agree("dropout", c.dropout, usual.dropout);
+  agree("softcap", c.softcap, usual.softcap);
+  agree("precision", word_of(c.precision, kPrecisionWords), word_of(usual.precision, kPrecisionWords));
+  agree("masked_mean", word(c.global_query == nn::GlobalQuery::masked_mean), word(false));
+  agree("empty_rows", word_of(c.empty_rows), word_of(row->empty_rows.value_or(usual.empty_rows)));
+  agree("causal", word(layer.causal), word(row->causal));
+  if (!row->rotary) agree("needs_rotary", word(!layer.rotary_of.empty()), word(false));  // load's True is refused without rotary
+}
+
+void save(const Layer& layer, nb::handle path_object, nb::handle layout_object, nb::handle prefix_object, const std::vector<std::string>& without) {
   const std::string path = read_path(path_object, "path"), layout = read_word(layout_object, "layout"), prefix = read_word(prefix_object, "prefix");
-  const ReleasedGil released;
-  io::save_tensors(path, io::store_attention(models::attention_parameters(layer.layer, layout, prefix)));
+  const std::vector<io::NamedTensor> tensors = without_gil([&] { return io::store_attention(models::attention_parameters(layer.layer, layout, prefix)); });
+  require_settings(layer, layout, without);
+  without_gil([&] { io::save_tensors(path, tensors); });
 }
 
 // The parameters under the names of the layout, in the order of the layout.
-ByName state(nb::handle self, nb::handle layout_object, nb::handle prefix_object) {
+ByName state(nb::handle self, nb::handle layout_object, nb::handle prefix_object, const std::vector<std::string>& without) {
   const std::string layout = read_word(layout_object, "layout"), prefix = read_word(prefix_object, "prefix");
+  const auto& layer = nb::cast<const Layer&>(self);
+  std::vector<io::NamedTensor> tensors = io::store_attention(models::attention_parameters(layer.layer, layout, prefix));
+  require_settings(layer, layout, without);
   nb::dict result;
-  for (io::NamedTensor& named : io::store_attention(models::attention_parameters(nb::cast<const Layer&>(self).layer, layout, prefix))) {
+  for (io::NamedTensor& named : tensors) {
     auto owner = std::make_unique<Tensor>(std::move(named.tensor));
     const TensorView view = owner->view();
     const nb::capsule capsule(owner.release(), [](void* tensor) noexcept { delete static_cast<Tensor*>(tensor); });
@@ -103,8 +133,8 @@ void bind_files(nb::module_& m) {
   m.def("load", &load, any("source"), any("layout"), any("prefix"), any("heads"), nb::arg("settings") = nb::dict());
   m.def("from_arrays", &from_arrays, nb::arg("arrays"), nb::arg("source"), any("layout"), any("prefix"), any("heads"),
         nb::arg("settings") = nb::dict());
-  m.def("save", &save, nb::arg("layer"), any("path"), any("layout"), any("prefix"));
-  m.def("state", &state, nb::arg("layer"), any("layout"), any("prefix"));
+  m.def("save", &save, nb::arg("layer"), any("path"), any("layout"), any("prefix"), nb::arg("without") = std::vector<std::string>());
+  m.def("state", &state, nb::arg("layer"), any("layout"), any("prefix"), nb::arg("without") = std::vector<std::string>());
   m.def("write_file", &write_file, any("path"), nb::arg("contents"));
   m.def("layouts", &layout_names);
 }

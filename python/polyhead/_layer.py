@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from . import _core
@@ -263,7 +263,7 @@ class MultiHeadAttention:
             attend_keys, block_keys: bool, broadcast to ``[*,S]``, where the axis is moved to the end, unless mask_like_input is True.
             mask_like_input: the order of dimensions of attend_keys or block_keys, if the axis is not -2. True: the order of the key input without
                 its width, ``[.., S at the axis, ..]``, as in AlphaFold's ``pair_mask``. False: ``[*,S]``. None: ``[*,S]``, and an error if the shape fits the order of the
-                key input too, as for a square table. True is an error with a cache.
+                key input too, as for a square table. True is an error with a cache, or without a mask of keys.
             key_lengths: integers ``[*]`` or ``[*,T]``.
             diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`.
             bias: ``[T,S]`` or ``[*,N,T,S]``, as attend.
@@ -272,6 +272,7 @@ class MultiHeadAttention:
             training: apply dropout; a layer with dropout then needs a seed or dropout_keep.
             seed: seed of the dropout bits, as in `polyhead.sdpa`.
             dropout_keep: bool, ``[T,S']`` or ``[*,N,T,S']``, as attend; True = not dropped. Used in place of the bits that the seed gives. S' as in `Saved.maps`.
+                Only in training and with dropout.
             query_offsets, key_offsets: integers ``[D+1]``; as in `polyhead.sdpa`. Not with add_bias_kv, add_zero_attn or a global query.
             blocks, block_size: integers that broadcast to ``[*,N,Tb,count]``, as in `polyhead.sdpa`.
             projected_key, projected_value: ``[*,K,S,H]`` and ``[*,K,S,V]``, keys and values that are already projected and, with rotary positions, rotated, for example
@@ -315,21 +316,22 @@ class MultiHeadAttention:
         """
         return cast("A", self._layer.evaluate(query, key, value, out, options))
 
-    def state(self, layout: str = "torch", prefix: str = "") -> dict[str, NumPyArray]:
+    def state(self, layout: str = "torch", prefix: str = "", *, without: Iterable[str] = ()) -> dict[str, NumPyArray]:
         """Copies of the parameters under the names of a layout, for a state_dict or numpy.savez.
 
         Args:
             layout: names and storage of the parameters, one of `layouts()`.
             prefix: the prefix of every name, such as ``"encoder.layer.0"``.
+            without: names of settings that the result need not tell, as in `save`.
 
         Returns:
             Name -> NumPy array, shaped as in the layout.
 
         Raises:
-            ValueError: the layout has no place for a parameter of the layer.
+            ValueError: the layout has no place for a parameter of the layer, or `load` would make a layer with another setting, as in `save`.
             TypeError: an argument of another type.
         """
-        return _core.state(self._layer, layout, prefix)
+        return _core.state(self._layer, layout, prefix, _setting_names(without))
 
     def __reduce__(self) -> tuple[Any, ...]:
         own = {name: value for name, value in self.__dict__.items() if name != "_layer"}
@@ -385,6 +387,7 @@ def load(
     softcap: float = 0.0,
     precision: Precision = "native",
     masked_mean: bool = False,
+    empty_rows: EmptyRows | None = None,
 ) -> MultiHeadAttention:
     """A layer from a file (safetensors, a folder with model.safetensors, npz) or from arrays by name (a state_dict).
 
@@ -392,9 +395,11 @@ def load(
         source: the file, folder or mapping.
         layout: names and storage of the parameters, one of `layouts()`; None: the layout that fits the names in source.
         prefix: the beginning of every name, such as ``"encoder.layer.0"``; None: determined from the names, if source holds only one layer.
-        heads: N, for layouts that do not store it; None: read from the config.json of a model's folder.
-        axis, add_zero_attn, dropout, softcap, precision: as in `MultiHeadAttention`; no file stores them.
+        heads: N, for layouts that do not store it; None: read from the config.json of a model's folder. An error if config.json has another number.
+        axis, add_zero_attn, dropout, softcap, precision: as in `MultiHeadAttention`; no file stores them. A layer with other than the defaults is saved with the
+            argument `without` of `save`; give its settings here again.
         masked_mean: whether a global query (AlphaFold's is_global) is the mean over attended positions only; an error for a layer without a global query.
+        empty_rows: as in `MultiHeadAttention`; None: as the layout says (d2l: "uniform", alphafold: "unmasked"), else "zero". An error if the layout says otherwise.
 
     Returns:
         The layer. It shares no memory with the source.
@@ -409,14 +414,19 @@ def load(
         raise TypeError(f"masked_mean is of type {type(masked_mean).__name__}; it must be True or False")
     if masked_mean:
         settings["global_query"] = "masked_mean"
+    if empty_rows is not None:
+        settings["empty_rows"] = empty_rows
     if isinstance(source, Mapping):
         return MultiHeadAttention._of(_core.from_arrays(dict(source), "the mapping", layout, prefix, heads, settings))
     if not isinstance(source, (str, bytes, os.PathLike)):
         hint = ", as its state_dict() is" if callable(getattr(source, "state_dict", None)) else ""
         raise TypeError(f"source is of type {type(source).__name__}; it must be a path or a mapping of arrays by name{hint}")
     path = os.fsdecode(source)
+    of_folder = _heads_of_folder(path)
     if heads is None:
-        heads = _heads_of_folder(path)
+        heads = of_folder
+    elif of_folder is not None and hasattr(heads, "__index__") and heads != of_folder:
+        raise ValueError(f"heads is {heads}, but '{os.path.join(path, 'config.json')}' says {of_folder}; for a layer that has another number, name the file in place of its folder")
     if not path.endswith(".npz") or "\0" in path:  # NumPy's error for a path with a NUL would not name the argument
         if os.path.splitext(path)[1] in (".pt", ".pth", ".bin") and os.path.isfile(source):
             raise ValueError(f"by its name '{path}' is a pickle, and reading a pickle may run code; pass load the result of torch.load(path, weights_only=True, map_location='cpu')")
@@ -446,18 +456,38 @@ def _heads_of_folder(source: str) -> int | None:
     return given[0] if given and type(given[0]) is int and 1 <= given[0] <= 1 << 40 else None
 
 
-def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str = "torch", prefix: str = "") -> None:
+_SETTINGS = ("axis", "add_zero_attn", "dropout", "softcap", "precision", "masked_mean", "empty_rows", "causal", "needs_rotary")
+
+
+def _setting_names(without: Iterable[str]) -> list[str]:
+    if isinstance(without, (str, bytes)) or not isinstance(without, Iterable):
+        raise TypeError(f"without is of type {type(without).__name__}; it must be a list of names of settings")
+    names = list(without)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"a name in without is of type {type(name).__name__}; it must be a string")
+        if name not in _SETTINGS:
+            raise ValueError(f"without names {name!r}; it may name {', '.join(_SETTINGS)}")
+    return names
+
+
+def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str = "torch", prefix: str = "", without: Iterable[str] = ()) -> None:
     """Writes the parameters under the names of a layout. The file appears complete or not at all.
+
+    A file holds parameters alone. A layer is refused if `load` without further arguments would make a layer with another setting of it, unless
+    `without` names the setting.
 
     Args:
         layer: the layer.
         path: the file; its extension chooses the format: .safetensors or .npz.
         layout: names and storage of the parameters, one of `layouts()`.
         prefix: the prefix of every name, such as ``"encoder.layer.0"``.
+        without: names of settings that the file need not tell, such as ``["axis"]``: arguments of `load` (axis, add_zero_attn, dropout, softcap,
+            precision, masked_mean, empty_rows), to be given to `load` again, and attributes of the layer (causal, needs_rotary), to be set again after `load`.
 
     Raises:
         OSError: the file cannot be written.
-        ValueError: the layout has no place for a parameter of the layer, or the extension names no format.
+        ValueError: the layout has no place for a parameter of the layer, `load` would make a layer with another setting, or the extension names no format.
         TypeError: an argument of another type.
     """
     if not isinstance(layer, MultiHeadAttention):
@@ -468,13 +498,13 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str
     if extension not in (".npz", ".safetensors"):
         raise ValueError(f"path is {os.fsdecode(path)!r}; it must end in .safetensors or .npz")
     if extension == ".safetensors":
-        return _core.save(layer._layer, path, layout, prefix)
+        return _core.save(layer._layer, path, layout, prefix, _setting_names(without))
     import io
 
     import numpy
 
     buffer = io.BytesIO()
-    numpy.savez(buffer, **layer.state(layout, prefix))  # type: ignore[arg-type]  # no array is called allow_pickle
+    numpy.savez(buffer, **layer.state(layout, prefix, without=without))  # type: ignore[arg-type]  # no array is called allow_pickle
     _core.write_file(path, buffer.getvalue())
 
 
