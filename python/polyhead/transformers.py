@@ -192,8 +192,8 @@ def attention_forward(
         softcap: ``c`` in ``c tanh(score / c)``, before mask and bias.
         output_attentions: whether to return the attention weights; None: they are returned if the running model collects them, or if the layer's configuration says so.
         s_aux: sink logits ``[N]``, as in gpt-oss: ``exp(s_aux)`` is added to the sum of the softmax.
-        others: further arguments, which must be None. Exceptions are arguments without an effect on attention: sliding_window (the mask already contains it), position_ids,
-            use_cache and similar ones; and cu_seq_lens_q, cu_seq_lens_k and seq_idx together with a mask.
+        others: further arguments, which must be None. Exceptions are arguments without an effect on attention: sliding_window (the mask already contains it; an error
+            without a mask if there are more keys), position_ids, use_cache and similar ones; and cu_seq_lens_q, cu_seq_lens_k and seq_idx together with a mask.
 
     Returns:
         The output ``[B,T,N,V]``, and the attention weights ``[B,N,T,S]`` after dropout, or None.
@@ -218,7 +218,8 @@ def attention_forward(
     query, key, value, attention_mask, position_bias = core.autocast(query, key, value, attention_mask, position_bias)  # type: ignore[assignment]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", None)
-    if attention_mask is None and (config := getattr(module, "config", None)) is not None and _has_eager_masks(config):
+    eager = attention_mask is None and (config := getattr(module, "config", None)) is not None and _has_eager_masks(config)
+    if eager:
         is_causal = False  # "eager" ignores is_causal and uses only the mask
     attend: Tensor | None = None
     bias, dtype = position_bias, query.dtype
@@ -227,6 +228,8 @@ def attention_forward(
             attend = _unless_all_true(attention_mask)
         else:
             bias = attention_mask if bias is None else bias + attention_mask
+    elif not eager and (window := others.get("sliding_window")) is not None and key.size(2) > window:
+        raise _refuse(_family(module), f"gives {key.size(2)} keys and sliding_window={window} without a mask, which would have to contain the window")
     elif is_causal is None and query.size(2) > 1:
         raise _refuse(_family(module), f"has layers ({type(module).__name__}) that give no mask and do not say whether they are causal")
     causal = bool(is_causal) and attention_mask is None and query.size(2) > 1

@@ -279,6 +279,7 @@ ERRORS = [
     ({"axis": -1}, (), ValueError, "axis is -1"),
     ({"c": 0}, (), ValueError, "at least 1"),
     ({"query_mean": "half"}, (), ValueError, "query_mean"),
+    ({"query_mean": "attended"}, (), ValueError, "query_mean is 'attended' without is_global"),
     ({"empty_rows": "one"}, (), ValueError, "empty_rows"),
     ({}, (torch.zeros(2, 5, 6), torch.zeros(3, 5, 5)), ValueError, "bias is"),
     ({}, (torch.zeros(2, 5, 6), torch.zeros(5)), ValueError, "bias is"),
@@ -292,6 +293,11 @@ ERRORS = [
 def test_a_wrong_call_is_a_clear_error(options: dict[str, object], args: tuple[object, ...], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         GatedAttention(**({"c_in": 6, "c": 3, "heads": 4} | options))(*args)  # type: ignore[arg-type]
+
+
+def test_mask_like_input_without_a_mask_is_refused() -> None:
+    with pytest.raises(ValueError, match="mask_like_input is True without attend_keys"):
+        GatedAttention(8, 4, 2)(torch.randn(3, 5, 8), mask_like_input=True)
 
 
 def test_a_bias_that_is_no_number_to_add_is_refused() -> None:

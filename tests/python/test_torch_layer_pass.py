@@ -142,9 +142,10 @@ def test_gated_equals_itself_with_projections_of_torch(monkeypatch: pytest.Monke
         rank = rng.randint(2, 4)
         shape = [rng.randint(1, 5) for _ in range(rank - 1)] + [rng.randint(1, 7)]
         axis = rng.randint(0, rank - 2)
-        heads = rng.randint(1, 4)
+        heads, is_global = rng.randint(1, 4), flag()
         layer = GatedAttention(
-            shape[-1], rng.randint(1, 5), heads, axis if flag() else axis - rank, flag(), flag(), use_bias_for_embeddings=flag(), query_mean=rng.choice(("all", "attended")),
+            shape[-1], rng.randint(1, 5), heads, axis if flag() else axis - rank, flag(), is_global, use_bias_for_embeddings=flag(),
+            query_mean=rng.choice(("all", "attended")) if is_global else "all",
             dropout=rng.choice((0.0, 0.0, 0.3)), empty_rows=rng.choice(("offset", "unmasked", "uniform", "zero")), dtype=torch.float64,
         )  # fmt: skip
         layer.train(flag())

@@ -358,6 +358,25 @@ def test_a_padded_key_does_not_exist() -> None:
     assert torch.equal(output, exact) and weights.isfinite().all()
 
 
+@pytest.mark.parametrize("masked", ["bool", "float", "per head"])
+@pytest.mark.parametrize("appended", [False, True])
+def test_is_causal_does_not_hide_another_mask(masked: str, appended: bool) -> None:
+    torch.manual_seed(3)
+    layer = MultiheadAttention(12, 3, batch_first=True, add_zero_attn=appended).eval()
+    x, mask = torch.randn(2, 5, 12), torch.rand(5, 5) < 0.4
+    mask.fill_diagonal_(False)
+    given = mask if masked == "bool" else mask[None].repeat(6, 1, 1) if masked == "per head" else torch.zeros(5, 5).masked_fill(mask, -math.inf)
+    want = layer(x, x, x, attn_mask=given, need_weights=False)[0]
+    for need_weights in (False, True):
+        assert torch.allclose(layer(x, x, x, attn_mask=given, is_causal=True, need_weights=need_weights)[0], want, atol=1e-6)
+    if not appended:  # a compiler cannot read the mask
+        compiled = torch.compile(lambda x, given: layer(x, x, x, attn_mask=given, is_causal=True, need_weights=False)[0], backend="eager")
+        assert torch.allclose(compiled(x, given), want, atol=1e-6)
+    causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    for one in (causal, torch.zeros(5, 5).masked_fill(causal, -math.inf), causal.expand(6, 5, 5)):
+        assert layer._masks(x, 1, one, None, False, True) == {"causal": "top_left"}
+
+
 X, MASK = torch.zeros(4, 2, 12), torch.zeros(4, 4, dtype=torch.bool)
 ERRORS = [
     ((X[0, 0], X, X), {}, ValueError, "query is"),

@@ -164,6 +164,15 @@ def test_compiled_in_one_graph_equals_eager(padded: bool) -> None:
     assert distance(compiled, expected) <= 1e-6
 
 
+def test_a_sliding_window_that_no_mask_contains_is_an_error() -> None:
+    q, layer = torch.zeros(1, 2, 3, 4), torch.nn.Module()
+    layer.config = transformers.LlamaConfig()
+    for is_causal in (True, False):
+        with pytest.raises(NotImplementedError, match="3 keys and sliding_window=2 without a mask"):
+            polyhead.transformers.attention_forward(layer, q, q, q, None, is_causal=is_causal, sliding_window=2)
+        polyhead.transformers.attention_forward(layer, q, q, q, torch.ones(3, 3, dtype=torch.bool), is_causal=is_causal, sliding_window=2)
+
+
 @pytest.mark.parametrize("name", ["sinks", "cache", "head_mask", "indices", "block_indices", "something_new"])
 def test_an_argument_that_it_does_not_have_is_an_error(name: str) -> None:
     q, layer = torch.zeros(1, 2, 3, 4), torch.nn.Module()

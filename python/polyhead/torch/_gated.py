@@ -87,6 +87,8 @@ class GatedAttention(nn.Module):
             raise ValueError("GatedAttention: axis is -1, which is the width; attention runs along another dimension")
         if query_mean not in ("all", "attended"):
             raise ValueError(f"GatedAttention: query_mean is {query_mean!r}; it must be 'all' or 'attended'")
+        if query_mean == "attended" and not is_global:
+            raise ValueError("GatedAttention: query_mean is 'attended' without is_global; only a global query is a mean")
         if empty_rows not in ("offset", *EMPTY_ROWS):
             raise ValueError(f"GatedAttention: empty_rows is {empty_rows!r}; it must be one of 'offset', {', '.join(map(repr, EMPTY_ROWS))}")
         require_precision("GatedAttention", precision)
@@ -257,6 +259,8 @@ class GatedAttention(nn.Module):
                 "dimensions. A mask is given as attend_keys=mask, mask_like_input=True"
             )
         if attend_keys is None:
+            if like_input:
+                raise ValueError("GatedAttention: mask_like_input is True without attend_keys, whose dimensions it describes")
             return None
         if not isinstance(attend_keys, Tensor) or attend_keys.dtype != torch.bool:
             given = attend_keys.dtype if isinstance(attend_keys, Tensor) else type(attend_keys).__name__

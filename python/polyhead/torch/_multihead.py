@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.nn.attention.bias import CausalBias
 
 from .._options import Precision, require_precision
+from . import _eager
 from . import _functional as core
 from . import _inputs as inputs
 from . import _layer_pass as passes
@@ -128,8 +129,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             attn_mask: ``[T,S]`` or ``[B*N,T,S]`` (``[N,T,S]`` for inputs without a batch). bool: True = may not attend. Floating: added to the scores. Or
                 torch's CausalBias ``[T,S]``.
             average_attn_weights: return the mean of the attention maps over the heads, instead of one attention map per head.
-            is_causal: promises that attn_mask, which is required, is the causal mask. As in torch, attn_mask is then not read if neither need_weights nor
-                key_padding_mask is given: query t attends to the keys ``s <= t``, where s numbers the appended keys of add_bias_kv and add_zero_attn too.
+            is_causal: says that attn_mask, which is required, is the causal mask; a call without need_weights and key_padding_mask is then faster. As in torch, s of
+                its rule ``s <= t`` then also numbers the appended keys of add_bias_kv and add_zero_attn. If attn_mask is another mask, is_causal has no effect, as in torch
+                with need_weights; torch without need_weights ignores attn_mask. (Compiled layers with appended keys trust is_causal, because they cannot read the mask.)
 
         Returns:
             The output, shaped as the query, and None or the attention weights after dropout: ``[B,T,S']``, or ``[B,N,T,S']`` if there is one map per head; without B for
@@ -316,9 +318,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _masks(
         self, query: Tensor, sequence: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, need_weights: bool, is_causal: bool
     ) -> dict[str, Any]:
-        """Converts the masks to arguments of `polyhead.MultiHeadAttention`. is_causal becomes causal if there is no key_padding_mask and no weights are requested.
+        """Converts the masks to arguments of `polyhead.MultiHeadAttention`. A causal mask becomes causal if there is no key_padding_mask and no weights are requested.
         Otherwise boolean masks become block and block_keys, and floating masks become bias."""
-        if is_causal and key_padding_mask is None and not need_weights:
+        if is_causal and key_padding_mask is None and not need_weights and self._is_causal_mask(attn_mask):
             return {"causal": "top_left"}
         masks: dict[str, Any] = {}
         attn_mask, key_padding_mask, like = core.autocast(attn_mask, key_padding_mask, query)
@@ -334,6 +336,18 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
                 mask = mask.to(torch.promote_types(like.dtype, mask.dtype))  # a wider dtype represents the mask's numbers exactly
                 masks["bias"] = masks["bias"] + mask if "bias" in masks else mask
         return masks
+
+    def _is_causal_mask(self, mask: Tensor | None) -> bool:
+        """Whether attn_mask masks the keys ``s > t`` and no others. If its elements cannot be read, as in a compiler: whether the layer appends keys, because only then the
+        mask itself would give another result than torch's causal rule."""
+        assert mask is not None
+        if _eager.watched() or type(mask) not in _eager.PLAIN:
+            return self.add_zero_attn or self.bias_k is not None
+        if mask.dim() != 2:
+            return all(self._is_causal_mask(one) for one in mask)
+        attended = ~mask if mask.dtype == torch.bool else mask == 0
+        masked = mask if mask.dtype == torch.bool else mask == -torch.inf
+        return not bool((~attended).tril().any()) and not bool((~masked).triu(1).any())
 
     def _options(self, masks: dict[str, Any], q: Tensor, extra: int) -> Options:
         """Converts the masks to the options of polyhead's operators. extra: number of keys that add_bias_kv and add_zero_attn append; block is False and bias is 0 for them.
