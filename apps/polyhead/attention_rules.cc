@@ -34,6 +34,7 @@ Window read_window(const std::string& word) {
   const std::string left = word.substr(0, comma), right = word.substr(comma + 1);
   if (!left.empty()) window.left = read_count(left);
   if (!right.empty()) window.right = read_count(right);
+  if (!window.left && !window.right) throw UsageError(cat("'", word, "' bounds no side; give a number for LEFT or for RIGHT, such as 128,0"));
   return window;
 }
 

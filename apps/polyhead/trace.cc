@@ -47,7 +47,7 @@ struct TraceOptions {
   std::optional<std::int64_t> key_length;
   std::optional<Shape> shape;
   std::optional<DType> dtype;
-  std::uint64_t seed = 0;
+  std::optional<std::uint64_t> seed;  // absent: 0
   std::optional<double> count_from;
   bool ones = false, pair_bias = false;
   bool list = false, values = false, json = false;
@@ -86,14 +86,18 @@ TracedLayer constructed(const TraceOptions& o, DType dtype) {
   if (o.rules.dropout && row.takes(Setting::dropout)) given["--dropout"] = cat(*o.rules.dropout);
   if (o.layer_rules.add_zero_attn && row.takes(Setting::add_zero_attn)) given["--add-zero-attn"] = "true";
   if (o.layer_rules.axis && row.takes(Setting::axis)) given.try_emplace("--attn-dim", cat(*o.layer_rules.axis));
+  if (o.layer_rules.global_query && row.takes(Setting::global_query)) given.try_emplace("--is-global", *o.layer_rules.global_query == nn::GlobalQuery::off ? "false" : "true");
   const LayerArguments arguments = complete(row, given, o.file.heads);
   nn::MultiHeadAttentionConfig config = config_of(row, arguments);
+  if (o.layer_rules.axis && row.takes(Setting::axis) && config.axis != *o.layer_rules.axis) throw UsageError("--axis and --attn-dim differ");
+  if (o.layer_rules.global_query && row.takes(Setting::global_query) && (config.global_query == nn::GlobalQuery::off) != (*o.layer_rules.global_query == nn::GlobalQuery::off))
+    throw UsageError("--global-query and --is-global differ");
   const io::LayoutDescription layout = layout_called(row.layout());
   if (layout.empty_rows) config.empty_rows = *layout.empty_rows;
   apply(o.rules, &config);
   apply(o.layer_rules, &config);
   config.dtype = dtype;
-  config.seed = o.seed;
+  config.seed = o.seed.value_or(0);
   if (config.axis == -1) throw UsageError("axis -1 is the width; attention runs along a dimension before it");
   nn::MultiHeadAttention layer(config);
   if (is_identity(o)) set_identity(&layer, layout.projections);
@@ -163,7 +167,7 @@ std::string make_inputs(const TraceOptions& o, const TracedLayer& traced, std::m
   if (has_key) call->key = filled(key_shape);
   if (has_value) call->value = filled(value_shape);
   if (o.count_from) return cat(*o.count_from, ", ", *o.count_from + 1, ", ", *o.count_from + 2, ", ...");
-  return o.ones ? std::string("ones") : cat("random numbers (normal, seed ", o.seed, ")");
+  return o.ones ? std::string("ones") : cat("random numbers (normal, seed ", o.seed.value_or(0), ")");
 }
 
 std::string list_text(std::size_t width) {
@@ -257,7 +261,7 @@ void run_trace(const TraceOptions& o) {
   }
   const TracedLayer traced = o.layer.empty() ? loaded(o) : constructed(o, dtype);
   const LoadedLayer& layer = traced.loaded;
-  std::mt19937_64 seeds(o.seed);  // used for the inputs only; the layer's parameters are drawn with o.seed itself
+  std::mt19937_64 seeds(o.seed.value_or(0));  // used for the inputs only; the layer's parameters are drawn with o.seed itself
   LayerCall call;
   std::string description = printable(o.input);
   if (in) {
@@ -268,7 +272,9 @@ void run_trace(const TraceOptions& o) {
   if (is_identity(o)) append(description, "; parameters: identity");
   set_input(layer, &call);
   require_small(call.weights);
-  if (!call.bias && (o.pair_bias || traced.pair_bias)) call.bias = random_numbers(shared_bias_shape(call), layer.layer.config.dtype, seeds());
+  const bool draws_bias = !call.bias && (o.pair_bias || traced.pair_bias), draws_inputs = !in && !o.ones && !o.count_from, draws_parameters = !o.layer.empty() && !is_identity(o);
+  if (o.seed && !draws_bias && !draws_inputs && !draws_parameters) throw UsageError("--seed: nothing is random here; parameters and inputs are given");
+  if (draws_bias) call.bias = random_numbers(shared_bias_shape(call), layer.layer.config.dtype, seeds());
   set_options(layer, o.rules, in ? &*in : nullptr, &call);
   if (in) {
     std::vector<std::string> expected = layer.names;
@@ -312,8 +318,8 @@ Subcommand declare_trace(Parser& parser) {
                           ->type_name("LAYER,HEAD,QUERY,KEY")
                           ->needs(text);
   parser.add_option("--layer", o->layer, "construct the layer of this name; --list lists names and arguments. With --text: the number of a layer of the model, from 0 (default: 0)")->type_name("NAME");
-  parser.add_flag("--list", o->list, "list the layers that have a name, with their arguments and defaults, and the stories");
-  Option* story = parser.add_option("--story", o->story, "show a small computation with chosen numbers: split (which numbers go to which head), global (the mean of queries), lengths (valid lengths in the softmax), scale (why the root of d). Needs no file; --seed and --json may be added")->type_name("NAME");
+  Option* list = parser.add_flag("--list", o->list, "list the layers that have a name, with their arguments and defaults, and the stories");
+  Option* story = parser.add_option("--story", o->story, "show a small computation with chosen numbers: split (which numbers go to which head), global (the mean of queries), lengths (valid lengths in the softmax), scale (why the root of d). Needs no file; --json and, for scale, --seed may be added")->type_name("NAME");
   Option* parameters = parser.add_option("--parameters", o->file.path, "load a layer from this file of parameters. Or, with --layer, the word identity: each projection returns its input")->type_name("FILE");
   for (Option* option : add_layer_file(parser, &o->file)) option->needs(parameters);
   add_value(parser, "--heads", &o->file.heads, read_positive, "N", "number of heads; this option works for every --layer, even if the layer's own argument has another name");
@@ -350,6 +356,7 @@ Subcommand declare_trace(Parser& parser) {
   const std::array of_cell{cell, text, as_json};
   const std::array of_text{parser.find("--layer"), values, parser.find("--limit"), parser.find("--precision")};
   for (Option* option : parser.options()) {
+    if (option != list && option != as_json && option != parser.help_option()) list->excludes(option);
     if (option->is_positional() || option == cell || option == text) story->excludes(option);
     if (std::ranges::count(of_cell, option) > 0 || option->is_positional() || option == parser.help_option()) continue;
     if (option != story && option != seed) story->excludes(option);

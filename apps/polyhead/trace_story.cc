@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -39,6 +40,7 @@ struct LayerStory {
 struct Story {
   std::string_view name, question, answer, source;
   void (*tell)(const Story& story, std::uint64_t seed, bool json);
+  bool is_random = false;
 };
 
 void tell_layer(const Story& story, const LayerStory& of, bool json) {
@@ -158,17 +160,18 @@ constexpr std::array kStories{
           "Dive into Deep Learning, section 11.3, masked_softmax with valid_lens = (3, 2); projections copy their inputs here.", tell_lengths},
     Story{"scale", "Why are scores divided by the root of d?",
           "The variance of q.k is d: it is a sum of d products of variance 1. Without the scale the softmax of wide heads is nearly one-hot, and p (1 - p), the derivative of a weight by its own score, goes to 0, so that training gets hardly any gradient. Divided by sqrt(d), scores have variance 1 for every d, and the softmax hardly changes with d.",
-          "Attention Is All You Need (Vaswani et al. 2017), section 3.2.1 and footnote 4.", tell_scale},
+          "Attention Is All You Need (Vaswani et al. 2017), section 3.2.1 and footnote 4.", tell_scale, true},
 };
 
 }  // namespace
 
-void tell_story(const std::string& name, std::uint64_t seed, bool json) {
+void tell_story(const std::string& name, std::optional<std::uint64_t> seed, bool json) {
   std::vector<std::string> names;
   for (const Story& story : kStories) names.emplace_back(story.name);
   const std::string chosen = read_choice(name, "story", names);
   const Story& story = *std::ranges::find(kStories, chosen, &Story::name);
-  story.tell(story, seed, json);
+  if (seed && !story.is_random) throw UsageError(cat("--seed: the story ", story.name, " has no random numbers"));
+  story.tell(story, seed.value_or(0), json);
 }
 
 std::string story_list(std::size_t width) {

@@ -149,6 +149,7 @@ void explain_translation(const Translator& model, const std::string& input, cons
 void score_translation(const Translator& model, const TranslationScoring& o) {
   Report report;
   if (o.data == training::kGrammar) {
+    if (!o.baseline.empty()) throw UsageError("--baseline is for a file of aligned sentences; for the grammar, IBM model 2 learns from sentences of the grammar");
     const std::vector<AlignedPair> pairs = training::held_out_sentences(kGrammarSentences);
     std::vector<training::Translations> sentences;
     for (const AlignedPair& pair : pairs) sentences.push_back({training::sentence_text(pair.source, Language::english), {training::sentence_text(pair.target, Language::french)}});
@@ -156,6 +157,7 @@ void score_translation(const Translator& model, const TranslationScoring& o) {
     const training::IbmModel2 ibm = training::ibm_of_grammar();
     add_alignment(report, model, readable(model, pairs, true), &ibm, "alignment_error_rate", "");
   } else if (auto links = aligned_pairs(o.data)) {
+    if (o.options.beams != 1) throw UsageError("--beams is for translations; of aligned sentences only the links are scored");
     std::optional<training::IbmModel2> ibm;
     if (!o.baseline.empty()) ibm = training::ibm_of_pairs(model.tokenizer, rows_of(training::read_pairs(o.baseline)));
     std::vector<AlignedTokens> pairs = readable(model, rows_of(std::move(*links)), false);
@@ -163,6 +165,7 @@ void score_translation(const Translator& model, const TranslationScoring& o) {
     std::erase_if(pairs, [](const AlignedTokens& tokens) { return std::ssize(tokens.pair.source) > kShortSentence || std::ssize(tokens.pair.target) > kShortSentence; });
     add_alignment(report, model, pairs, ibm ? &*ibm : nullptr, "alignment_error_rate_short", cat(" of up to ", kShortSentence, " words"));
   } else {
+    if (!o.baseline.empty()) throw UsageError(cat("--baseline scores links beside the model's, and the sentences of '", printable(o.data), "' have no links"));
     add_translations(report, model, training::group_by_source(rows_of(training::read_pairs(o.data))), o.options);
   }
   o.json ? print_json(report.json) : print(report.text);

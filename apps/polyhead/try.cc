@@ -59,6 +59,7 @@ std::filesystem::path model_folder(const TryOptions& o, const char* name) {
 void try_digits(const TryOptions& o) {
   const bool examples = o.input.empty() && o.score.empty() && o.model.empty();
   require_input(o, "a PNG or JPEG image of a digit, or a file of images", examples);
+  if (!o.score.empty() && o.number) throw UsageError("--number chooses one image to show, and --score scores all of them; they cannot be combined");
   if (!o.score.empty()) return score_digits(models::load_image_classifier(model_folder(o, "digits")), o.score, o.json);
   const GivenDigit digit = read_digit(o.input, o.number);
   const std::filesystem::path folder = model_folder(o, "digits");

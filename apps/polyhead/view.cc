@@ -62,6 +62,7 @@ void check(ViewOptions& o) {
   if (o.link && o.by_norms) throw UsageError("--link ranks heads by their attention weights; it cannot be combined with --weighting norm");
   if (o.head && o.mean) throw UsageError("--mean cannot be combined with --head");
   if (o.language && o.page.empty()) throw UsageError("--lang is the language of the page; it needs -o");
+  if (o.vector_megabytes && o.page.empty()) throw UsageError("--vector-megabytes is a size of the page; it needs -o");
   if (o.page == "-" && o.json) throw UsageError("-o - and --json would both write to standard output");
   if (!o.arrays.empty()) check_tensor_format("--arrays", o.arrays);
   check_distinct(o.page, o.arrays);
@@ -142,7 +143,7 @@ class View {
     read();
     const bool keep = !o_.page.empty() || !o_.arrays.empty();
     const bool draw = o_.page.empty() && !o_.json;
-    viewer::VectorBudget budget(o_.vector_megabytes);
+    viewer::VectorBudget budget(o_.vector_megabytes.value_or(viewer::Page().vector_megabytes));
     Progress progress("texts", texts_.size());
     for (std::size_t i = 0; i < texts_.size(); ++i) {
       progress.show(i);
@@ -334,7 +335,7 @@ class View {
   std::string page() const {
     std::vector<std::string> names;
     for (const InputText& text : texts_) names.push_back(text.text);
-    viewer::Page page = page_frame(names, o_.model, o_.language, o_.vector_megabytes);
+    viewer::Page page = page_frame(names, o_.model, o_.language, o_.vector_megabytes.value_or(viewer::Page().vector_megabytes));
     page.measured = measured_;
     page.start = address(link_ && blocks_[0] == 0 ? link_->address() : measured_ ? kScatter : "", o_.by_norms);
     for (std::size_t i = 0; i < results_.size(); ++i) {

@@ -43,7 +43,7 @@ class Viewed {
     const models::VisionConfig& c = encoder_.config;
     choice_ = choose_head(o_.layer, o_.head, o_.mean, c.layers, c.layer.heads);
     if (!o_.page.empty()) require_page_of_images(c, std::ssize(o_.images));
-    viewer::VectorBudget budget(o_.vector_megabytes);
+    viewer::VectorBudget budget(o_.vector_megabytes.value_or(viewer::Page().vector_megabytes));
     if (!o_.texts.empty()) text_ = read_text_beside(o_.model, o_.texts[0], o_.page.empty() ? nullptr : &budget, has_norms());
     Json list = Json::array();
     for (const std::string& path : o_.images) {
@@ -137,7 +137,7 @@ class Viewed {
     const models::VisionConfig& c = encoder_.config;
     std::vector<std::string> names;
     for (const SeenImage& seen : seen_) names.push_back(std::filesystem::path(seen.name).filename().string());
-    viewer::Page page = page_frame(names, o_.model, o_.language, o_.vector_megabytes);
+    viewer::Page page = page_frame(names, o_.model, o_.language, o_.vector_megabytes.value_or(viewer::Page().vector_megabytes));
     page.start = address(start_of_images(c), o_.by_norms);
     std::vector<Tensor> shown;
     for (const SeenImage& seen : seen_) shown.push_back(shown_pixels(c, seen));

@@ -22,7 +22,7 @@ struct ViewOptions {
   std::string engine;
   bool by_norms = false;  // norm-weighted maps
   bool mean = false, truncate = false, json = false, live = false;
-  double vector_megabytes = viewer::Page().vector_megabytes;
+  std::optional<double> vector_megabytes;  // absent: that of viewer::Page
 };
 
 }  // namespace polyhead::app

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from . import _core
 from ._capture import Capture
 from ._options import Array
-from ._view_arguments import Annotations, Computation, MapArguments, ModelCall, PageSize, check_call, check_groups, check_measure, check_texts, check_vector_megabytes, check_weighting, given
+from ._view_arguments import Annotations, Computation, MapArguments, ModelCall, PageSize, check_call, check_groups, check_measure, check_texts, check_vector_megabytes, check_vectors_are_given, check_weighting, given
 from ._view_capture import captured_sets, plain_layers, tabs_of
 from ._view_pooled import check_pooling, computed
 from ._view_sets import heads_off, images_of_model, sets
@@ -141,6 +141,7 @@ def view(
         if weighting == "norm" and computation.value_norms is None:
             missing = "polyhead.capture records attention weights and no values" if isinstance(source, Capture) else "source has attention weights and no values"
             raise ValueError(f"weighting is 'norm', and {missing}; give computation=Computation(value_norms=polyhead.value_norms(v, output_weight))")
+        check_vectors_are_given(size, computation)
         page = Page(_core.page(_texts(arguments), "polyhead" if title is None else title, lang, size.vector_megabytes, annotations.without_measure, weighting == "norm"))
     else:
         _refuse_weights(arguments)

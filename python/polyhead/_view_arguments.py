@@ -191,6 +191,12 @@ def check_vector_megabytes(megabytes: object) -> None:
         raise ValueError(f"vector_megabytes is {megabytes}; it must be 0 megabytes or more")
 
 
+def check_vectors_are_given(size: PageSize, computation: Computation) -> None:
+    """Raises ValueError if a page of attention weights without q and k gets another size for q, k and v than the default."""
+    if size.vector_megabytes not in (0, PageSize().vector_megabytes) and not given(computation, "q", "k"):
+        raise ValueError(f"vector_megabytes is {size.vector_megabytes}, a size for q, k and v, and the page has none of them; give q and k in computation")
+
+
 def check_measure(measure: object, without: object, is_model: bool) -> None:
     """Raises ValueError if without_measure names numbers that are not given or that a model measures itself, and TypeError if it is not two str."""
     if measure is None:

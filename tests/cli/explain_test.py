@@ -110,6 +110,8 @@ class Explain(ProgramTest):
             self.fails(2, "explain", "--q", shape, "--k", "1,1,1,1", mentions=["--q", f"'{shape}'"])
         self.fails(2, "explain", "--q", ",".join("1" * 17), "--k", "1,1,1,1", mentions=["17", "16"])
         self.fails(2, "explain", *good, "--window", "3", mentions=["--window", "LEFT,RIGHT"])
+        self.fails(2, "explain", *good, "--window", ",", mentions=["--window", "','", "bounds no side"])
+        self.fails(1, "explain", *good, "--dropout", "0", "--dropout-keep", "1,1", mentions=["dropout.keep is given and the dropout probability is 0"])
         self.fails(2, "explain", *good, "--causal", "left", mentions=["--causal", "top_left"])
         self.fails(2, "explain", *good, "--scale", "nan", mentions=["--scale", "'nan'"])
 

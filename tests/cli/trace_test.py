@@ -29,6 +29,13 @@ class Trace(ProgramTest):
     def story(self, name, *arguments):
         return json.loads(self.succeeds("trace", "--story", name, "--json", *arguments).stdout)
 
+    def test_the_title_says_what_global_query_and_axis_make_of_the_layer(self):
+        for option in ("--is-global", "--global-query=masked_mean"):
+            told = json.loads(self.succeeds("trace", "--layer", "alphafold", option, "--axis", "-3", "--shape", "2,3,4,8", "--json").stdout)
+            self.assertIn("attn_dim=-3", told["layer"])
+            self.assertIn("is_global=true", told["layer"])
+            self.assertEqual(told["config"]["kv_heads"], 1)
+
     def test_the_story_of_the_split_has_ten_and_twenty_in_their_heads(self):
         steps = {step["step"]: step for step in self.story("split")["steps"]}
         self.assertEqual(steps["query"]["values"], [[[10 + i for i in range(8)], [20 + i for i in range(8)]]])
@@ -91,6 +98,7 @@ class Trace(ProgramTest):
         self.fails(2, "trace", "--story", "splt", mentions=["'splt' is not a story; did you mean 'split'?"])
         self.fails(2, "trace", "--story", "split", "--layer", "d2l", mentions=["cannot be combined with --story"])
         self.fails(2, "trace", "MODEL", "--story", "split", mentions=["--story"])
+        self.fails(2, "trace", "--story", "split", "--seed", "9", mentions=["--seed", "split", "no random numbers"])
 
     def test_identity_parameters_show_how_numbers_that_count_up_are_split_and_merged(self):
         def nested(first, *extents):
@@ -301,6 +309,13 @@ class Trace(ProgramTest):
         self.fails(2, "trace", "--layer", "d2l", "--num-hiddens", "x", mentions=["'x'"])
         self.fails(2, "trace", "--layer", "d2l", "--num-hiddens", "0", mentions=["0"])
         self.fails(2, "trace", "--layer", "d2l", "--num-heads", "5", "--heads", "4", mentions=["--num-heads"])
+        self.fails(2, "trace", "--layer", "alphafold", "--attn-dim", "-3", "--axis", "-2", "--shape", "2,3,4,8", mentions=["--axis and --attn-dim differ"])
+        self.fails(2, "trace", "--layer", "alphafold", "--is-global", "--global-query", "off", mentions=["--global-query and --is-global differ"])
+        self.fails(2, "trace", "--layer", "alphafold", "--is-global", "false", "--global-query", "mean", mentions=["--global-query and --is-global differ"])
+        self.fails(1, "trace", "--layer", "alphafold", "--mask-like-input", "on", mentions=["mask_like_input is true without attend_keys or block_keys"])
+        self.fails(2, "trace", "--list", "--layer", "d2l", mentions=["--list", "--layer"])
+        self.fails(2, "trace", "--layer", "d2l", "--parameters", "identity", "--count-from", "10", "--seed", "7", mentions=["--seed", "nothing is random"])
+        self.succeeds("trace", "--layer", "d2l", "--parameters", "identity", "--seed", "7")
         self.fails(2, "trace", "--layer", "torch", "--bias", "maybe", mentions=["'maybe'"])
         self.fails(2, "trace", "--layer", "self_attention", "--heads", "2", mentions=["one head"])
         self.fails(2, "trace", "--layer", "d2l", "--parameters", "x", mentions=["not both"])

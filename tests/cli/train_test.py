@@ -197,6 +197,7 @@ class Train(ProgramTest):
         page = self.page("digits", "--number", "3")
         self.assertEqual(page["title"], text.splitlines()[0])
         self.fails(2, "try", "digits", "--number", "186", mentions=["there is no image 186; polyhead has the images 0 to 185"])
+        self.fails(2, "try", "digits", "--score", "examples", "--number", "3", mentions=["--number", "--score"])
         self.fails(2, "try", "digits", "--model", self.folder, mentions=["there is no input; give a PNG or JPEG image of a digit, or a file of images, or --score FILE"])
 
     def test_an_image_of_a_digit_is_cut_out_scaled_and_read(self):
@@ -499,6 +500,9 @@ class Translate(ProgramTest):
         answer = json.loads(self.succeeds("try", "translate", "two hats", "--model", self.model, "--json").stdout)
         for row in answer["attentions"][-1][0]:
             self.assertAlmostEqual(sum(row), 1, places=5)
+        self.fails(2, "try", "translate", "--score", self.data, "--baseline", self.data, "--model", self.model, mentions=["--baseline", "have no links"])
+        self.fails(2, "try", "translate", "--score", self.folder / "links.tsv", "--beams", "5", "--model", self.model, mentions=["--beams is for translations"])
+        self.fails(2, "try", "translate", "--score", "grammar", "--baseline", self.data, mentions=["--baseline is for a file of aligned sentences"])
         self.fails(2, "try", "translate", "two hats", "--baseline", self.data, "--model", self.model, mentions=["--baseline needs --score"])
         self.fails(1, "try", "translate", "two hats " * 60, "--model", self.model, mentions=["the model takes at most 100"])
 

@@ -309,6 +309,7 @@ class Files(ViewTest):
         self.assertEqual(kept(), [(True, 0), (True, 0)])
         self.assertEqual(kept("--vector-megabytes", "0.0015"), [(True, 0), (False, numbers[1])])
         self.assertEqual(kept("--vector-megabytes", "0"), [(False, numbers[0]), (False, numbers[1])])
+        self.fails(2, "view", self.model, "--text", "a", "--vector-megabytes", "9", mentions=["--vector-megabytes", "needs -o"])
         self.fails(2, "view", self.model, "--text", "a", "-o", "-", "--vector-megabytes", "-1", mentions=["--vector-megabytes: '-1' is below 0"])
 
     def test_the_page_says_its_language(self):

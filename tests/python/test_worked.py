@@ -108,6 +108,9 @@ def test_wrong_forms_are_refused_by_name(worked, tmp_path):
     for megabytes in (-1, float("nan")):
         with pytest.raises(ValueError, match=f"vector_megabytes is {megabytes}"):
             polyhead.view(weights, size=polyhead.PageSize(vector_megabytes=megabytes))
+    with pytest.raises(ValueError, match="vector_megabytes is 9, a size for q, k and v, and the page has none of them"):
+        polyhead.view(weights, size=polyhead.PageSize(vector_megabytes=9))
+    polyhead.view(weights, size=polyhead.PageSize(vector_megabytes=0))
     with pytest.raises(TypeError, match="q is a list of int"):
         page_of(weights, **{**given, "q": [1, 2]})
     with pytest.raises(ValueError, match="q: for attention weights; source is the folder"):
