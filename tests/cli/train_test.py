@@ -502,7 +502,7 @@ class Translate(ProgramTest):
             self.assertAlmostEqual(sum(row), 1, places=5)
         self.fails(2, "try", "translate", "--score", self.data, "--baseline", self.data, "--model", self.model, mentions=["--baseline", "have no links"])
         self.fails(2, "try", "translate", "--score", self.folder / "links.tsv", "--beams", "5", "--model", self.model, mentions=["--beams is for translations"])
-        self.fails(2, "try", "translate", "--score", "grammar", "--baseline", self.data, mentions=["--baseline is for a file of aligned sentences"])
+        self.fails(2, "try", "translate", "--score", "grammar", "--baseline", self.data, "--model", self.model, mentions=["--baseline is for a file of aligned sentences"])
         self.fails(2, "try", "translate", "two hats", "--baseline", self.data, "--model", self.model, mentions=["--baseline needs --score"])
         self.fails(1, "try", "translate", "two hats " * 60, "--model", self.model, mentions=["the model takes at most 100"])
 

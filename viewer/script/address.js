@@ -32,6 +32,9 @@ function stateOf(address, texts) {
   return Object.assign(state, settleWeighting(state, { weighting: state.weighting }));
 }
 
+// The parts of an address that the page does not have, such as a layer beyond the last. `state` is stateOf(address).
+const unknownParts = (address, state) => [...new URLSearchParams(address.slice(1))].filter(([name, value]) => !(name in initial) || String(state[name]) !== value).map((part) => part.join("=").slice(0, 60));
+
 function addressOf(state) {
   const entries = Object.entries(state).filter(([name, value]) => value !== initial[name]);
   return entries.length ? `#${new URLSearchParams(entries)}` : "#";

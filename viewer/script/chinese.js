@@ -221,6 +221,7 @@ const CHINESE = {
   "Theme": "主题",
   "These heads have a learned query and no layer of their own, so the steps of a layer are not theirs.": "这些头的查询是学到的，也没有自己的层，因此没有层的各个步骤。",
   "They were measured when the page was made, of pieces and with special tokens.": "它们在生成本页时测得，按子词计算，并包括特殊词元。",
+  "This link has parts that are not on this page: {0}.": "链接中有些部分不在本页上：{0}。",
   "This map is a mean over heads, which has no q and k of its own. Open a head to see how its attention weights are computed.": "此图是多个头的平均，没有自己的 q 和 k。请打开一个头来看其权重如何计算。",
   "This map is a mean over heads. Open a single head to see its steps.": "这张图是若干头的平均。请打开单个头查看其步骤。",
   "This page computes attention weights in float32 as you type. Four decimals are shown.": "本页在输入时以 float32 计算注意力权重。显示四位小数。",

@@ -48,6 +48,7 @@ function update(changes, focus) {
   Object.assign(state, settleWeighting(state, changes));
   if (state.pieces !== before.pieces || (state.text !== before.text && !sameWords(wordsAt(state.text), wordsAt(before.text)))) pin(null);  // the pinned indices would now be a pair of other words
   writeAddress(addressOf(state), opened);
+  $("address-note").hidden = true;
   show(before);
   if (focus === "cells") view().body.focus();
   if (focus === "grid") ({ maps: grid, distances, scatter })[state.heads].focus(before.layer, before.head);
@@ -500,7 +501,13 @@ addEventListener("popstate", () => {
   Object.assign(state, stateOf(location.hash, texts));
   if (live && (state.task !== before.task || state.say !== before.say)) return void live.ask(state.task, state.say);
   show(before);
+  tellUnknownParts();
 });
+function tellUnknownParts() {
+  const unknown = live ? [] : unknownParts(location.hash, state);  // a live page has no layers before its first answer
+  $("address-note").hidden = unknown.length === 0;
+  $("address-note").textContent = unknown.length === 0 ? "" : say("This link has parts that are not on this page: {0}.", unknown.join(", "));
+}
 // Switches to the light colours while the page is printed, because paper is white.
 function print(now) {
   if (now === printing) return;
@@ -567,4 +574,5 @@ if (live) {
   live.start($("engine").textContent, $("files").textContent, data.live.version).then(() => live.ask(state.task, state.say));
 }
 show();
+tellUnknownParts();
 document.body.classList.remove("loading");
