@@ -190,7 +190,7 @@ template <class Tensors>
 void state(const Tensors& own, const SdpaOptions& options, const DistributedOptions& distributed, const ConstTensorView& pair_mask, const ConstTensorView& sink_rows, Statement& statement) {
   // A new argument does not compile until it is named here; it then needs a fact, and a line in WholeProblem() if ranks compute with it.
   const auto& [scale, mask, bias, relative_bias, softcap, score_rule, sink, dropout, empty_rows, precision, backend, executor, workspace] = options;
-  const auto& [named_rules, causal, window, key_lengths, attend, block, attend_keys, block_keys, diagonal_offsets, query_offsets, key_offsets, blocks] = mask;
+  const auto& [named_rules, causal, window, key_starts, key_lengths, attend, block, attend_keys, block_keys, diagonal_offsets, query_offsets, key_offsets, blocks] = mask;
   const auto& [named_bias, slopes, table, bidirectional, max_distance, diagonal] = relative_bias;
   statement.same("the dtype of q", own.q.dtype());
   statement.same("the dtype of k", own.k.dtype());

@@ -30,6 +30,7 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   const auto bound = [&](const char* name, const ConstTensorView& view) {
     if (view) part(name, " per ", view.rank() > p.lead.size() ? "query" : "sequence");
   };
+  bound("key starts", options.mask.key_starts);
   bound("key lengths", options.mask.key_lengths);
   if (options.mask.attend || options.mask.block) part("dense booleans ", (options.mask.attend ? options.mask.attend : options.mask.block).shape());
   if (options.mask.attend_keys || options.mask.block_keys) part("a key mask");

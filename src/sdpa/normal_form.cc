@@ -405,9 +405,10 @@ class Builder {
   // Combines the members of Mask that bound the keys of each sequence, or of each query, to one range each.
   void ranges(const Problem& p) const {
     const Mask& mask = options_.mask;
-    if (!mask.key_lengths) return;
-    rules_.range_per_query = mask.key_lengths.rank() == p.lead.size() + 1;
+    if (!mask.key_starts && !mask.key_lengths) return;
+    for (const ConstTensorView& view : {mask.key_starts, mask.key_lengths}) rules_.range_per_query |= view && view.rank() == p.lead.size() + 1;
     rules_.ranges.assign(static_cast<std::size_t>(rules_.range_per_query ? numel(appended(p.lead, {p.queries})) : p.batch), {0, p.keys});
+    bound(p, mask.key_starts, "key_starts", "start", &KeyRange::first);
     bound(p, mask.key_lengths, "key_lengths", "length", &KeyRange::last);
   }
 
