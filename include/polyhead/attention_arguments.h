@@ -47,13 +47,14 @@ struct Argument {
 template <class M, class F>
   requires std::same_as<std::remove_const_t<M>, Mask>
 constexpr void visit_arguments(M& mask, const F& f) {
-  auto& [named, causal, window, key_lengths, attend, block, attend_keys, block_keys, diagonal_offsets, query_offsets, key_offsets, blocks] = mask;
+  auto& [named, causal, window, key_starts, key_lengths, attend, block, attend_keys, block_keys, diagonal_offsets, query_offsets, key_offsets, blocks] = mask;
   f(Argument{"attend", ArgumentExtent::pairs}, attend);
   f(Argument{"block", ArgumentExtent::pairs}, block);
   f(Argument{"attend_keys", ArgumentExtent::keys}, attend_keys);
   f(Argument{"block_keys", ArgumentExtent::keys}, block_keys);
   f(Argument{"causal"}, causal);
   f(Argument{"window"}, window);
+  f(Argument{"key_starts", ArgumentExtent::sequences}, key_starts);
   f(Argument{"key_lengths", ArgumentExtent::sequences}, key_lengths);
   f(Argument{"diagonal_offsets", ArgumentExtent::sequences}, diagonal_offsets);
   f(Argument{"query_offsets", ArgumentExtent::documents}, query_offsets);

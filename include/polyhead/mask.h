@@ -60,7 +60,8 @@ struct Mask {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   std::optional<Causal> causal{};
   Window window{};
-  ConstTensorView key_lengths{};  // integers in [0,S]: [*] per sequence or [*,T] per query; a query attends to the keys s < length
+  ConstTensorView key_starts{};   // integers in [0,S]: [*] per sequence or [*,T] per query; a query attends to the keys s >= start
+  ConstTensorView key_lengths{};  // integers in [0,S]: [*] per sequence or [*,T] per query; a query attends to the keys s < length, counted from key 0
   ConstTensorView attend{};       // bool, broadcasts to [*,N,T,S]: true = the query may attend to the key. Not together with `block`.
   ConstTensorView block{};        // bool, broadcasts to [*,N,T,S]: true = the query may not attend to the key
   ConstTensorView attend_keys{};  // bool, broadcasts to [*,S]: true = every query may attend to the key. Not with `block_keys`.
@@ -75,8 +76,8 @@ struct Mask {
   // Documents packed one after the other along T and S, the same for every sequence: integers [D+1] that start at 0, never decrease and end at
   // T for query_offsets and at S for key_offsets (cu_seqlens of FlashAttention). Queries of a document attend to the keys of that document only. Causal and
   // window diagonals and empty rows are those of each document alone: for bottom_right, S - T is computed from the document's lengths. The result equals that of
-  // a call with each document alone, bit for bit. Key lengths and dropout bits use positions in the packed sequence. key_lengths [D] with D > 1 documents are an
-  // Error, because they could be lengths of sequences or of documents. If T == S, key_offsets may be left out; query_offsets then cut the keys too.
+  // a call with each document alone, bit for bit. Key starts, key lengths and dropout bits use positions in the packed sequence. key_starts or key_lengths [D] with
+  // D > 1 documents are an Error, because they could belong to sequences or to documents. If T == S, key_offsets may be left out; query_offsets then cut the keys too.
   ConstTensorView query_offsets{}, key_offsets{};
 
   // If documents are given too, block i starts at position i x size of the packed sequence, not of a document.

@@ -264,7 +264,7 @@ class MultiHeadAttention:
             mask_like_input: the order of dimensions of attend_keys or block_keys, if the axis is not -2. True: the order of the key input without
                 its width, ``[.., S at the axis, ..]``, as in AlphaFold's ``pair_mask``. False: ``[*,S]``. None: ``[*,S]``, and an error if the shape fits the order of the
                 key input too, as for a square table. True is an error with a cache, or without a mask of keys.
-            key_lengths: integers ``[*]`` or ``[*,T]``.
+            key_starts, key_lengths: integers ``[*]`` or ``[*,T]``, as in `polyhead.sdpa`.
             diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`.
             bias: ``[T,S]`` or ``[*,N,T,S]``, as attend.
             relative_bias: a `RelativeBias`, as in `polyhead.sdpa`. Not with add_bias_kv, add_zero_attn or a global query.

@@ -114,6 +114,7 @@ class PassOptions(TypedDict, total=False):
     block_keys: Array | None
     causal: Causal
     window: Window
+    key_starts: Array | None
     key_lengths: Array | None
     diagonal_offsets: Array | None
     query_offsets: Array | None

@@ -201,6 +201,7 @@ TEST(Distributed, KeysThatNoQueryOfARankAttendsToAreNotSent) {
       {"causal, zigzag", {.causal = Causal::top_left()}, {25, 30, 35, 40, 45, 50}, distributed::SliceOrder::zigzag},
       {"a window that reaches into the neighbour's keys", {.causal = Causal::top_left(), .window = {.left = 3}}, {3, 3, 3, 3, 3, 0}},
       {"a length of 25 keys", {.key_lengths = length}, {50, 50, 25, 0, 0, 0}},
+      {"a start at key 25", {.key_starts = length}, {0, 0, 25, 50, 50, 50}},
       {"documents of 10, 25 and 25", {.query_offsets = documents}, {0, 20, 20, 20, 20, 20}},
   };
   for (const Rule& rule : rules) {

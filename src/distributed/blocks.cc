@@ -19,7 +19,10 @@ bool narrow(const Problem& whole, Block& block) {
     // Query t has keys [t + lower, t + upper).
     left = {std::max<std::int64_t>(0, band.lower), std::min(keys, queries - 1 + band.upper)};
   }
-  if (!rules.lengths.empty() && !rules.length_per_query) left.last = std::min(left.last, *std::max_element(rules.lengths.begin(), rules.lengths.end()) - block.key);
+  if (!rules.ranges.empty() && !rules.range_per_query) {
+    const std::int64_t first = std::ranges::min(rules.ranges, {}, &KeyRange::first).first, last = std::ranges::max(rules.ranges, {}, &KeyRange::last).last;
+    left = {std::max(left.first, first - block.key), std::min(left.last, last - block.key)};
+  }
   if (left.empty()) return false;
   block.key += left.first;
   block.keys = {block.keys.first + left.first, block.keys.first + left.last};

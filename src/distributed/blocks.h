@@ -14,7 +14,7 @@ struct Block {
   const Document* document = nullptr;
 };
 
-// Returns the blocks in which causal, window and key lengths leave at least one pair.
+// Returns the blocks in which causal, window, key starts and key lengths leave at least one pair.
 std::vector<Block> blocks_of(const Problem& whole, const std::vector<Positions>& queries, const std::vector<Positions>& keys);
 
 // Returns one block for each document; for a rank that has all queries and keys.

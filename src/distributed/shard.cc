@@ -1,6 +1,7 @@
 #include "distributed/shard.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/index.h"
 
@@ -45,13 +46,20 @@ void Shard::set_problem(const HeadRun& run, const Block& block, Problem& p, KeyR
   rules.all_pairs = {.queries = {0, p.queries}, .keys = {0, p.keys}, .band = band_of_block(block.document->band, block)};
   rules.banded = all.rules->banded;
   for (const Band& band : all.rules->bands) rules.bands.push_back(band_of_block(band, block));
-  const auto within = [&](std::int64_t length) { return std::clamp<std::int64_t>(length - block.key, 0, p.keys); };
-  if (pairs.lengths) {
-    const ConstTensorView view = pairs.lengths.view.slice(-2, block.rows.first, block.rows.last);
-    for_each_offset<1>(view.shape(), {view.strides()}, [&](const auto& at) { rules.lengths.push_back(within(view.data<std::int64_t>()[at[0]])); });
-    rules.length_per_query = true;
-  } else {
-    for (const std::int64_t length : all.rules->lengths) rules.lengths.push_back(within(length));
+  const auto within = [&](std::int64_t position) { return std::clamp<std::int64_t>(position - block.key, 0, p.keys); };
+  for (const KeyRange& range : all.rules->ranges) rules.ranges.push_back({within(range.first), within(range.last)});  // of sequences
+  if (pairs.ranges) {
+    const std::vector<KeyRange> of_sequences = std::move(rules.ranges);
+    rules.ranges.clear(), rules.range_per_query = true;
+    const ConstTensorView view = pairs.ranges.view.slice(-2, block.rows.first, block.rows.last), firsts = view.select(-1, 0), lasts = view.select(-1, 1);
+    for_each_offset<2>(firsts.shape(), {firsts.strides(), lasts.strides()}, [&](const auto& at) {
+      KeyRange range{within(firsts.data<std::int64_t>()[at[0]]), within(lasts.data<std::int64_t>()[at[1]])};
+      if (!of_sequences.empty()) {
+        const KeyRange& own = of_sequences[rules.ranges.size() / static_cast<std::size_t>(p.queries)];
+        range = {std::max(range.first, own.first), std::min(range.last, own.last)};
+      }
+      rules.ranges.push_back(range);
+    });
   }
   for (const PairMask& mask : pairs.masks) rules.add({of_pairs(mask.pairs.view, mask.pairs.own_rows, run, block).expand(of_all_pairs), mask.attend});
   p.rules = &rules, p.documents = {&rules.all_pairs, 1};

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 #include "core/hash.h"
 #include "core/index.h"
@@ -60,7 +61,10 @@ ConstTensorView in_full_rank(ConstTensorView view, int rank) {
   return view;
 }
 
-bool per_query(const ConstTensorView& key_lengths, const ConstTensorView& q) { return key_lengths && key_lengths.rank() == q.rank() - 2; }
+// True for a tensor [*,T_r] of ArgumentExtent::sequences, which has a number for each of this rank's queries.
+bool per_query(const Argument& argument, const ConstTensorView& view, const ConstTensorView& q) {
+  return argument.extent == ArgumentExtent::sequences && view && view.rank() == q.rank() - 2;
+}
 
 // Returns the options that are no tensors, without rules for positions. Dropout is left out if its keep bits are a tensor.
 SdpaOptions without_tensors(const SdpaOptions& options) {
@@ -92,7 +96,7 @@ SdpaOptions of_positions(const SdpaOptions& options, const ConstTensorView& q) {
   SdpaOptions result = without_tensors(options);
   result.mask = options.mask, result.relative_bias = options.relative_bias;  // copy_tensors() replaces their tensors
   copy_tensors(options, result, [&](const Argument& argument, const ConstTensorView& view) {
-    return in_positions(argument.extent) && !(&view == &options.mask.key_lengths && per_query(view, q));
+    return in_positions(argument.extent) && !per_query(argument, view, q);
   });
   return result;
 }
@@ -103,7 +107,7 @@ SdpaOptions of_rows(const SdpaOptions& options, const ConstTensorView& q) {
   result.dropout = options.dropout;
   copy_tensors(options, result, [&](const Argument& argument, const ConstTensorView& view) {
     const bool by_row = argument.extent == ArgumentExtent::pairs || argument.extent == ArgumentExtent::keys || argument.extent == ArgumentExtent::rows;
-    return by_row || (&view == &options.mask.key_lengths && per_query(view, q));
+    return by_row || per_query(argument, view, q);
   });
   return result;
 }
@@ -148,9 +152,9 @@ bool check_own(const char* operation, const Tensors& own, const SdpaOptions& opt
   return native;
 }
 
-// Checks the tensors of pairs and rows, once the number of all keys is known.
+// Checks the tensors of pairs and rows, once the number of all keys is known. Returns the key range of each query, if the call gives key ranges per query.
 template <class Tensors>
-std::vector<std::int64_t> check_rows(const char* operation, const Tensors& own, const SdpaOptions& options, const Problem& whole) {
+std::optional<std::vector<KeyRange>> check_rows(const char* operation, const Tensors& own, const SdpaOptions& options, const Problem& whole) {
   Shape k = own.k.shape(), v = own.v.shape();
   k[-2] = v[-2] = whole.keys;
   Tensors tensors = own;
@@ -178,7 +182,7 @@ std::vector<std::int64_t> check_rows(const char* operation, const Tensors& own, 
   } else {
     normal_form(tensors, of_rows(options, own.q), operation, memory);
   }
-  return memory.rules.length_per_query ? memory.rules.lengths : std::vector<std::int64_t>();
+  return memory.rules.range_per_query ? std::optional(std::move(memory.rules.ranges)) : std::nullopt;
 }
 
 // Adds the facts of a call on which all ranks must agree.
@@ -186,7 +190,7 @@ template <class Tensors>
 void state(const Tensors& own, const SdpaOptions& options, const DistributedOptions& distributed, const ConstTensorView& pair_mask, const ConstTensorView& sink_rows, Statement& statement) {
   // A new argument does not compile until it is named here; it then needs a fact, and a line in WholeProblem() if ranks compute with it.
   const auto& [scale, mask, bias, relative_bias, softcap, score_rule, sink, dropout, empty_rows, precision, backend, executor, workspace] = options;
-  const auto& [named_rules, causal, window, key_lengths, attend, block, attend_keys, block_keys, diagonal_offsets, query_offsets, key_offsets, blocks] = mask;
+  const auto& [named_rules, causal, window, key_starts, key_lengths, attend, block, attend_keys, block_keys, diagonal_offsets, query_offsets, key_offsets, blocks] = mask;
   const auto& [named_bias, slopes, table, bidirectional, max_distance, diagonal] = relative_bias;
   statement.same("the dtype of q", own.q.dtype());
   statement.same("the dtype of k", own.k.dtype());
@@ -210,7 +214,7 @@ void state(const Tensors& own, const SdpaOptions& options, const DistributedOpti
   statement.same("the window's right side", window.right.value_or(-1));
   statement.same_text("the window's diagonal", text_of(window.diagonal));
   visit_arguments(mask, TensorArguments{[&](const Argument& argument, const ConstTensorView& view) {
-    if (in_positions(argument.extent)) statement.same_hash(argument.name, &view == &options.mask.key_lengths && per_query(view, own.q) ? 1 : hash_of(view));
+    if (in_positions(argument.extent)) statement.same_hash(argument.name, per_query(argument, view, own.q) ? 1 : hash_of(view));
   }});
   statement.same("whether attend_keys is given", std::int64_t{static_cast<bool>(attend_keys)});
   statement.same_hash("attend_keys or block_keys", hash_of(attend_keys ? attend_keys : block_keys));
@@ -326,10 +330,11 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
     const MapsInput input{.q = shape_only(own.q.dtype(), q), .k = shape_only(own.k.dtype(), k)};
     problem = normal_form(input, of_positions(options, own.q), MapValue::probability, operation, memory);
     problem.v_width = own.v.extent(-1), problem.native = native;
-    const std::vector<std::int64_t> lengths = check_rows(operation, own, options, problem);
-    if (per_query(mask.key_lengths, own.q)) {
-      copies_.push_back(Tensor::of<std::int64_t>(appended(own.q.shape().first(own.q.rank() - 3), {1, own.q.extent(-2), 1}), lengths));
-      pairs.lengths = {copies_.back(), true};
+    if (const std::optional<std::vector<KeyRange>> ranges = check_rows(operation, own, options, problem)) {
+      std::vector<std::int64_t> numbers;
+      for (const KeyRange& range : *ranges) numbers.insert(numbers.end(), {range.first, range.last});
+      copies_.push_back(Tensor::of<std::int64_t>(appended(own.q.shape().first(own.q.rank() - 3), {1, own.q.extent(-2), 2}), numbers));
+      pairs.ranges = {copies_.back(), true};
     }
     problem.dropout = {options.dropout.p, options.dropout.seed.value_or(0), {}, {}};
     plan = {1, call.size()};

@@ -27,7 +27,7 @@ struct PairMask {
 
 // The tensors of a call besides q, k, v and the results.
 struct PairTensors {
-  PairTensor bias, keep, sink, lengths;  // sink: [*,N,T_r,1]; lengths: int64 [*,1,T_r,1], of each query
+  PairTensor bias, keep, sink, ranges;  // sink: [*,N,T_r,1]; ranges: int64 [*,1,T_r,2], first and last of KeyRules::ranges for each query
   std::vector<PairMask> masks;
 
   // Calls f(tensor) for each tensor that is given.
@@ -36,7 +36,7 @@ struct PairTensors {
     const auto part = [&](PairTensor& tensor) {
       if (tensor) f(tensor);
     };
-    part(bias), part(keep), part(sink), part(lengths);
+    part(bias), part(keep), part(sink), part(ranges);
     for (PairMask& mask : masks) part(mask.pairs);
   }
 };

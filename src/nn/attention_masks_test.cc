@@ -41,6 +41,23 @@ TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoParameter) {
   }
 }
 
+// Keys before a start are masked as by attend_keys: in attention, in the mean of a global query, and beside keys that the layer adds.
+TEST(MultiHeadAttentionMasks, KeyStartsAreAMaskOfTheKeysBefore) {
+  const Tensor x = Random(1).tensor(DType::f64, {2, 5, 4}), starts = Tensor::of<std::int32_t>({2}, {2, 0});
+  const Tensor attend_keys = Tensor::of<bool>({2, 5}, {false, false, true, true, true, true, true, true, true, true});
+  for (const MultiHeadAttentionConfig& config : {MultiHeadAttentionConfig{.query_width = 4, .heads = 2, .dtype = DType::f64, .seed = 3},
+                                                 MultiHeadAttentionConfig{.query_width = 4, .heads = 2, .add_zero_attn = true, .dtype = DType::f64, .seed = 3},
+                                                 MultiHeadAttentionConfig{.query_width = 4, .heads = 2, .global_query = GlobalQuery::masked_mean, .dtype = DType::f64, .seed = 3}}) {
+    SCOPED_TRACE(cat(config.add_zero_attn, ' ', static_cast<int>(config.global_query)));
+    const MultiHeadAttention layer(config);
+    const std::int64_t rows = config.global_query == GlobalQuery::off ? 5 : 1;
+    Tensor by_starts(DType::f64, {2, rows, 4}), by_mask(DType::f64, {2, rows, 4});
+    layer.forward({.query = x}, by_starts, {.mask = {.key_starts = starts}});
+    layer.forward({.query = x}, by_mask, {.mask = {.attend_keys = attend_keys}});
+    EXPECT_TRUE(same_bits(by_starts, by_mask));
+  }
+}
+
 // A key whose attention weight is 0 is not masked. NaN in such a key reaches the gradients, because 0 x NaN is NaN.
 TEST(MultiHeadAttentionMasks, NonFiniteInputsOfKeptKeysReachTheParameters) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 3});

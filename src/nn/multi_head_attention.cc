@@ -27,7 +27,7 @@ std::vector<Operand> inputs_of(const AttentionInput& input, const AttentionOptio
 // Returns bool [*,L]: the positions that GlobalQuery::masked_mean averages; absent for GlobalQuery::mean.
 Tensor mean_positions(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes, const Mask& mask) {
   if (c.global_query != GlobalQuery::masked_mean) return {};
-  const Mask keys{.key_lengths = mask.key_lengths, .attend_keys = mask.attend_keys, .block_keys = mask.block_keys};
+  const Mask keys{.key_starts = mask.key_starts, .key_lengths = mask.key_lengths, .attend_keys = mask.attend_keys, .block_keys = mask.block_keys};
   const Tensor mask_of_keys = dense_mask(kForward, keys, shapes.lead, 1, 1, shapes.keys);
   return Tensor::copy_of(mask_of_keys.view().reshape(appended(shapes.lead, {shapes.positions})));
 }

@@ -49,24 +49,27 @@ struct KeySet {
   std::int64_t queries = 0, keys = 0;
   bool banded = false;
   std::int64_t lower = 0, upper = 0;       // if `banded`, query t may attend to the keys [t + lower, t + upper)
-  const std::int64_t* lengths = nullptr;   // query t may attend to keys below lengths[t] - key_position (lengths[0] if not per query); nullptr: to all
-  bool length_per_query = false;
-  std::int64_t key_position = 0;  // position of key 0 in the packed sequence; `lengths` are positions in the packed sequence
+  const KeyRange* ranges = nullptr;        // query t may attend to keys in ranges[t] (ranges[0] if not per query); nullptr: to all
+  bool range_per_query = false;
+  std::int64_t key_position = 0;  // position of key 0 in the packed sequence; `ranges` are positions in the packed sequence
   BooleanMask masks[kMostMasks];
   int mask_count = 0;
   const RowKind* row_kinds = nullptr;      // [head, query]; nullptr: every row is masked
+
+  POLYHEAD_INLINE bool ranged() const { return banded || ranges != nullptr; }  // false: key_range() returns all keys for every query
 };
 
-// Returns the range of keys that the causal mask, the window and the key lengths allow query t to attend to.
+// Returns the range of keys that the causal mask, the window, the key starts and the key lengths allow query t to attend to.
 POLYHEAD_INLINE KeyRange key_range(const KeySet& set, std::int64_t t) {
   KeyRange range{0, set.keys};
   if (set.banded) {
     const std::int64_t first = t + set.lower, last = t + set.upper;
     range = {first > 0 ? first : 0, last < set.keys ? last : set.keys};
   }
-  if (set.lengths != nullptr) {
-    const std::int64_t length = set.lengths[set.length_per_query ? t : 0] - set.key_position;
-    range.last = length < range.last ? length : range.last;
+  if (set.ranges != nullptr) {
+    const KeyRange own = set.ranges[set.range_per_query ? t : 0];
+    const std::int64_t first = own.first - set.key_position, last = own.last - set.key_position;
+    range = {first > range.first ? first : range.first, last < range.last ? last : range.last};
   }
   return range;
 }

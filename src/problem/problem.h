@@ -51,8 +51,8 @@ struct KeyRules {
   std::vector<Document> documents;     // empty: `all_pairs` is used; else in order, and every query and every key belongs to exactly one document
   bool banded = false;                 // false: there is no causal mask and no window
   std::vector<Band> bands;             // one per sequence if Mask::diagonal_offsets is given; else empty, and Document::band is used
-  std::vector<std::int64_t> lengths;   // one length for each sequence, or for each query of each sequence; empty: no lengths
-  bool length_per_query = false;
+  std::vector<KeyRange> ranges;        // the keys [start, length) of each sequence, or of each query of each sequence; empty: all keys
+  bool range_per_query = false;
   std::array<DenseMask, KeySet::kMostMasks> masks;
   int mask_count = 0;
 
@@ -62,7 +62,7 @@ struct KeyRules {
   }
   const Band& band(std::int64_t b, const Document& document) const { return bands.empty() ? document.band : bands[static_cast<std::size_t>(b)]; }
   std::span<const Document> all_documents() const { return documents.empty() ? std::span(&all_pairs, 1) : documents; }
-  bool any() const { return documents.size() > 1 || banded || !lengths.empty() || mask_count > 0; }
+  bool any() const { return documents.size() > 1 || banded || !ranges.empty() || mask_count > 0; }
 };
 
 // The memory that a problem points to besides the caller's tensors. The caller of normal_form() owns it.
@@ -248,8 +248,8 @@ inline void Problem::place(std::int64_t b, std::int64_t first_head, const Docume
   set.queries = document.queries.last - t, set.keys = document.keys.last - s;
   const Band& band = rules->band(b, document);
   set.banded = rules->banded, set.lower = band.lower, set.upper = band.upper;
-  set.length_per_query = rules->length_per_query, set.key_position = s;
-  if (!rules->lengths.empty()) set.lengths = rules->lengths.data() + (set.length_per_query ? b * rules->queries + t : b);
+  set.range_per_query = rules->range_per_query, set.key_position = s;
+  if (!rules->ranges.empty()) set.ranges = rules->ranges.data() + (set.range_per_query ? b * rules->queries + t : b);
   set.mask_count = rules->mask_count;
   for (int i = 0; i < set.mask_count; ++i) {
     const DenseMask& mask = rules->masks[static_cast<std::size_t>(i)];
@@ -284,7 +284,7 @@ View of_pairs(const View& view, const Document& document) {
   return view.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
 }
 
-// Returns the problem of one document. Dropout bits and key lengths still use positions in `problem`.
+// Returns the problem of one document. Dropout bits and key ranges still use positions in `problem`.
 template <class P>
 P part_of(const P& problem, const Document& document) {
   P part = problem;

@@ -102,6 +102,10 @@ TEST(ReferenceSweep, CoversEveryRule) {
     seen["window"] += (m.window.left || m.window.right) && mixed;
     seen["key lengths per sequence"] += m.key_lengths && m.key_lengths.rank() == c.sizes.lead.size() && mixed;
     seen["key lengths per query"] += m.key_lengths && m.key_lengths.rank() > c.sizes.lead.size() && mixed;
+    seen["key starts per sequence"] += m.key_starts && m.key_starts.rank() == c.sizes.lead.size() && mixed;
+    seen["key starts per query"] += m.key_starts && m.key_starts.rank() > c.sizes.lead.size() && mixed;
+    seen["key starts and key lengths"] += m.key_starts && m.key_lengths && mixed;
+    seen["key starts and documents"] += m.key_starts && m.query_offsets.numel() > 2 && mixed;
     seen["attend"] += m.attend && mixed;
     seen["block"] += m.block && mixed;
     seen["attend_keys"] += m.attend_keys && mixed;

@@ -23,7 +23,7 @@ AttentionCase draw_packed(Random& random, DType dtype, const AttentionSizes& siz
   const std::int64_t documents = random.integer(1, 5);
   c.options.mask.query_offsets = c.keep(draw_offsets(random, DType::i64, documents, sizes.queries));
   c.options.mask.key_offsets = sizes.queries == sizes.keys && random.coin() ? TensorView() : c.keep(draw_offsets(random, DType::i32, documents, sizes.keys));
-  drop_ambiguous_lengths(c.options.mask);
+  drop_ambiguous_ranges(c.options.mask);
   c.options.mask.diagonal_offsets = {};
   return c;
 }

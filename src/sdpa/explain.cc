@@ -27,7 +27,11 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   const bool shared = !p.packed() && rules.bands.empty();
   if (rules.banded && shared) part("keys [", lower_end(p, first.band.lower), ", ", upper_end(p, first.band.upper), ") of each row");
   if (rules.banded && !rules.bands.empty()) part("a causal diagonal or window with an offset of each sequence");
-  if (!rules.lengths.empty()) part("key lengths per ", rules.length_per_query ? "query" : "sequence");
+  const auto bound = [&](const char* name, const ConstTensorView& view) {
+    if (view) part(name, " per ", view.rank() > p.lead.size() ? "query" : "sequence");
+  };
+  bound("key starts", options.mask.key_starts);
+  bound("key lengths", options.mask.key_lengths);
   if (options.mask.attend || options.mask.block) part("dense booleans ", (options.mask.attend ? options.mask.attend : options.mask.block).shape());
   if (options.mask.attend_keys || options.mask.block_keys) part("a key mask");
   if (const BlockLists& blocks = options.mask.blocks; blocks.lists) part("lists of ", blocks.size.queries, " x ", blocks.size.keys, " blocks ", blocks.lists.shape());

@@ -269,6 +269,13 @@ TEST_P(EmptyRow, WithoutAnyKeyIsZeroAndHasNoGradient) {
   EXPECT_TRUE(same_bits(other.o.d_v, all.o.d_v));
 }
 
+TEST_P(EmptyRow, WithAStartAtOrAfterItsLengthIsZeroAndHasNoGradient) {
+  Writable w(kSmall(), 8);
+  const Tensor starts = Tensor::of<std::int64_t>({2, 3}, {1, 2, 0, 3, 4, 0}), lengths = Tensor::of<std::int64_t>({2, 3}, {4, 2, 4, 4, 1, 2});
+  w.c.options.mask.key_starts = starts, w.c.options.mask.key_lengths = lengths;
+  expect_empty_row(w, compute(w.c, GetParam()), 1);
+}
+
 TEST_P(EmptyRow, AllBiasMinusInfinityIsEmptyInEveryMode) {
   for (const EmptyRows mode : kModes) {
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {

@@ -152,6 +152,33 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.mask.key_offsets = p.d_bias = Tensor::of<std::int32_t>({3}, {0, 2, 5});
        },
        {"key_lengths is [2] for 2 documents", "[*,T]"}},
+      {"starts of another dtype", [](Problem& p) { p.options.mask.key_starts = p.extra = f32(2); }, {"key_starts is float32", "starts are integers"}},
+      {"starts of another shape",
+       [](Problem& p) { p.options.mask.key_starts = p.extra = tensor(DType::i32, 2, 2); },
+       {"key_starts is [2,2]", "[*] = [2]", "[*,T] = [2,3]"}},
+      {"start beyond S",
+       [](Problem& p) {
+         p.options.mask.key_starts = p.extra = Tensor::of<std::int32_t>({2}, {5, 6});
+       },
+       {"key start is 6", "[0,S] = [0,5]"}},
+      {"negative start of a query",
+       [](Problem& p) {
+         p.options.mask.key_starts = p.extra = Tensor::of<std::int64_t>({2, 3}, {0, 5, 1, 2, -7, 3});
+       },
+       {"key start is -7", "[0,5]"}},
+      {"a length beyond S beside starts of queries",
+       [](Problem& p) {
+         p.options.mask.key_starts = p.extra = tensor(DType::i32, 2, 3);
+         p.options.mask.key_lengths = p.bias = Tensor::of<std::int32_t>({2}, {5, 9});
+       },
+       {"key length is 9", "[0,5]"}},
+      {"starts of as many sequences as documents",
+       [](Problem& p) {
+         p.options.mask.key_starts = p.extra = Tensor::of<std::int32_t>({2}, {1, 3});
+         p.options.mask.query_offsets = p.bias = Tensor::of<std::int32_t>({3}, {0, 1, 3});
+         p.options.mask.key_offsets = p.d_bias = Tensor::of<std::int32_t>({3}, {0, 2, 5});
+       },
+       {"key_starts is [2] for 2 documents", "give a start for each query, [*,T]"}},
       {"diagonal offsets of another dtype",
        [](Problem& p) {
          p.options.mask.causal = Causal::top_left();

@@ -233,7 +233,7 @@ class Builder {
     rules_.banded = mask.causal || mask.window.left || mask.window.right;
     bands();
     if (mask.diagonal_offsets) bands_of_sequences(p);
-    if (mask.key_lengths) lengths(p);
+    ranges(p);
     booleans(p, mask.attend, mask.block, "attend", "block", false);
     booleans(p, mask.attend_keys, mask.block_keys, "attend_keys", "block_keys", true);
     if (mask.blocks.lists) {
@@ -419,20 +419,32 @@ class Builder {
     return result;
   }
 
-  void lengths(const Problem& p) const {
-    const ConstTensorView& view = options_.mask.key_lengths;
-    require(is_integer(view.dtype()), op_, ": key_lengths is ", view.dtype(), "; lengths are integers");
-    rules_.length_per_query = view.rank() == p.lead.size() + 1;
-    const Shape wanted = rules_.length_per_query ? appended(p.lead, {p.queries}) : p.lead;
-    require(view.shape() == wanted, op_, ": key_lengths is ", view.shape(), "; it must be [*] = ", p.lead, " or [*,T] = ",
-            appended(p.lead, {p.queries}));
+  // Combines the members of Mask that bound the keys of each sequence, or of each query, to one range each.
+  void ranges(const Problem& p) const {
+    const Mask& mask = options_.mask;
+    if (!mask.key_starts && !mask.key_lengths) return;
+    for (const ConstTensorView& view : {mask.key_starts, mask.key_lengths}) rules_.range_per_query |= view && view.rank() == p.lead.size() + 1;
+    rules_.ranges.assign(static_cast<std::size_t>(rules_.range_per_query ? numel(appended(p.lead, {p.queries})) : p.batch), {0, p.keys});
+    bound(p, mask.key_starts, "key_starts", "start", &KeyRange::first);
+    bound(p, mask.key_lengths, "key_lengths", "length", &KeyRange::last);
+  }
+
+  // Checks one of these members, and writes its numbers to `end` of the ranges. `word` is what messages call a number.
+  void bound(const Problem& p, const ConstTensorView& view, const char* name, const char* word, std::int64_t KeyRange::* end) const {
+    if (!view) return;
+    require(is_integer(view.dtype()), op_, ": ", name, " is ", view.dtype(), "; ", word, "s are integers");
+    const bool per_query = view.rank() == p.lead.size() + 1;
+    const Shape of_queries = appended(p.lead, {p.queries});
+    require(view.shape() == (per_query ? of_queries : p.lead), op_, ": ", name, " is ", view.shape(), "; it must be [*] = ", p.lead, " or [*,T] = ", of_queries);
     const auto documents = static_cast<std::int64_t>(rules_.documents.size());
-    require(documents < 2 || view.shape() != Shape{documents}, op_, ": key_lengths is ", view.shape(), " for ", documents,
-            " documents and as many sequences, and could belong to either; give a length for each query, [*,T]");
-    for_each_integer(view, [&](auto length) {
-      require(std::cmp_greater_equal(length, 0) && std::cmp_less_equal(length, p.keys), op_, ": a key length is ", length,
-              "; it must lie in [0,S] = [0,", p.keys, "]");
-      rules_.lengths.push_back(static_cast<std::int64_t>(length));
+    require(documents < 2 || view.shape() != Shape{documents}, op_, ": ", name, " is ", view.shape(), " for ", documents,
+            " documents and as many sequences, and could belong to either; give a ", word, " for each query, [*,T]");
+    const std::int64_t ranges_of_number = rules_.range_per_query && !per_query ? p.queries : 1;
+    auto range = rules_.ranges.begin();
+    for_each_integer(view, [&](auto number) {
+      require(std::cmp_greater_equal(number, 0) && std::cmp_less_equal(number, p.keys), op_, ": a key ", word, " is ", number, "; it must lie in [0,S] = [0,",
+              p.keys, "]");
+      for (std::int64_t i = 0; i < ranges_of_number; ++i) (*range++).*end = static_cast<std::int64_t>(number);
     });
   }
 

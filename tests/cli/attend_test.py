@@ -333,6 +333,17 @@ class Attend(ProgramTest):
         self.fails(1, "attend", "--tensors", self.folder / "lists.safetensors", "-o", self.folder / "refused.npz", mentions=["blocks", "128 queries"])
         self.fails(2, "attend", "--tensors", self.folder / "lists.safetensors", "-o", self.folder / "refused.npz", "--block-size", "2,x", mentions=["--block-size", "'x'"])
 
+    def test_key_starts_are_a_tensor_of_the_file(self):
+        path = self.folder / "in.safetensors"
+        numbers = [((7 * i) % 11 - 5) / 4 for i in range(2 * 2 * 3 * 4)]
+        tensors = {name: ("F64", [2, 2, 3, 4], numbers[i:] + numbers[:i]) for i, name in enumerate("qkv")}
+        save_safetensors(path, tensors | {"attend_keys": ("BOOL", [2, 3], [False, True, True, True, True, True])})
+        expected = self.attend("--tensors", path, "--attention-weights", "--causal")[1]
+        save_safetensors(path, tensors | {"key_starts": ("I64", [2], [1, 0])})
+        self.assertEqual(self.attend("--tensors", path, "--attention-weights", "--causal")[1], expected)
+        save_safetensors(path, tensors | {"key_starts": ("I64", [2], [1, 4])})
+        self.fails(1, "attend", "--tensors", path, "-o", self.folder / "no.safetensors", mentions=["key start is 4", "[0,3]"])
+
     def test_a_key_mask_may_lie_like_the_input(self):
         parameters, tensors = VECTORS / "axis_column.safetensors", self.folder / "pair.safetensors"
         pair = [math.sin(i) for i in range(5 * 5 * 8)]

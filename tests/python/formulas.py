@@ -11,7 +11,7 @@ from torch import Tensor
 
 import polyhead
 
-MASKS = ("attend", "block", "attend_keys", "block_keys", "key_lengths", "query_offsets", "key_offsets", "diagonal_offsets")
+MASKS = ("attend", "block", "attend_keys", "block_keys", "key_starts", "key_lengths", "query_offsets", "key_offsets", "diagonal_offsets")
 
 
 def distances_and_mask(arrays: Mapping[str, Any], options: Mapping[str, Any], shape: tuple[int, int, int, int]) -> tuple[Any, Any]:
@@ -36,6 +36,8 @@ def distances_and_mask(arrays: Mapping[str, Any], options: Mapping[str, Any], sh
     keep = keep & (distance >= (-np.inf if left is None else -left)) & (distance <= (np.inf if right is None else right))
     if causal is not None:
         keep = keep & (distance <= 0)
+    if "key_starts" in given:
+        keep = keep & (s >= given["key_starts"].reshape(batch, -1, 1))
     if "key_lengths" in given:
         keep = keep & (s < given["key_lengths"].reshape(batch, -1, 1))
     keep = keep & given.get("attend_keys", np.True_).reshape(-1, 1, keys if "attend_keys" in given else 1) & ~given.get("block_keys", np.False_)

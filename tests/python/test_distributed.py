@@ -67,6 +67,7 @@ def whole(case: Case) -> tuple[dict[str, Tensor], Case]:
         "bias": lambda: draw(n, t, s), "bias of all heads": lambda: draw(b, 1, t, s), "bias of keys": lambda: draw(n, 1, s), "sink": lambda: draw(n),
         "sink of rows": lambda: draw(b, n, t), "attend": lambda: torch.rand(b, 1, t, s, generator=g) < 0.6, "attend_keys": lambda: torch.rand(b, s, generator=g) < 0.7,
         "key_lengths": lambda: torch.randint(0, s + 1, (b,), generator=g), "key_lengths of rows": lambda: torch.randint(0, s + 1, (b, t), generator=g),
+        "key_starts": lambda: torch.randint(0, s // 2, (b,), generator=g), "key_starts of rows": lambda: torch.randint(0, s // 2, (b, t), generator=g),
         "slopes": lambda: draw(n).abs(), "table": lambda: draw(n, 8), "query_offsets": lambda: torch.tensor([0, t // 3, t]), "key_offsets": lambda: torch.tensor([0, s // 2, s]),
     }  # fmt: skip
     tensors |= {name: makers[name]() for name in case.get("tensors", ())}
@@ -136,6 +137,8 @@ CASES: dict[str, Case] = {
     "one bias for all heads": {"sizes": (2, 4, 4, 33, 33, 8), "tensors": ("bias of all heads", "sink of rows"), "order": "zigzag"},
     "shared bias, key_lengths": {"sizes": (2, 4, 4, 30, 29, 8), "tensors": ("bias of keys", "key_lengths"), "options": {"softcap": 3.0}},
     "lengths of rows, attend": {"sizes": (2, 4, 1, 40, 23, 8), "tensors": ("attend", "key_lengths of rows")},
+    "starts of rows, lengths": {"sizes": (2, 4, 2, 40, 23, 8), "tensors": ("key_starts of rows", "key_lengths")},
+    "starts, lengths of rows": {"sizes": (2, 4, 4, 28, 31, 8), "tensors": ("key_starts", "key_lengths of rows"), "order": "zigzag"},
     "ALiBi, causal": {"sizes": (1, 4, 4, 50, 50, 8), "tensors": ("slopes",), "order": "zigzag", "options": {"causal": "bottom_right", "scale": 0.3}},
     "T5's table, attend_keys": {"sizes": (2, 4, 2, 26, 31, 8), "tensors": ("table", "attend_keys")},
     "documents": {"sizes": (1, 4, 4, 45, 60, 8), "tensors": ("query_offsets", "key_offsets", "bias"), "options": {"causal": "top_left"}},

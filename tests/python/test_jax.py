@@ -217,7 +217,7 @@ def problem(rng: np.random.Generator, kind: int) -> tuple[Arrays, Arrays]:
     if kind % 6 == 0:
         arrays |= {"bias": numbers(rng, 4, 5, 6), "attend_keys": some(6)}
     elif kind % 6 == 1:
-        arrays |= {"bias": numbers(rng, 1, 6), "sink": numbers(rng, 4), "key_lengths": jnp.asarray(rng.integers(1, 7, 2))}
+        arrays |= {"bias": numbers(rng, 1, 6), "sink": numbers(rng, 4), "key_lengths": jnp.asarray(rng.integers(1, 7, 2)), "key_starts": jnp.asarray(rng.integers(0, 4, (2, 5)))}
     elif kind % 6 == 2:
         arrays |= {"table": numbers(rng, 4, 8), "sink": numbers(rng, 2, 1, 5)}
         given["causal"] = "bottom_right"

@@ -126,6 +126,34 @@ def test_diagonal_offsets_have_the_bits_of_each_sequence_alone(window: Any, rng:
     assert (p[1, 0, 0] > 0).sum() == (4 if window else 8) and not (p[2, 0, :2] > 0).any()
 
 
+@pytest.mark.parametrize("per_query", [False, True])
+def test_key_starts_mask_the_padding_before_a_text(per_query: bool, rng: np.random.Generator) -> None:
+    q, d_out = rng.standard_normal((2, 2, 4, 9, 8))
+    k, v = rng.standard_normal((2, 2, 2, 9, 8))
+    k[0, :, :5], v[0, :, :5] = np.nan, np.nan
+    starts = np.array([5, 0], np.int32)
+    options = {"causal": "top_left", "key_starts": np.repeat(starts[:, None], 9, 1) if per_query else starts}
+    keep = np.arange(9) >= starts[:, None]
+    out, lse = polyhead.sdpa(q, k, v, return_lse=True, **options)
+    other, other_lse = polyhead.sdpa(q, k, v, return_lse=True, causal="top_left", attend_keys=keep)
+    assert np.array_equal(out, other) and np.array_equal(lse, other_lse)
+    assert not out[0, :, :5].any() and np.isneginf(lse[0, :, :5]).all()
+    np.testing.assert_allclose(out[:1, :, 5:], polyhead.sdpa(q[:1, :, 5:], k[:1, :, 5:], v[:1, :, 5:], causal="top_left"), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(polyhead.maps(q, k, **options), polyhead.maps(q, k, causal="top_left", attend_keys=keep), rtol=0, atol=1e-15)
+    for ours, theirs in zip(polyhead.sdpa_backward(q, k, v, out, lse, d_out, **options)[:3], polyhead.sdpa_backward(q, k, v, out, lse, d_out, causal="top_left", attend_keys=keep)[:3]):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-13)
+
+
+def test_a_layer_takes_key_starts_also_with_a_cache(rng: np.random.Generator) -> None:
+    layer = polyhead.MultiHeadAttention(8, 2, dtype="float64", seed=1)
+    x, starts = rng.standard_normal((2, 7, 8)), np.array([3, 0])
+    whole = layer(x, causal="top_left", key_starts=starts)
+    np.testing.assert_allclose(whole[0, 3:], layer(x[:1, 3:], causal="top_left")[0], rtol=0, atol=1e-14)
+    cache = polyhead.KeyValueCache(2, 2, 7, 4, dtype="float64")
+    parts = [layer(x[:, t:end], causal="top_left", key_starts=starts, cache=cache) for t, end in ((0, 4), (4, 5), (5, 7))]
+    assert np.array_equal(np.concatenate(parts, 1), whole)
+
+
 def test_a_layer_takes_documents(rng: np.random.Generator) -> None:
     layer = polyhead.MultiHeadAttention(8, 2, dtype="float64", seed=1)
     x = rng.standard_normal((2, 9, 8))

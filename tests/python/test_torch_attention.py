@@ -49,6 +49,8 @@ def drawn(seed: int, dtype: torch.dtype = torch.float64) -> tuple[dict[str, Tens
         given |= {name: torch.tensor([0, int(torch.randint(n + 1, (), generator=generator)), n]) for name, n in (("query_offsets", queries), ("key_offsets", keys))}
     elif given.get("causal") == "top_left" or ("window" in given and "causal" not in given):
         given["diagonal_offsets"] = torch.randint(-1, 4, (batch,), generator=generator)
+    if pick(False, False, True):
+        given["key_starts"] = torch.randint(keys + 1, (batch, queries) if "query_offsets" in given else pick((batch,), (batch, queries)), generator=generator)
     return tensors, given
 
 
@@ -325,7 +327,7 @@ Wrong = tuple[dict[str, Any], type[Exception], str]
 WRONG: dict[str, list[Wrong]] = {
     "tensors": [
         ({name: value}, TypeError, name)
-        for name in ("q", "k", "v", "attend", "block", "attend_keys", "block_keys", "key_lengths", "diagonal_offsets", "query_offsets", "key_offsets", "bias", "sink")
+        for name in ("q", "k", "v", "attend", "block", "attend_keys", "block_keys", "key_starts", "key_lengths", "diagonal_offsets", "query_offsets", "key_offsets", "bias", "sink")
         for value in (3, "x", [1.0], object())
     ],
     "shapes": [
@@ -335,6 +337,8 @@ WRONG: dict[str, list[Wrong]] = {
         ({"attend": torch.ones(5, 6, dtype=torch.bool)}, ValueError, "attend is"),
         ({"attend": torch.ones(5, 7)}, ValueError, "attend is"),
         ({"attend_keys": torch.ones(2, 6, dtype=torch.bool)}, ValueError, "attend_keys is"),
+        ({"key_starts": torch.tensor([8])}, ValueError, "key start is 8"),
+        ({"key_starts": torch.tensor([1.0])}, ValueError, "key_starts"),
         ({"key_lengths": torch.tensor([8])}, ValueError, "key length is 8"),
         ({"key_lengths": torch.tensor([1.0])}, ValueError, "key_lengths"),
         ({"diagonal_offsets": torch.tensor([1])}, ValueError, "diagonal_offsets"),

@@ -237,7 +237,7 @@ def test_extents_may_be_dynamic() -> None:
             return (
                 attention(q, k, k, causal="bottom_right", window=(3, None), key_lengths=lengths, relative_bias=of_table, return_lse=True),
                 attention(q, k, k, causal=k.size(-2) - q.size(-2) - 1, relative_bias=polyhead.RelativeBias(slopes=self.slopes)),
-                attention(q, k, k, causal="top_left"),
+                attention(q, k, k, causal="top_left", key_starts=k.size(-2) - lengths),
                 self.layer(x, attend_keys=keep),
                 self.mha(x[:, 0], x[:, 0], x[:, 0], ~keep[:, 0]),
             )

@@ -187,9 +187,11 @@ void draw_blocks(Random& random, AttentionCase& c) {
   blocks.lists = c.keep(random.strided(random.pick({DType::i32, DType::i32, DType::i64, DType::i16}), shape, -1, static_cast<double>(columns - 1)));
 }
 
-void drop_ambiguous_lengths(Mask& mask) {
+void drop_ambiguous_ranges(Mask& mask) {
   const std::int64_t documents = mask.query_offsets.numel() - 1;
-  if (documents > 1 && mask.key_lengths && mask.key_lengths.shape() == Shape{documents}) mask.key_lengths = {};
+  for (ConstTensorView* view : {&mask.key_starts, &mask.key_lengths}) {
+    if (documents > 1 && *view && view->shape() == Shape{documents}) *view = {};
+  }
 }
 
 void draw_documents(Random& random, AttentionCase& c) {
@@ -199,7 +201,7 @@ void draw_documents(Random& random, AttentionCase& c) {
   const DType dtype = random.pick({DType::i32, DType::i64});
   c.options.mask.query_offsets = c.keep(draw_offsets(random, dtype, documents, z.queries));
   if (z.queries != z.keys || random.coin()) c.options.mask.key_offsets = c.keep(draw_offsets(random, dtype, documents, z.keys));
-  drop_ambiguous_lengths(c.options.mask);
+  drop_ambiguous_ranges(c.options.mask);
 }
 
 void draw_diagonal_offsets(Random& random, AttentionCase& c) {
@@ -217,6 +219,15 @@ void draw_diagonal_offsets(Random& random, AttentionCase& c) {
   mask.diagonal_offsets = c.keep(small && random.coin() ? Tensor::copy_of(offsets, DType::i16) : std::move(offsets));
   if (mask.causal) mask.causal = Causal::top_left();
   mask.window.diagonal = {};
+}
+
+void draw_key_starts(Random random, AttentionCase& c) {
+  if (random.integer(0, 2) != 0) return;
+  const AttentionSizes& z = c.sizes;
+  const DType dtype = z.keys > 127 ? DType::i16 : random.pick({DType::i8, DType::u8, DType::u16, DType::i32, DType::u64});
+  const std::int64_t last = random.coin() ? z.keys : z.keys / 3;
+  c.options.mask.key_starts = c.keep(random.strided(dtype, random.coin() ? z.lead : z.with({z.queries}), 0, static_cast<double>(last)));
+  drop_ambiguous_ranges(c.options.mask);
 }
 
 void draw_relative_bias(Random& random, AttentionCase& c) {
@@ -320,6 +331,7 @@ AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes& sizes
   draw_relative_bias(random, c);
   draw_blocks(random, c);
   if (dtype == DType::bf16) o.precision = random.pick({Precision::exact, Precision::native});
+  draw_key_starts(random, c);
   return c;
 }
 

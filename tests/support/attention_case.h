@@ -99,14 +99,17 @@ void draw_mask(Random& random, AttentionCase& c);
 // Adds block lists (Mask::blocks) with blocks of random size to one in four cases.
 void draw_blocks(Random& random, AttentionCase& c);
 
-// Removes key lengths [D] if there are D sequences and D documents: attention refuses such key lengths, because they could belong to sequences or to documents.
-void drop_ambiguous_lengths(Mask& mask);
+// Removes key starts and key lengths [D] if there are D sequences and D documents: attention refuses them, because they could belong to sequences or to documents.
+void drop_ambiguous_ranges(Mask& mask);
 
 // Adds documents to one in three cases, or to two in three cases if T = S. T = S is rare, and only with T = S can key_offsets be left out.
 void draw_documents(Random& random, AttentionCase& c);
 
 // Adds diagonal_offsets to a third of the cases that have a causal diagonal or a window and no documents.
 void draw_diagonal_offsets(Random& random, AttentionCase& c);
+
+// Adds key_starts to a third of the cases. Takes a copy of the generator, so that the numbers drawn later stay the same.
+void draw_key_starts(Random random, AttentionCase& c);
 
 // Replaces the bias by a relative bias (slopes or a table of buckets) in a sixth of the cases. Cases with a very large diagonal offset are not changed.
 void draw_relative_bias(Random& random, AttentionCase& c);

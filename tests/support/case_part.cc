@@ -28,13 +28,14 @@ AttentionCase alone(const AttentionCase& c, const CasePart& part) {
   for (ConstTensorView* keys : {&mask.attend_keys, &mask.block_keys}) {
     if (*keys) *keys = part.cut(keys->expand(c.sizes.keys_of()), 0, -1);
   }
-  if (mask.key_lengths) {
-    const bool per_query = mask.key_lengths.rank() > c.sizes.lead.size();
-    Tensor lengths = Tensor::copy_of(part.cut(mask.key_lengths, per_query ? -1 : 0, 0), DType::i64);
-    for (std::int64_t i = 0; i < lengths.numel(); ++i) {
-      lengths.data<std::int64_t>()[i] = std::clamp<std::int64_t>(lengths.data<std::int64_t>()[i] - part.s, 0, d.sizes.keys);
+  for (ConstTensorView* bounds : {&mask.key_starts, &mask.key_lengths}) {
+    if (!*bounds) continue;
+    const bool per_query = bounds->rank() > c.sizes.lead.size();
+    Tensor own = Tensor::copy_of(part.cut(*bounds, per_query ? -1 : 0, 0), DType::i64);
+    for (std::int64_t i = 0; i < own.numel(); ++i) {
+      own.data<std::int64_t>()[i] = std::clamp<std::int64_t>(own.data<std::int64_t>()[i] - part.s, 0, d.sizes.keys);
     }
-    mask.key_lengths = d.keep(std::move(lengths));
+    *bounds = d.keep(std::move(own));
   }
   if (d.options.sink) d.options.sink = part.of_lse(sink_rows(d.options.sink).expand(c.sizes.lse()));
   if (Dropout& dropout = d.options.dropout; dropout.p > 0) {

@@ -79,7 +79,9 @@ inline RankPart part_of_rank(const AttentionCase& whole, const std::vector<Posit
   SdpaOptions& o = c.options;
   part.bias_rows = cut(o.bias, -2);
   cut(o.dropout.keep, -2), cut(o.mask.attend, -2), cut(o.mask.block, -2);
-  if (o.mask.key_lengths && o.mask.key_lengths.rank() == whole.sizes.lead.size() + 1) cut(o.mask.key_lengths, -1);
+  for (ConstTensorView* bounds : {&o.mask.key_starts, &o.mask.key_lengths}) {
+    if (*bounds && bounds->rank() == whole.sizes.lead.size() + 1) cut(*bounds, -1);
+  }
   if (o.sink && o.sink.rank() != 1) part.sink_rows = cut(o.sink, -1);
   part.outputs = c.make_outputs(random);
   return part;

@@ -27,6 +27,8 @@ PairRule::PairRule(const Mask& mask, const Shape& pairs) : mask_(mask), queries_
   if (mask.blocks.lists) listed_ = to_doubles(listed_pairs(mask.blocks, pairs));
   if (mask.attend_keys) key_mask_ = to_doubles(mask.attend_keys.expand(per_key));
   if (mask.block_keys) key_mask_ = to_doubles(mask.block_keys.expand(per_key));
+  if (mask.key_starts) starts_ = to_doubles(mask.key_starts);
+  start_per_query_ = mask.key_starts && mask.key_starts.rank() > lead.size();
   if (mask.key_lengths) lengths_ = to_doubles(mask.key_lengths);
   length_per_query_ = mask.key_lengths && mask.key_lengths.rank() > lead.size();
   if (mask.query_offsets) query_offsets_ = to_doubles(mask.query_offsets), key_offsets_ = query_offsets_;
@@ -52,6 +54,7 @@ bool PairRule::keeps(std::int64_t b, std::int64_t t, std::int64_t s, std::size_t
   if (mask_.causal && distance(*mask_.causal) > 0) return false;
   if (mask_.window.left && -distance(window_diagonal) > *mask_.window.left) return false;
   if (mask_.window.right && distance(window_diagonal) > *mask_.window.right) return false;
+  if (mask_.key_starts && static_cast<double>(s) < starts_[static_cast<std::size_t>(start_per_query_ ? b * queries_ + t : b)]) return false;
   if (mask_.key_lengths && static_cast<double>(s) >= lengths_[static_cast<std::size_t>(length_per_query_ ? b * queries_ + t : b)])
     return false;
   if (mask_.attend && dense_[pair] == 0) return false;

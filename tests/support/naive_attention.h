@@ -63,9 +63,9 @@ class PairRule {
 
   const Mask& mask_;
   std::int64_t queries_, keys_;
-  std::vector<double> dense_, listed_, key_mask_, lengths_, query_offsets_, key_offsets_;
+  std::vector<double> dense_, listed_, key_mask_, starts_, lengths_, query_offsets_, key_offsets_;
   Tensor diagonal_offsets_;
-  bool length_per_query_ = false;
+  bool start_per_query_ = false, length_per_query_ = false;
 };
 
 // Returns T5's bucket of distance x, found by counting the bucket boundaries between distance 0 and x.

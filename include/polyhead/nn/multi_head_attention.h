@@ -30,7 +30,7 @@ enum class Gate : std::uint8_t { none, sigmoid };
 enum class GlobalQuery : std::uint8_t {
   off,
   mean,         // the mean over all positions
-  masked_mean,  // the mean over the positions that attend_keys, block_keys and key_lengths do not mask; 0 if all are masked
+  masked_mean,  // the mean over the positions that attend_keys, block_keys, key_starts and key_lengths do not mask; 0 if all are masked
 };
 
 struct MultiHeadAttentionConfig {
@@ -78,7 +78,7 @@ struct AttentionOptions {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   // attend, block, bias and dropout_keep broadcast to [*,N,T,S]: each is [T,S] or has every dimension, of extent 1 where it is shared. With
   // one leading dimension [B,1,T,S] differs by sequence and [1,N,T,S] by head; three dimensions, which could mean either, are an Error.
-  // attend_keys, block_keys: broadcast to [*,S], or as mask_like_input says. key_lengths: [*] or [*,T]. diagonal_offsets: [*].
+  // attend_keys, block_keys: broadcast to [*,S], or as mask_like_input says. key_starts, key_lengths: [*] or [*,T]. diagonal_offsets: [*].
   // query_offsets, key_offsets: Error with added keys or a global query.
   Mask mask{};
   // Layout of attend_keys and block_keys; it matters only if config.axis is not -2. True: as the key input without its width, [.., S at axis, ..];

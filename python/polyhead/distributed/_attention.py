@@ -127,7 +127,7 @@ def attention(
         attend_keys, block_keys: bool, ``[*,S]``: whether all queries may attend (attend_keys) or may not attend (block_keys) to a key. The same on all ranks.
         bias: broadcasts to ``[*,N,T_r,S]``, dtype of q. A bias with a row for each of the rank's queries belongs to the rank. A bias with one row is shared: all
             ranks must give the same values, and every rank gets the sum of all ranks' gradients, so do not sum them again.
-        key_lengths: integers, ``[*]`` per sequence, the same on all ranks, or ``[*,T_r]`` per query; lengths are counted in the whole sequence.
+        key_starts, key_lengths: integers, ``[*]`` per sequence, the same on all ranks, or ``[*,T_r]`` per query; they are counted in the whole sequence.
         sink: ``[N]``, shared by all ranks, or broadcasts to ``[*,N,T_r]``. For a shared sink every rank gets the sum of all ranks' gradients.
         relative_bias: a `polyhead.RelativeBias` of tensors, shared by all ranks; every rank gets the sum of all ranks' gradients.
         diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`, for the whole sequence.

@@ -64,7 +64,7 @@ def sdpa(
         attend, block, bias, dropout_keep: broadcast to ``[*,N,T_r,S]``: the rank's queries and all keys. An array with one row instead of T_r is shared: all ranks must
             give the same values.
         attend_keys, block_keys: ``[*,S]`` for all keys; the same on all ranks.
-        key_lengths: ``[*]``, or ``[*,T_r]`` for the rank's queries; lengths are counted in the whole sequence.
+        key_starts, key_lengths: ``[*]``, or ``[*,T_r]`` for the rank's queries; they are counted in the whole sequence.
         sink: ``[N]``, shared by all ranks, or broadcasts to ``[*,N,T_r]``.
         causal, window, diagonal_offsets, query_offsets, key_offsets, relative_bias: as for the whole sequence on one machine; the same on all ranks.
             scale, softcap, dropout, seed and precision must be the same on all ranks, too.

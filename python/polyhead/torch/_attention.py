@@ -31,6 +31,7 @@ class FormulaOptions(TypedDict, total=False):
     block_keys: Tensor | None
     causal: Causal
     window: Window
+    key_starts: Tensor | None
     key_lengths: Tensor | None
     diagonal_offsets: Tensor | None
     query_offsets: Tensor | None
@@ -121,6 +122,7 @@ def attention(
         causal: query t attends to keys ``s <= t + offset``: ``"top_left"`` (offset 0), ``"bottom_right"`` (offset ``S - T``) or the offset as an int.
         window: ``(left, right)``: query t attends to keys s with ``-left <= s - (t + offset) <= right``. The offset is that of causal, or ``S - T`` without causal.
             None in place of left or right: no limit on that side.
+        key_starts: integers, ``[*]`` per sequence or ``[*,T]`` per query; a query attends to keys ``s >= start``.
         key_lengths: integers, ``[*]`` per sequence or ``[*,T]`` per query; a query attends to keys ``s < length``.
         diagonal_offsets: integers ``[*]``: the offset of the diagonal in each sequence, as in `polyhead.sdpa`.
         query_offsets, key_offsets: integers ``[D+1]``: documents packed one after the other (cu_seqlens), as in `polyhead.sdpa`.

@@ -188,10 +188,10 @@ class _Graph:
             masks.append(self.unsqueeze(o.attend_keys, -3, -2))
         if o.block_keys is not None:
             masks.append(op.Not(self.unsqueeze(o.block_keys, -3, -2)))
-        if o.key_lengths is not None:
-            of_queries = len(o.key_lengths.shape) > self.rank - 3
-            lengths = self.unsqueeze(self.int64(o.key_lengths), *((-3, -1) if of_queries else (-3, -2, -1)))
-            masks.append(op.Less(self.arange(k, -2), lengths))
+        for bounds, compare in ((o.key_starts, op.GreaterOrEqual), (o.key_lengths, op.Less)):
+            if bounds is not None:
+                of_queries = len(bounds.shape) > self.rank - 3
+                masks.append(compare(self.arange(k, -2), self.unsqueeze(self.int64(bounds), *((-3, -1) if of_queries else (-3, -2, -1)))))
         if o.query_offsets is not None:
             of_query, of_key = (self.unsqueeze(self.document(x, offsets), dim) for x, offsets, dim in ((q, o.query_offsets, 1), (k, _key_offsets(o), 0)))
             masks.append(op.Equal(of_query, of_key))

@@ -30,6 +30,7 @@ class Options(NamedTuple):
     block: Tensor | None = None
     attend_keys: Tensor | None = None
     block_keys: Tensor | None = None
+    key_starts: Tensor | None = None
     key_lengths: Tensor | None = None
     diagonal_offsets: Tensor | None = None
     query_offsets: Tensor | None = None

@@ -78,6 +78,14 @@ std::vector<Kind> kinds() {
          for (std::int64_t t = 0; t < c.sizes.queries; ++t) lengths.data<std::int64_t>()[t] = t / 20 % 2 == 0 ? 0 : t % 60;
          c.options.mask.key_lengths = c.keep(std::move(lengths));
        }},
+      {"sequences without keys by their starts", with_lead(kSquare, {3}),
+       [](Random&, AttentionCase& c) { c.options.mask.key_starts = c.keep(Tensor::of<std::int64_t>({3}, {kSide, 0, kSide})); }},
+      {"queries without keys between their starts and lengths", kSquare,
+       [](Random&, AttentionCase& c) {
+         Tensor starts(DType::i64, {c.sizes.queries}), lengths(DType::i64, {c.sizes.queries});
+         for (std::int64_t t = 0; t < c.sizes.queries; ++t) starts.data<std::int64_t>()[t] = t % 90, lengths.data<std::int64_t>()[t] = t / 20 % 2 == 0 ? t % 90 / 2 : kSide - 3;
+         c.options.mask.key_starts = c.keep(std::move(starts)), c.options.mask.key_lengths = c.keep(std::move(lengths));
+       }},
       {"the corner of a causal mask", kSquare, [](Random& random, AttentionCase& c) { c.options.mask.causal = Causal::offset(-random.integer(40, kSide - 1)); }},
       {"a causal mask without pairs", kManyQueries, [](Random&, AttentionCase& c) { c.options.mask.causal = Causal::offset(-kLong); }},
       {"windows beyond the last key", kManyQueries,

@@ -31,7 +31,7 @@ struct ForwardStrip {
       : task(of_task),
         s(scratch),
         factor(score_factor),
-        ranged(task.banded || task.lengths != nullptr || (task.mask_count > 0 && task.masks[0].blocks != nullptr)),
+        ranged(task.ranged() || (task.mask_count > 0 && task.masks[0].blocks != nullptr)),
         scores(scores_of(task)) {}
 
   const ForwardTask& task;

@@ -105,20 +105,21 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
                          Row{"none", 0, 0}}) {
     for (const DType dtype : {DType::f32, DType::f64}) {
       if (emulated() && dtype == DType::f64) continue;
-      for (const char* by : {"mask", "key mask", "bias", "length", "window"}) {
+      for (const char* by : {"mask", "key mask", "bias", "length", "range", "window"}) {
         SCOPED_TRACE(row.name);
         SCOPED_TRACE(by);
         Random random(6);
         AttentionCase c = long_case(random, dtype, 5);
-        Tensor attend(DType::boolean, {5, 5000}), bias(dtype, {5000}), lengths(DType::i64, {1});
+        Tensor attend(DType::boolean, {5, 5000}), bias(dtype, {5000}), starts(DType::i64, {1}), lengths(DType::i64, {1});
         fill(bias, -kInfinity);
         fill(attend.view().slice(1, row.first, row.last), 1);
         fill(bias.view().slice(0, row.first, row.last), -500);  // scores far below 0; 0 is the reference of a row that has had no keys yet
-        lengths.data<std::int64_t>()[0] = row.last;
+        starts.data<std::int64_t>()[0] = row.first, lengths.data<std::int64_t>()[0] = row.last;
         if (by == std::string("mask")) c.options.mask.attend = attend;
         if (by == std::string("key mask")) c.options.mask.attend_keys = ConstTensorView(attend).select(0, 0);
         if (by == std::string("bias")) c.options.bias = bias;
         if (by == std::string("length")) c.options.mask.key_lengths = lengths;
+        if (by == std::string("range")) c.options.mask.key_starts = starts, c.options.mask.key_lengths = lengths;
         if (by == std::string("window")) c.options.mask.window = {.left = row.last - row.first, .right = 0, .diagonal = Diagonal::offset(row.last)};
         const AttentionOutputs expected = reference_forward(c);
         const Tolerances tolerance(c);

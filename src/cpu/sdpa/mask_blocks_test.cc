@@ -212,6 +212,7 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
     if (random.integer(0, 3) == 0) c.options.softcap = 2;
     if (random.integer(0, 3) == 0) c.options.dropout = {.p = 0.25, .seed = seed};
     c.options.empty_rows = random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
+    if (Random own = random; own.integer(0, 2) == 0) mask.key_starts = c.keep(own.tensor(DType::i64, c.sizes.lead, 0, static_cast<double>(c.sizes.keys / 2)));
     const TensorView attend = c.keep(listed_pairs(lists, c.sizes.pairs()));
     ConstTensorView beside;  // a boolean mask of every pair, which is given in addition to the lists
     if (random.integer(0, 2) == 0) {

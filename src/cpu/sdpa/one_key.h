@@ -13,8 +13,8 @@ namespace {
 
 template <class T>
 bool has_one_plain_key(const HeadGroup& group) {
-  return group.keys == 1 && group.dtype == kOwnStorage<T> && group.key_dtype == kOwnStorage<T> && group.mask_count == 0 && !group.banded &&
-         group.lengths == nullptr && group.row_kinds == nullptr && group.rule == nullptr && group.softcap == 0 && group.bias.data == nullptr &&
+  return group.keys == 1 && group.dtype == kOwnStorage<T> && group.key_dtype == kOwnStorage<T> && group.mask_count == 0 && !group.ranged() &&
+         group.row_kinds == nullptr && group.rule == nullptr && group.softcap == 0 && group.bias.data == nullptr &&
          group.sink.data == nullptr && !group.dropout && group.q.column == 1 && group.k.column == 1 && group.v.column == 1;
 }
 

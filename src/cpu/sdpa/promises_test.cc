@@ -44,13 +44,13 @@ struct Result {
   Tensor out, lse, weights;
 };
 
-// A random problem. Its tensors are q [B,N,T,H], k [B,K,S,H], v [B,K,S,V]; bias and attend [B|1,N|1,T|1,S|1]; lengths [B,T|1];
+// A random problem. Its tensors are q [B,N,T,H], k [B,K,S,H], v [B,K,S,V]; bias and attend [B|1,N|1,T|1,S|1]; starts and lengths [B,T|1];
 // relative (slopes [N] or table [N,buckets]); sink [B|1,N,T|1], where | means "or".
 class Problem {
  public:
   Sizes z;
   DType dtype;
-  ConstTensorView q, k, v, k_scale, v_scale, bias, attend, lengths, sink;
+  ConstTensorView q, k, v, k_scale, v_scale, bias, attend, starts, lengths, sink;
   RelativeBias relative;
   BlockLists blocks;  // [B|1,N|1,blocks of queries,count]
   std::optional<std::int64_t> causal, left, right;  // causal: offset of the diagonal; left, right: the window
@@ -117,6 +117,11 @@ class Problem {
       blocks.lists = keep(random.tensor(DType::i32, shape, -1, static_cast<double>(columns - 1)));
     }
     if (dtype == DType::bf16) plain.precision = random.pick({Precision::exact, Precision::native, Precision::native});
+    if (Random own = random; own.integer(0, 2) == 0) {  // a copy of the generator, so that the numbers drawn later stay the same
+      const TensorView all = keep(Tensor(DType::i64, {z.batch, own.coin() ? z.queries : 1}));
+      own.fill(all, 0, static_cast<double>(own.coin() ? z.keys : z.keys / 3));
+      starts = all;
+    }
   }
 
   // Converts keys and values to the type in which a cache stores them.
@@ -164,12 +169,13 @@ class Problem {
     if (causal) o.mask.causal = Causal::offset(*causal + p.t);
     if (left || right) o.mask.window = {.left = left, .right = right};
     if ((left || right) && !causal) o.mask.window.diagonal = Diagonal::offset(diagonal() + p.t);
-    if (lengths) {
-      const TensorView own =
-          keep(Tensor::copy_of(cut(cut(lengths, 0, p.b, p.b_end), 1, p.t, p.t_end).expand({p.b_end - p.b, p.t_end - p.t})));
+    const auto of_part = [&](const ConstTensorView& bounds) -> ConstTensorView {
+      if (!bounds) return {};
+      const TensorView own = keep(Tensor::copy_of(cut(cut(bounds, 0, p.b, p.b_end), 1, p.t, p.t_end).expand({p.b_end - p.b, p.t_end - p.t})));
       for (std::int64_t i = 0; i < own.numel(); ++i) own.data<std::int64_t>()[i] = std::min(own.data<std::int64_t>()[i], p.keys);
-      o.mask.key_lengths = own;
-    }
+      return own;
+    };
+    o.mask.key_starts = of_part(starts), o.mask.key_lengths = of_part(lengths);
     if (attend) o.mask.attend = of_pairs(attend, p);
     if (blocks.lists) list_blocks(p, o.mask);
     if (bias) o.bias = of_pairs(bias, p);
@@ -306,6 +312,21 @@ void without_groups(Problem& p, const Result& whole) {
   expect_same("heads not grouped", whole, p.all(), r);
 }
 
+// Masks keys before the starts by a boolean mask instead of key_starts.
+void with_starts_in_a_mask(Problem& p, const Result& whole) {
+  if (!p.starts) return;
+  SdpaOptions o = p.options(p.all());
+  const std::vector<double> starts = to_doubles(o.mask.key_starts);
+  const TensorView attend = p.keep(Tensor(DType::boolean, {p.z.batch, p.z.heads(), p.z.queries, p.z.keys}));
+  o.mask.attend ? copy(o.mask.attend.expand(attend.shape()), attend) : fill(attend, 1);
+  for (std::int64_t i = 0; i < attend.numel(); ++i) {
+    const std::int64_t s = i % p.z.keys, t = i / p.z.keys % p.z.queries, b = i / p.z.keys / p.z.queries / p.z.heads();
+    if (static_cast<double>(s) < starts[static_cast<std::size_t>(b * p.z.queries + t)]) attend.data<bool>()[i] = false;
+  }
+  o.mask.key_starts = {}, o.mask.attend = attend;
+  expect_same("starts in a mask", whole, p.all(), p.run(p.all(), o));
+}
+
 // Appends keys that are NaN and that key_lengths exclude.
 void padded(Problem& p, Random& random, const Result& whole) {
   if (p.plain.empty_rows != EmptyRows::zero) return;
@@ -365,6 +386,14 @@ void packed(Problem& p, Random& random, const Result& whole) {
     return p.keep(Tensor::of<std::int64_t>({static_cast<std::int64_t>(offsets.size())}, std::span<const std::int64_t>(offsets)));
   };
   SdpaOptions o = p.options(p.all());
+  if (p.starts) {  // as positions in the packed sequence
+    const TensorView starts = p.keep(Tensor::copy_of(o.mask.key_starts));
+    for (std::int64_t i = 0; i < starts.numel(); ++i) {
+      std::int64_t& start = starts.data<std::int64_t>()[i];
+      start = std::min(start + offset(key_offsets, i / z.queries), keys);
+    }
+    o.mask.key_starts = starts.reshape({1, queries});
+  }
   o.mask.key_lengths = {}, o.mask.query_offsets = kept(query_offsets), o.mask.key_offsets = kept(key_offsets);
   if (p.bias) o.bias = pairs(p.bias);
   o.mask.blocks = {};
@@ -388,7 +417,7 @@ void strided(Problem& p, Random& random, const Result& whole) {
     return x && random.coin() ? ConstTensorView(memory.emplace_back(random.strided_copy(x))) : x;
   };
   SdpaOptions o = p.options(p.all());
-  o.bias = apart(o.bias), o.mask.attend = apart(o.mask.attend), o.mask.key_lengths = apart(o.mask.key_lengths);
+  o.bias = apart(o.bias), o.mask.attend = apart(o.mask.attend), o.mask.key_starts = apart(o.mask.key_starts), o.mask.key_lengths = apart(o.mask.key_lengths);
   o.mask.blocks.lists = apart(o.mask.blocks.lists);
   o.sink = apart(o.sink), o.relative_bias.slopes = apart(o.relative_bias.slopes), o.relative_bias.table = apart(o.relative_bias.table);
   const StridedTensor out = random.empty_strided(p.dtype, whole.out.shape()),
@@ -428,6 +457,7 @@ void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& who
     return all;
   };
   const Shape pairs{p.z.batch, p.z.heads(), count, p.z.keys};
+  if (p.starts) o.mask.key_starts = rows(p.starts, {p.z.batch, count});
   if (p.lengths) o.mask.key_lengths = rows(p.lengths, {p.z.batch, count});
   if (const ConstTensorView attend = p.attended_pairs()) o.mask.attend = rows(attend, pairs);
   if (p.bias) o.bias = rows(p.bias, pairs);
@@ -504,6 +534,7 @@ void run_problems(std::uint64_t first_seed, std::uint64_t count, const std::func
       draw_threads(), one_head_at_a_time(p, random, whole);
       draw_threads(), without_groups(p, whole);
       draw_threads(), padded(p, random, whole);
+      with_starts_in_a_mask(p, whole);
       draw_threads(), packed(p, random, whole);
       draw_threads(), strided(p, random, whole);
       draw_threads(), in_one_chunk_of_other_queries(p, random, whole);

@@ -44,7 +44,7 @@ POLYHEAD_INLINE RowKind kind_of(const KeySet& set, const Row& row) {
   return set.row_kinds == nullptr ? RowKind::masked : set.row_kinds[row.number];
 }
 
-// Returns the key range that causal mask, window and key lengths allow to the row; boolean masks are not applied. For an empty row that attends to all keys by
+// Returns the key range that causal mask, window, key starts and key lengths allow to the row; boolean masks are not applied. For an empty row that attends to all keys by
 // empty_rows, returns all keys.
 POLYHEAD_INLINE KeyRange range_of(const KeySet& set, const Row& row) {
   return kind_of(set, row) == RowKind::masked ? key_range(set, row.query) : KeyRange{0, set.keys};

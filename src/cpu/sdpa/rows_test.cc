@@ -93,13 +93,13 @@ TEST(CpuSdpaRows, TheSameBitsAtEveryPlaceOfATile) {
       const auto drawn = [&](std::int64_t rows, std::int64_t width) { return random.tensor(dtype, {1, 1, rows, width}); };
       const Tensor q = drawn(kQueries, 13), k = drawn(keys, 13), v = drawn(keys, 19), d_out = drawn(kQueries, 19);
       const Tensor bias = drawn(kQueries, keys), attend = random.tensor(DType::boolean, {keys});
-      Tensor lengths(DType::i64, {1, kQueries});
-      for (std::int64_t t = 0; t < kQueries; ++t) lengths.data<std::int64_t>()[t] = keys - 3 * (t % 5);
+      Tensor starts(DType::i64, {1, kQueries}), lengths(DType::i64, {1, kQueries});
+      for (std::int64_t t = 0; t < kQueries; ++t) starts.data<std::int64_t>()[t] = t % 3 * 9, lengths.data<std::int64_t>()[t] = keys - 3 * (t % 5);
       Tensor out(dtype, d_out.shape()), lse(dtype, {1, 1, kQueries}), d_q(dtype, q.shape()), d_k(dtype, k.shape()), d_v(dtype, v.shape());
       // Runs the problem without the queries before `first`, so that each row has another place in its tile and strip.
       const auto run = [&](std::int64_t first) {
         const auto rows = [&](auto view, int axis) { return view.slice(axis, first, kQueries); };
-        SdpaOptions options{.mask = {.key_lengths = rows(lengths.view(), -1), .attend_keys = attend}, .bias = rows(bias.view(), -2)};
+        SdpaOptions options{.mask = {.key_starts = rows(starts.view(), -1), .key_lengths = rows(lengths.view(), -1), .attend_keys = attend}, .bias = rows(bias.view(), -2)};
         const TensorView own_out = rows(out.view(), -2), own_lse = rows(lse.view(), -1);
         sdpa_forward({.q = rows(q.view(), -2), .k = k, .v = v, .out = own_out, .lse = own_lse}, options);
         sdpa_backward({.q = rows(q.view(), -2), .k = k, .v = v, .out = own_out, .lse = own_lse, .d_out = rows(d_out.view(), -2),
