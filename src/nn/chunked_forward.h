@@ -14,8 +14,8 @@ struct PackedAttention {
   PackedLinear q, k, v, output, gate;
 };
 
-// Calls step = make(executor) for each run of chunks that a thread takes, then step(chunk, scratch) for each chunk; the scratch keeps its
-// memory between the chunks of a run. A single chunk is computed by all threads.
+// A thread that takes a run of chunks calls step = make(executor) once, then step(chunk, scratch) for each chunk, with the same scratch. A single chunk is
+// computed by all threads.
 template <class Scratch, class F>
 void for_each_chunk(std::int64_t count, Executor* executor, const F& make) {
   if (count == 1) {

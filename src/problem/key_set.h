@@ -14,8 +14,8 @@ struct KeyRange {
   POLYHEAD_INLINE bool empty() const { return last <= first; }
 };
 
-// Whether a boolean mask allows none (skip), some (partial) or all (full) pairs of a block. For several masks, kernels use the
-// smallest of the masks' kinds. This may be more than the pairs need: two partial masks together may allow no pair.
+// Whether a boolean mask allows none (skip), some (partial) or all (full) pairs of a block. With several masks,
+// a block has the smallest kind that any mask gives it. A partial block may then allow no pair, if its masks allow different pairs; this costs only time.
 enum class BlockKind : std::uint8_t { skip, partial, full };
 
 // Size of a block of pairs. A kernel's tile of scores never crosses a multiple of 64 keys, so the tile's keys belong to one column of blocks.

@@ -48,7 +48,7 @@ constexpr GradientNames names_of_gradients(const Tensors& tensors) {
   return names;
 }
 
-// These objects need no definition, because only constant expressions name them.
+// Declared only for their types, which static_assert reads; they have no definition.
 extern const SdpaForward any_inputs;
 extern const SdpaOptions any_options;
 extern const SdpaTangents any_tangents;

@@ -33,16 +33,16 @@ TEST(LocalBlocks, AreThePairsOfAlgorithm7) {
     const LocalBlocks blocks = local_blocks(length, queries, keys);
     const Tensor attend = algorithm_7(length, queries, keys);
     c.options.mask.blocks = blocks, dense.options.mask.attend = attend;
-    for (const char* backend : {"reference", "cpu"}) {
-      c.options.backend = dense.options.backend = &find_backend(backend);
+    for (const Backend* const backend : backends()) {
+      c.options.backend = dense.options.backend = backend;
       const AttentionOutputs a = c.make_forward_outputs(), b = dense.make_forward_outputs();
       c.forward(a), dense.forward(b);
-      EXPECT_TRUE(same_bits(a.out, b.out)) << backend;
+      EXPECT_TRUE(same_bits(a.out, b.out)) << backend_name(*backend);
       Tensor d_q(DType::f64, c.q.shape()), d_k(DType::f64, c.k.shape()), other_d_q = d_q, other_d_k = d_k;
       sdpa_backward({.q = c.q, .k = c.k, .v = c.v, .out = a.out, .lse = a.lse, .d_out = c.d_out, .d_q = d_q, .d_k = d_k}, c.options);
       sdpa_backward({.q = c.q, .k = c.k, .v = c.v, .out = b.out, .lse = b.lse, .d_out = c.d_out, .d_q = other_d_q, .d_k = other_d_k}, dense.options);
-      EXPECT_TRUE(same_bits(d_q, other_d_q)) << backend;
-      EXPECT_TRUE(same_bits(d_k, other_d_k)) << backend;
+      EXPECT_TRUE(same_bits(d_q, other_d_q)) << backend_name(*backend);
+      EXPECT_TRUE(same_bits(d_k, other_d_k)) << backend_name(*backend);
     }
   }
   EXPECT_EQ(local_blocks(200).size.keys, 16);

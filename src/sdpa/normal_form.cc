@@ -34,27 +34,27 @@ AllDifferentiable all_differentiable(const Tensors& tensors, const SdpaOptions& 
   return all;
 }
 
-class Builder {
+class ArgumentReader {
  public:
-  Builder(const char* operation, const SdpaOptions& options, ProblemMemory& memory)
+  ArgumentReader(const char* operation, const SdpaOptions& options, ProblemMemory& memory)
       : op_(operation), options_(options), rules_(memory.rules), memory_(memory) {}
 
   // Checks q, k, v, out and the options of a forward or backward pass, and sets them in the problem.
   template <class P, class Tensors>
-  void attention(P& p, const Tensors& tensors) const {
+  void read_attention(P& p, const Tensors& tensors) const {
     require(static_cast<bool>(tensors.v), op_, ": v is missing");
-    sizes(p, tensors.q, tensors.k, tensors.v);
-    options(p);
-    relative_bias(p);
+    read_sizes(p, tensors.q, tensors.k, tensors.v);
+    read_options(p);
+    read_relative_bias(p);
     expect(tensors.out, appended(p.lead, {p.heads, p.queries, p.v_width}), p.dtype, "out", "[*,N,T,V]");
     p.q = tensors.q, p.k = tensors.k, p.v = tensors.v, p.out = tensors.out;
     p.lse = tensors.lse ? tensors.lse.unsqueeze(-1) : tensors.lse;
   }
 
-  // Does the work of attention() for passes that compute derivatives. For these, k and v must have the dtype of q, and lse must be given.
+  // Does the work of read_attention() for passes that compute derivatives. For these, k and v must have the dtype of q, and lse must be given.
   template <class P, class Tensors>
-  void differentiable(P& p, const Tensors& tensors) const {
-    attention(p, tensors);
+  void read_differentiable(P& p, const Tensors& tensors) const {
+    read_attention(p, tensors);
     require(p.key_dtype == p.dtype, op_, ": k and v are ", p.key_dtype, " and q is ", p.dtype, "; derivatives need one dtype");
     expect_lse(p, tensors.lse);
   }
@@ -74,7 +74,7 @@ class Builder {
 
   // Checks tangents, which messages call prefix + name, and adds them to the inputs that no output may overlap.
   template <class Tensors>
-  Tangents tangents(const Problem& p, const Tensors& tensors, const SdpaTangents& tangents, std::string_view prefix, std::vector<Operand>& inputs) const {
+  Tangents read_tangents(const Problem& p, const Tensors& tensors, const SdpaTangents& tangents, std::string_view prefix, std::vector<Operand>& inputs) const {
     expect_gradients(prefix, tensors, tangents);
     visit_gradients(tangents, [&](const char* name, const ConstTensorView& view) {
       if (view) inputs.push_back({{prefix, name}, view});
@@ -88,12 +88,12 @@ class Builder {
       memory_.relative_bias_tangent = relative_bias_values(moved, memory_.distances, accumulation_dtype(p.dtype));
       result.relative_bias = memory_.relative_bias_tangent;
     }
-    if (sink) result.sink = rows_of_logits(p, sink, memory_.sink_tangent, "the tangent of sink");
+    if (sink) result.sink = read_rows_of_logits(p, sink, memory_.sink_tangent, "the tangent of sink");
     return result;
   }
 
   // Sets the sizes from q, k and, if given, v.
-  void sizes(Problem& p, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) const {
+  void read_sizes(Problem& p, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) const {
     require(static_cast<bool>(q), op_, ": q is missing");
     require(static_cast<bool>(k), op_, ": k is missing");
     require(q.rank() >= 3, op_, ": q is ", q.shape(), "; it must be [*,N,T,H], three dimensions or more");
@@ -105,7 +105,7 @@ class Builder {
     p.heads = q.extent(-3);
     p.queries = q.extent(-2);
     p.qk_width = q.extent(-1);
-    key_value(p, q, k, "k");
+    read_key_value(p, q, k, "k");
     require(may_store_keys(q.dtype(), k.dtype()), op_, ": k is ", k.dtype(), " and q is ", q.dtype(), "; k and v have ", kKeyStorage);
     p.key_dtype = k.dtype();
     p.kv_heads = k.extent(-3);
@@ -115,7 +115,7 @@ class Builder {
     require(p.kv_heads > 0 ? p.heads % p.kv_heads == 0 : p.heads == 0, op_, ": q has ", p.heads, " heads and k has ", p.kv_heads,
             "; the number of query heads must be a multiple of the number of key/value heads");
     if (!v) return;
-    key_value(p, q, v, "v");
+    read_key_value(p, q, v, "v");
     require(v.dtype() == k.dtype(), op_, ": v is ", v.dtype(), " and k is ", k.dtype(), "; they must agree");
     require(v.extent(-3) == p.kv_heads && v.extent(-2) == p.keys, op_, ": v is ", v.shape(), "; it must have K = ", p.kv_heads,
             " heads and S = ", p.keys, " keys, as k ", k.shape());
@@ -123,7 +123,7 @@ class Builder {
   }
 
   // Checks and sets all options except the values of a relative bias.
-  void options(Problem& p) const {
+  void read_options(Problem& p) const {
     (void)threads_of(options_.executor, op_);  // refuses an executor without threads before anything is written
     p.executor = options_.executor;
     p.workspace = options_.workspace;
@@ -138,9 +138,9 @@ class Builder {
     require(p.score_rule || p.score_rule.gradient_count <= 0, op_, ": score_rule.gradient_count is ", p.score_rule.gradient_count, " and score_rule has no forward function");
     require(p.score_rule.gradient_count >= 0, op_, ": score_rule.gradient_count is ", p.score_rule.gradient_count, "; it must not be negative");
     require(std::isfinite(p.softcap) && p.softcap >= 0, op_, ": softcap is ", p.softcap, "; it must be finite and not negative (0 is off)");
-    p.bias = pairs(p, options_.bias, "bias", p.dtype);
-    p.sink = sink(p);
-    key_rules(p);
+    p.bias = read_pairs(p, options_.bias, "bias", p.dtype);
+    p.sink = read_sink(p);
+    read_key_rules(p);
     check_relative_bias(p);
     p.rules = &rules_;
     p.documents = rules_.all_documents();
@@ -149,10 +149,10 @@ class Builder {
     require(dropout.p == 0 || dropout.seed || dropout.keep, op_, ": dropout ", dropout.p,
             " needs a seed, the same in the forward pass, the backward pass and maps, or the bits to keep");
     require(dropout.p > 0 || !dropout.keep, op_, ": dropout.keep is given and the dropout probability is 0: nothing is dropped");
-    p.dropout = {dropout.p, dropout.seed.value_or(0), pairs(p, dropout.keep, "dropout.keep", DType::boolean)};
+    p.dropout = {dropout.p, dropout.seed.value_or(0), read_pairs(p, dropout.keep, "dropout.keep", DType::boolean)};
   }
 
-  void relative_bias(Problem& p) const {
+  void read_relative_bias(Problem& p) const {
     if (!options_.relative_bias) return;
     if (p.batch > 0 && p.heads > 0 && p.queries > 0 && p.keys > 0) memory_.distances = find_distances(rules_, p.queries, p.keys);
     memory_.relative_bias = relative_bias_values(options_.relative_bias, memory_.distances, accumulation_dtype(p.dtype));
@@ -166,7 +166,7 @@ class Builder {
   }
 
   // Checks the scales of k or v, and returns them as [*,K,S,1].
-  ConstTensorView scales(const Problem& p, const ConstTensorView& scale, const char* of, const char* name) const {
+  ConstTensorView read_scales(const Problem& p, const ConstTensorView& scale, const char* of, const char* name) const {
     if (p.key_dtype == DType::i8) {
       require(static_cast<bool>(scale), op_, ": ", of, " is int8 and ", name,
               " is missing; int8 needs a scale of each token and key/value head, [*,K,S]");
@@ -182,7 +182,7 @@ class Builder {
   }
 
  private:
-  void key_value(const Problem& p, const ConstTensorView& q, const ConstTensorView& x, const char* name) const {
+  void read_key_value(const Problem& p, const ConstTensorView& q, const ConstTensorView& x, const char* name) const {
     require(x.rank() == q.rank() && x.shape().first(p.lead.size()) == p.lead, op_, ": ", name, " is ", x.shape(),
             "; its leading dimensions must be ", p.lead, ", as in q ", q.shape());
   }
@@ -198,14 +198,14 @@ class Builder {
   }
 
   // Checks a tensor with an element for each pair of query and key, and returns it broadcast to [*,N,T,S].
-  ConstTensorView pairs(const Problem& p, const ConstTensorView& view, const char* name, DType dtype) const {
+  ConstTensorView read_pairs(const Problem& p, const ConstTensorView& view, const char* name, DType dtype) const {
     if (!view) return {};
     require(view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", dtype);
     return broadcast(view, appended(p.lead, {p.heads, p.queries, p.keys}), name, "[*,N,T,S]");
   }
 
   // Returns the sink logits as [*,N,T,1] in the dtype of lse.
-  ConstTensorView sink(const Problem& p) const {
+  ConstTensorView read_sink(const Problem& p) const {
     const ConstTensorView& given = options_.sink;
     if (!given) return {};
     const DType dtype = accumulation_dtype(p.dtype);
@@ -214,30 +214,30 @@ class Builder {
     require(p.empty_rows == EmptyRows::zero, op_, ": sink cannot be combined with empty_rows ", word_of(p.empty_rows),
             ": that mode lets a row whose keys are all masked attend to its keys, but with a sink the sink has the whole weight of such a row; use zero");
     require(given.rank() != 1 || given.extent(0) == p.heads, op_, ": sink is ", given.shape(), "; with one dimension it must be [N] = [", p.heads, "]");
-    return rows_of_logits(p, given, memory_.sink, "sink");
+    return read_rows_of_logits(p, given, memory_.sink, "sink");
   }
 
   // Returns sink logits or their tangents as [*,N,T,1] in the dtype of lse. If `given` has another dtype, it is converted and stored in `copy`.
-  ConstTensorView rows_of_logits(const Problem& p, const ConstTensorView& given, Tensor& copy, const char* name) const {
+  ConstTensorView read_rows_of_logits(const Problem& p, const ConstTensorView& given, Tensor& copy, const char* name) const {
     const DType dtype = accumulation_dtype(p.dtype);
     if (given.dtype() != dtype) copy = Tensor::copy_of(given, dtype);
     const ConstTensorView logits = given.dtype() == dtype ? given : ConstTensorView(copy);
     return broadcast(rows_of_sink(logits), appended(p.lead, {p.heads, p.queries}), name, "[*,N,T]").unsqueeze(-1);
   }
 
-  void key_rules(const Problem& p) const {
+  void read_key_rules(const Problem& p) const {
     const Mask& mask = options_.mask;
     rules_.queries = p.queries;
     rules_.all_pairs = {.queries = {0, p.queries}, .keys = {0, p.keys}};
-    if (mask.query_offsets || mask.key_offsets) rules_.documents = documents(p);
+    if (mask.query_offsets || mask.key_offsets) rules_.documents = read_documents(p);
     rules_.banded = mask.causal || mask.window.left || mask.window.right;
-    bands();
-    if (mask.diagonal_offsets) bands_of_sequences(p);
-    ranges(p);
-    booleans(p, mask.attend, mask.block, "attend", "block", false);
-    booleans(p, mask.attend_keys, mask.block_keys, "attend_keys", "block_keys", true);
+    read_bands();
+    if (mask.diagonal_offsets) read_bands_of_sequences(p);
+    read_ranges(p);
+    read_booleans(p, mask.attend, mask.block, "attend", "block", false);
+    read_booleans(p, mask.attend_keys, mask.block_keys, "attend_keys", "block_keys", true);
     if (mask.blocks.lists) {
-      listed_blocks(p);
+      read_listed_blocks(p);
     } else {
       const BlockSize& size = mask.blocks.size;
       require(size.queries == BlockSize().queries && size.keys == BlockSize().keys, op_, ": blocks.size is ", size.queries, " x ", size.keys,
@@ -246,7 +246,7 @@ class Builder {
   }
 
   // Writes which blocks are listed: one byte for each block of queries and block of keys. Sequences and heads that share their lists share the bytes.
-  void listed_blocks(const Problem& p) const {
+  void read_listed_blocks(const Problem& p) const {
     ConstTensorView lists = options_.mask.blocks.lists;
     const BlockSize& size = options_.mask.blocks.size;
     require(is_integer(lists.dtype()), op_, ": blocks is ", lists.dtype(), "; indices of blocks are integers");
@@ -276,14 +276,14 @@ class Builder {
     rules_.add({ConstTensorView(memory_.listed_blocks).expand(appended(p.lead, {p.heads, rows, columns})), true, size});
   }
 
-  void booleans(const Problem& p, const ConstTensorView& attend, const ConstTensorView& block, const char* attend_name,
+  void read_booleans(const Problem& p, const ConstTensorView& attend, const ConstTensorView& block, const char* attend_name,
                 const char* block_name, bool keys) const {
     require(!attend || !block, op_, ": ", attend_name, " and ", block_name, " are both given; only one of them may be");
     if (!attend && !block) return;
     const ConstTensorView& view = attend ? attend : block;
     const char* name = attend ? attend_name : block_name;
     require(view.dtype() == DType::boolean, op_, ": ", name, " is ", view.dtype(), "; it must be bool");
-    if (!keys) return rules_.add({pairs(p, view, name, DType::boolean), static_cast<bool>(attend)});
+    if (!keys) return rules_.add({read_pairs(p, view, name, DType::boolean), static_cast<bool>(attend)});
     const ConstTensorView per_key = broadcast(view, appended(p.lead, {p.keys}), name, "[*,S]");
     rules_.add({per_key.unsqueeze(-2).unsqueeze(-2).expand(appended(p.lead, {p.heads, p.queries, p.keys})), static_cast<bool>(attend)});
   }
@@ -291,7 +291,7 @@ class Builder {
   __extension__ using Wide = __int128;  // sums with an offset of the caller may need more than 64 bits
 
   // Converts the causal diagonal and the window to one band of keys for each document.
-  void bands() const {
+  void read_bands() const {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;
     require(!window.left || *window.left >= 0, op_, ": window.left is ", window.left.value_or(0), "; it must not be negative");
@@ -338,7 +338,7 @@ class Builder {
   }
 
   // Finds the band of each sequence from its diagonal_offsets.
-  void bands_of_sequences(const Problem& p) const {
+  void read_bands_of_sequences(const Problem& p) const {
     const Mask& mask = options_.mask;
     const ConstTensorView& view = mask.diagonal_offsets;
     require(is_integer(view.dtype()), op_, ": diagonal_offsets is ", view.dtype(), "; offsets are integers");
@@ -388,7 +388,7 @@ class Builder {
     if (rules_.bands.empty()) near(rules_.all_pairs.band);
   }
 
-  std::vector<Document> documents(const Problem& p) const {
+  std::vector<Document> read_documents(const Problem& p) const {
     const ConstTensorView &of_queries = options_.mask.query_offsets, &of_keys = options_.mask.key_offsets;
     require(static_cast<bool>(of_queries), op_, ": key_offsets is given without query_offsets, which cut the queries into documents");
     require(of_keys || p.queries == p.keys, op_, ": query_offsets is given without key_offsets; that needs T = S, and T is ", p.queries,
@@ -420,17 +420,17 @@ class Builder {
   }
 
   // Combines the members of Mask that bound the keys of each sequence, or of each query, to one range each.
-  void ranges(const Problem& p) const {
+  void read_ranges(const Problem& p) const {
     const Mask& mask = options_.mask;
     if (!mask.key_starts && !mask.key_lengths) return;
     for (const ConstTensorView& view : {mask.key_starts, mask.key_lengths}) rules_.range_per_query |= view && view.rank() == p.lead.size() + 1;
     rules_.ranges.assign(static_cast<std::size_t>(rules_.range_per_query ? numel(appended(p.lead, {p.queries})) : p.batch), {0, p.keys});
-    bound(p, mask.key_starts, "key_starts", "start", &KeyRange::first);
-    bound(p, mask.key_lengths, "key_lengths", "length", &KeyRange::last);
+    read_bound(p, mask.key_starts, "key_starts", "start", &KeyRange::first);
+    read_bound(p, mask.key_lengths, "key_lengths", "length", &KeyRange::last);
   }
 
   // Checks one of these members, and writes its numbers to `end` of the ranges. `word` is what messages call a number.
-  void bound(const Problem& p, const ConstTensorView& view, const char* name, const char* word, std::int64_t KeyRange::* end) const {
+  void read_bound(const Problem& p, const ConstTensorView& view, const char* name, const char* word, std::int64_t KeyRange::* end) const {
     if (!view) return;
     require(is_integer(view.dtype()), op_, ": ", name, " is ", view.dtype(), "; ", word, "s are integers");
     const bool per_query = view.rank() == p.lead.size() + 1;
@@ -476,12 +476,12 @@ void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs
 }
 
 ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, ProblemMemory& memory) {
-  const Builder build(operation, options, memory);
+  const ArgumentReader reader(operation, options, memory);
   ForwardProblem p;
-  build.attention(p, tensors);
-  p.k_scale = build.scales(p, tensors.k_scale, "k", "k_scale"), p.v_scale = build.scales(p, tensors.v_scale, "v", "v_scale");
-  if (tensors.lse) build.expect_lse(p, tensors.lse);
-  if (tensors.attention_weights) build.expect(tensors.attention_weights, appended(p.lead, {p.heads, p.queries, p.keys}), p.dtype, "attention_weights", "[*,N,T,S]");
+  reader.read_attention(p, tensors);
+  p.k_scale = reader.read_scales(p, tensors.k_scale, "k", "k_scale"), p.v_scale = reader.read_scales(p, tensors.v_scale, "v", "v_scale");
+  if (tensors.lse) reader.expect_lse(p, tensors.lse);
+  if (tensors.attention_weights) reader.expect(tensors.attention_weights, appended(p.lead, {p.heads, p.queries, p.keys}), p.dtype, "attention_weights", "[*,N,T,S]");
   std::vector<Operand> inputs{
       {"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"k_scale", tensors.k_scale}, {"v_scale", tensors.v_scale}};
   add_option_tensors(options, inputs);
@@ -495,10 +495,10 @@ namespace {
 
 // Checks the arguments of sdpa_backward() or sdpa_backward_backward(), which read out, lse and d_out and write gradients.
 template <class P, class Tensors>
-void backward_form(const Builder& build, const Tensors& tensors, P& p) {
-  build.differentiable(p, tensors);
-  build.expect(tensors.d_out, tensors.out.shape(), p.dtype, "d_out", "[*,N,T,V]");
-  build.expect_gradients("d_", tensors, tensors);
+void backward_form(const ArgumentReader& reader, const Tensors& tensors, P& p) {
+  reader.read_differentiable(p, tensors);
+  reader.expect(tensors.d_out, tensors.out.shape(), p.dtype, "d_out", "[*,N,T,V]");
+  reader.expect_gradients("d_", tensors, tensors);
   if (tensors.d_bias) {
     p.d_bias_given = tensors.d_bias;
     p.d_bias = tensors.d_bias.expand(appended(p.lead, {p.heads, p.queries, p.keys}));
@@ -534,12 +534,12 @@ void refuse_score_rule(const char* operation, const SdpaOptions& options) {
 BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, ProblemMemory& memory) {
   const char* operation = "sdpa_backward";
   BackwardProblem p;
-  const Builder build(operation, options, memory);
-  backward_form(build, tensors, p);
+  const ArgumentReader reader(operation, options, memory);
+  backward_form(reader, tensors, p);
   require(!p.score_rule || p.score_rule.backward != nullptr, operation, ": score_rule has no backward function");
   if (tensors.d_score_rule) {
     require(static_cast<bool>(p.score_rule), operation, ": d_score_rule is given without a score_rule");
-    build.expect(tensors.d_score_rule, {p.heads, p.score_rule.gradient_count}, DType::f64, "d_score_rule", "[N,score_rule.gradient_count]");
+    reader.expect(tensors.d_score_rule, {p.heads, p.score_rule.gradient_count}, DType::f64, "d_score_rule", "[N,score_rule.gradient_count]");
   }
   std::vector<Operand> inputs = inputs_of(tensors, options);
   inputs.push_back({"d_out", tensors.d_out});
@@ -552,14 +552,14 @@ BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& opti
 JvpProblem normal_form(const SdpaJvp& tensors, const SdpaOptions& options, ProblemMemory& memory) {
   const char* operation = "sdpa_jvp";
   refuse_score_rule(operation, options);
-  const Builder build(operation, options, memory);
+  const ArgumentReader reader(operation, options, memory);
   JvpProblem p;
-  build.differentiable(p, tensors);
+  reader.read_differentiable(p, tensors);
   p.native = false;
   std::vector<Operand> inputs = inputs_of(tensors, options);
-  p.tangents = build.tangents(p, tensors, tensors.tangents, "tangents.", inputs);
-  build.expect(tensors.out_tangent, tensors.out.shape(), p.dtype, "out_tangent", "[*,N,T,V]");
-  if (tensors.lse_tangent) build.expect(tensors.lse_tangent, tensors.lse.shape(), tensors.lse.dtype(), "lse_tangent", "[*,N,T]");
+  p.tangents = reader.read_tangents(p, tensors, tensors.tangents, "tangents.", inputs);
+  reader.expect(tensors.out_tangent, tensors.out.shape(), p.dtype, "out_tangent", "[*,N,T,V]");
+  if (tensors.lse_tangent) reader.expect(tensors.lse_tangent, tensors.lse.shape(), tensors.lse.dtype(), "lse_tangent", "[*,N,T]");
   p.out_tangent = tensors.out_tangent;
   p.lse_tangent = tensors.lse_tangent ? tensors.lse_tangent.unsqueeze(-1) : tensors.lse_tangent;
   const Operand outputs[] = {{"out_tangent", tensors.out_tangent}, {"lse_tangent", tensors.lse_tangent}};
@@ -570,14 +570,14 @@ JvpProblem normal_form(const SdpaJvp& tensors, const SdpaOptions& options, Probl
 BackwardBackwardProblem normal_form(const SdpaBackwardBackward& tensors, const SdpaOptions& options, ProblemMemory& memory) {
   const char* operation = "sdpa_backward_backward";
   refuse_score_rule(operation, options);
-  const Builder build(operation, options, memory);
+  const ArgumentReader reader(operation, options, memory);
   BackwardBackwardProblem p;
-  backward_form(build, tensors, p);
+  backward_form(reader, tensors, p);
   p.native = false;
   std::vector<Operand> inputs = inputs_of(tensors, options), outputs = gradients_of(tensors);
   inputs.push_back({"d_out", tensors.d_out});
-  p.tangents = build.tangents(p, tensors, tensors.d_gradients, "d_gradients.", inputs);
-  if (tensors.d_d_out) build.expect(tensors.d_d_out, tensors.out.shape(), p.dtype, "d_d_out", "[*,N,T,V]");
+  p.tangents = reader.read_tangents(p, tensors, tensors.d_gradients, "d_gradients.", inputs);
+  if (tensors.d_d_out) reader.expect(tensors.d_d_out, tensors.out.shape(), p.dtype, "d_d_out", "[*,N,T,V]");
   p.d_d_out = tensors.d_d_out;
   outputs.push_back({"d_d_out", tensors.d_d_out});
   require_no_overlap(operation, outputs, inputs);
@@ -585,14 +585,14 @@ BackwardBackwardProblem normal_form(const SdpaBackwardBackward& tensors, const S
 }
 
 MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation, ProblemMemory& memory) {
-  const Builder build(operation, options, memory);
+  const ArgumentReader reader(operation, options, memory);
   MapsProblem p;
-  build.sizes(p, input.q, input.k, {});
-  build.options(p);
-  build.relative_bias(p);
+  reader.read_sizes(p, input.q, input.k, {});
+  reader.read_options(p);
+  reader.read_relative_bias(p);
   p.q = input.q;
   p.k = input.k;
-  p.k_scale = build.scales(p, input.k_scale, "k", "k_scale");
+  p.k_scale = reader.read_scales(p, input.k_scale, "k", "k_scale");
   p.value = value;
   p.native = false;  // maps are computed with exact products whatever options.precision is
   return p;
@@ -600,10 +600,10 @@ MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapV
 
 void require_options(const MapsInput& input, const SdpaOptions& options, const char* operation) {
   ProblemMemory memory;
-  const Builder build(operation, options, memory);
+  const ArgumentReader reader(operation, options, memory);
   MapsProblem p;
-  build.sizes(p, input.q, input.k, {});
-  build.options(p);
+  reader.read_sizes(p, input.q, input.k, {});
+  reader.read_options(p);
 }
 
 }  // namespace polyhead

@@ -230,8 +230,8 @@ TEST(ScorePrograms, GradientsOfTablesAreThoseOfABias) {
   const ConstTensorView view(table.data<float>() + 29, DType::f32, {4, 30, 40}, {69, -1, 1});
   biased.options.bias = view;
   Tensor d_table(DType::f32, table.shape());
-  for (const char* backend : {"reference", "cpu"}) {
-    c.options.backend = biased.options.backend = &find_backend(backend);
+  for (const Backend* const backend : backends()) {
+    c.options.backend = biased.options.backend = backend;
     c.options.score_rule = program.rule();
     const AttentionOutputs a = c.make_forward_outputs(), b = biased.make_forward_outputs();
     c.forward(a), biased.forward(b);
@@ -240,7 +240,7 @@ TEST(ScorePrograms, GradientsOfTablesAreThoseOfABias) {
     const TensorView d_bias(d_table.data<float>() + 29, DType::f32, {4, 30, 40}, {69, -1, 1});
     sdpa_backward({.q = c.q, .k = c.k, .v = c.v, .out = a.out, .lse = a.lse, .d_out = c.d_out, .d_score_rule = sums}, c.options);
     sdpa_backward({.q = c.q, .k = c.k, .v = c.v, .out = b.out, .lse = b.lse, .d_out = c.d_out, .d_bias = d_bias}, biased.options);
-    EXPECT_TRUE(near(sums, Tensor::copy_of(d_table), 1e-4)) << backend;
+    EXPECT_TRUE(near(sums, Tensor::copy_of(d_table), 1e-4)) << backend_name(*backend);
   }
 }
 

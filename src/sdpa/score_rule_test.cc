@@ -87,8 +87,8 @@ AttentionSizes small() { return {.lead = {2}, .kv_heads = 2, .group = 2, .querie
 
 TEST(ScoreRules, AreTheOptionsThatSayTheSame) {
   Random random(1);
-  for (const char* backend : {"reference", "cpu"}) {
-    AttentionCase plain = case_of(random, DType::f64, small(), &find_backend(backend)), ruled = case_of(random, DType::f64, small(), &find_backend(backend));
+  for (const Backend* const backend : backends()) {
+    AttentionCase plain = case_of(random, DType::f64, small(), backend), ruled = case_of(random, DType::f64, small(), backend);
     ruled.q = plain.q, ruled.k = plain.k, ruled.v = plain.v, ruled.d_out = plain.d_out;
     plain.options.softcap = 2, ruled.options.score_rule = kCap;
     for (const bool causal : {false, true}) {
@@ -111,8 +111,8 @@ TEST(ScoreRules, StandBeforeSoftcapBiasAndMasks) {
   AttentionCase c = case_of(random, DType::f64, small());
   const Tensor bias = random.tensor(DType::f64, {9});
   c.options.bias = bias, c.options.softcap = 3, c.options.score_rule = kQuadratic.rule(), c.options.mask.causal = Causal::top_left();
-  for (const char* backend : {"reference", "cpu"}) {
-    c.options.backend = &find_backend(backend);
+  for (const Backend* const backend : backends()) {
+    c.options.backend = backend;
     Tensor scaled(DType::f64, c.sizes.pairs()), capped(DType::f64, c.sizes.pairs()), score(DType::f64, c.sizes.pairs());
     attention_map(c.maps(), scaled, c.options, MapValue::scaled_score), attention_map(c.maps(), capped, c.options, MapValue::capped_score);
     attention_map(c.maps(), score, c.options, MapValue::score);
@@ -130,9 +130,9 @@ TEST(ScoreRules, StandBeforeSoftcapBiasAndMasks) {
 }
 
 TEST(ScoreRules, GradientsAreCentralDifferences) {
-  for (const char* backend : {"reference", "cpu"}) {
+  for (const Backend* const backend : backends()) {
     Random random(3);
-    AttentionCase c = case_of(random, DType::f64, small(), &find_backend(backend));
+    AttentionCase c = case_of(random, DType::f64, small(), backend);
     Quadratic rule;
     c.options.score_rule = rule.rule(), c.options.softcap = 4, c.options.dropout = {.p = 0.2, .seed = 5}, c.options.mask.causal = Causal::bottom_right();
     const AttentionOutputs o = c.make_outputs();
@@ -166,8 +166,8 @@ TEST(ScoreRules, GradientsAreCentralDifferences) {
     expect_slopes(c.q, o.d_q), expect_slopes(c.k, o.d_k), expect_slopes(c.v, o.d_v);
     double of_a = 0, of_b = 0;
     for (int n = 0; n < 4; ++n) of_a += sums.data<double>()[2 * n], of_b += sums.data<double>()[2 * n + 1];
-    EXPECT_NEAR(of_a, slope(rule.a), 1e-6) << backend;
-    EXPECT_NEAR(of_b, slope(rule.b), 1e-6) << backend;
+    EXPECT_NEAR(of_a, slope(rule.a), 1e-6) << backend_name(*backend);
+    EXPECT_NEAR(of_b, slope(rule.b), 1e-6) << backend_name(*backend);
   }
 }
 
@@ -254,9 +254,9 @@ TEST(ScoreRules, MaskedPairsHaveNoEffect) {
   root.backward = [](const ScoreTile& tile, const void* before, double*, const void*) {
     for_each_score(tile, [&]<class T>(T& d, std::int64_t at) { d *= T{0.5} / std::sqrt(static_cast<const T*>(before)[at]); });
   };
-  for (const char* backend : {"reference", "cpu"}) {
+  for (const Backend* const backend : backends()) {
     Random random(4);
-    AttentionCase c = case_of(random, DType::f32, {.queries = 40, .keys = 70, .qk_width = 6, .v_width = 5}, &find_backend(backend));
+    AttentionCase c = case_of(random, DType::f32, {.queries = 40, .keys = 70, .qk_width = 6, .v_width = 5}, backend);
     const TensorView q = c.keep(random.tensor(DType::f32, c.sizes.q(), 0.5, 1)), k = c.keep(random.tensor(DType::f32, c.sizes.k(), 0.5, 1));
     fill(k.slice(-2, 3, 4), 0), fill(k.slice(-2, 20, 21), -1), fill(k.slice(-2, 68, 69), kNaN);
     Tensor attend(DType::boolean, {70});
@@ -290,9 +290,9 @@ ScoreRule half_rule() {
 }
 
 TEST(ScoreRules, MayPromiseEachOfKeepsZerosAndReadsBefore) {
-  for (const char* backend : {"reference", "cpu"}) {
+  for (const Backend* const backend : backends()) {
     Random random(8);
-    AttentionCase c = case_of(random, DType::f32, {.queries = 40, .keys = 70, .qk_width = 6, .v_width = 5}, &find_backend(backend));
+    AttentionCase c = case_of(random, DType::f32, {.queries = 40, .keys = 70, .qk_width = 6, .v_width = 5}, backend);
     const TensorView k = c.keep(random.tensor(DType::f32, c.sizes.k(), 0.5, 1));
     fill(k.slice(-2, 20, 21), kNaN);
     Tensor attend(DType::boolean, {70});
@@ -309,10 +309,10 @@ TEST(ScoreRules, MayPromiseEachOfKeepsZerosAndReadsBefore) {
         backward_with_sums(c, found.back(), sum);
         sums.push_back(sum.data<double>()[0]);
         expect_same_bits(found.back(), found.front());
-        for (const double x : to_doubles(found.back().d_k)) EXPECT_TRUE(std::isfinite(x)) << backend;
-        EXPECT_EQ(sums.back(), sums.front()) << backend;
+        for (const double x : to_doubles(found.back().d_k)) EXPECT_TRUE(std::isfinite(x)) << backend_name(*backend);
+        EXPECT_EQ(sums.back(), sums.front()) << backend_name(*backend);
       }
-      EXPECT_TRUE(std::isfinite(sums[0])) << backend;
+      EXPECT_TRUE(std::isfinite(sums[0])) << backend_name(*backend);
     });
   }
 }

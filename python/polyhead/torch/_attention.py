@@ -10,7 +10,6 @@ from typing import Any, Literal, TypedDict, overload
 import torch
 from torch import Tensor
 
-from .. import _core
 from .._arguments import names_of
 from .._cache import KeyValueCache
 from .._options import BlockSize, Causal, EmptyRows, Precision, RelativeBias, Unpack, Window, annotations_of, refuse, require_flags, takes

@@ -39,8 +39,8 @@ class SplitSums {
   std::optional<ScratchMemory> memory_;
 };
 
-// The backward pass in the form that the template DocumentPass runs: the type of the kernel's task and the calls of the kernel. There is one object for each
-// document, created before the document's cells run.
+// What DocumentPass needs to run sdpa_backward: the kernel's task type and its functions. There is one object for each document, created before the document's
+// cells run.
 struct FirstBackward {
   using Problem = BackwardProblem;
   using Task = BackwardTask;

@@ -61,7 +61,7 @@ void forward_document(const ForwardProblem& p, int threads) {
   if (p.batch * p.heads * p.queries == 0) return;
   const ForwardItems items(p, threads);
   const MaskBlocks mask(p);
-  const ForwardTask first_task = largest_task(p, items, &mask);  // this call may request AMX tiles, which decides the instruction set, so it must come first
+  const ForwardTask first_task = largest_task(p, items, &mask);  // may ask the system for AMX tiles; a refusal changes the instruction set, so kernels are chosen after it
   const auto& kernels = current_kernels_of<ForwardKernels>();
   const auto& merge_kernels = current_kernels_of<MergeKernels>();
   const std::int64_t splits = items.key_splits, per_group = static_cast<std::int64_t>(items.blocks.size()),

@@ -76,7 +76,7 @@ class Forward {
   }
 
   // Returns a bit for each kMaskBlockKeys keys of the key block, which is 0 if some boolean mask forbids these keys to all rows of the pass. Such keys are not
-  // packed. Each mask is examined alone: keys are packed if each mask allows them to some row, even if no row may attend to them under all masks.
+  // packed. Masks are examined one by one, so some packed keys may be masked for every row.
   std::uint64_t wanted_columns(std::int64_t first_row, std::int64_t end) const {
     bool known = task_.mask_count > 0 && task_.row_kinds == nullptr && !s_.keeps_keys;
     for (int i = 0; i < task_.mask_count; ++i) known = known && task_.masks[i].blocks != nullptr;

@@ -29,7 +29,7 @@ bool multiply_unless_non_finite(const ForwardTask& task, const Scratch<T>& s, co
   return false;
 }
 
-// A set of columns: one bit for each kMaskBlockKeys keys (a column) of a key block, which has at most 64 columns. This set has all columns.
+// The set of all columns of a key block. A column is kMaskBlockKeys keys, and a set has a bit for each of at most 64 columns.
 inline constexpr std::uint64_t kAllColumns = ~std::uint64_t{0};
 
 POLYHEAD_INLINE bool has_column(std::uint64_t columns, std::int64_t key) { return (columns >> (key / kMaskBlockKeys) & 1) != 0; }

@@ -51,7 +51,7 @@ struct BackwardCell {
 struct Together {
   bool sequences = false, heads = false, rows = false, keys = false;
   bool groups = false;      // true: sequences that share elements of d_bias are divided into groups
-  bool every_pair = false;  // true: every pair belongs to a task, even a masked pair, because a task writes d_bias of its pairs, or d_sink of its rows if it has the first keys
+  bool every_pair = false;  // true: tasks also cover masked pairs, because nothing else writes their d_bias, or the d_sink of their rows
 };
 
 // Returns the number of sequences in a group if all `batch` sequences share d_bias. Each group has separate sums of d_bias, which begin at 0.

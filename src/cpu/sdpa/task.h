@@ -77,9 +77,8 @@ struct ForwardTask : HeadGroup {
 constexpr std::int64_t gradient_stride(std::int64_t width) { return (width + 15) / 16 * 16; }
 
 // A task of the backward pass: some rows of a group and some keys. It computes d_q of these rows and d_k and d_v of these keys, summed over the pairs of the
-// task. A gradient whose view is absent is not computed. d_q is summed over one split of keys after the other, d_k and d_v over one split of rows after the
-// other: each split is summed from 0 and then added to the sum of the splits before it. Therefore several tasks of one split each, whose sums are added in the
-// order of the splits, give the same bits as one task.
+// task. A gradient whose view is absent is not computed. Several tasks of one split each, whose sums are added in the order of the splits, give the bits of one
+// task. For this, each split is summed from 0 and then added to the splits before it: splits of keys for d_q, splits of rows for d_k and d_v.
 struct BackwardTask : HeadGroup {
   HeadView out, lse, d_out;
   MutableHeadView d_q, d_k, d_v;
