@@ -74,7 +74,7 @@ class AnyDecoder final : public AnyTextModel {
               .heads = c.layer.heads,
               .width = c.layer.width,
               .head_vectors = c.layers * (c.layer.heads + 2 * c.layer.kv_heads) * c.layer.head_width,
-              .rules_not_followed = c.rules_not_followed,
+              .rules_not_followed = c.answer.rules_not_followed,
               .longest = c.rotary ? std::nullopt : std::optional(c.positions)};
   }
 
