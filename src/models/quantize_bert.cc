@@ -40,8 +40,8 @@ std::vector<std::string> quantized_bert_files(const std::filesystem::path& direc
     return exists;
   };
   if (!add("tokenizer.json"))  // with this file load_tokenizer() reads none of these
-    for (const char* name : {"vocab.txt", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json"}) add(name);
-  add("tokenizer_config.json");
+    for (const char* name : {"vocab.txt", "vocab.json", "merges.txt"}) add(name);
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) add(name);
   if (!other_embedding(directory).empty()) add("modules.json");
   names.emplace_back("config.json");
   return names;

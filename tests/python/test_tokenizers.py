@@ -198,6 +198,23 @@ def test_tokenizer_config_changes_what_it_changes_in_transformers(kind: str, mod
         assert result["ids"] == fast(text)["input_ids"], (text, type(fast).__name__)
 
 
+# (tokenizer_config.json, special_tokens_map.json, added_tokens.json) beside a tokenizer.json of GPT-2, which has "T" as a piece.
+@needs_program
+@pytest.mark.parametrize("files", [
+    (None, {"bos_token": "T"}, None), ({"bos_token": "x"}, {"bos_token": "T"}, None), ({"added_tokens_decoder": {}}, {"bos_token": "T"}, None), ({}, None, {"T": 52}), ({"added_tokens_decoder": {}}, None, {"T": 52}),
+    ({"image_token": "T"}, None, None), ({"extra_special_tokens": {"image_token": "T"}}, None, None), ({"extra_special_tokens": ["T"]}, None, None), ({"additional_special_tokens": [{"content": "T", "rstrip": True, "__type": "AddedToken"}]}, None, None),
+])  # fmt: skip
+def test_tokens_that_only_another_file_names_are_found(files: tuple[dict[str, Any] | None, ...], tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder_of("gpt2", "gpt2", files[0], tmp_path)
+    for name, contents in zip(("special_tokens_map.json", "added_tokens.json"), files[1:]):
+        if contents is not None:
+            (tmp_path / name).write_text(json.dumps(contents))
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = "The x <s>T </s>"
+    assert next(ours(tmp_path, [[text]]))["ids"] == fast(text)["input_ids"]
+
+
 @needs_program
 @pytest.mark.parametrize(("kind", "model_type", "config", "message"), [
     ("llama2", "llama", {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False}, "tokenizer_config.json: add_prefix_space is false, and tokenizer.json puts a space before a text; transformers' LlamaTokenizer would follow tokenizer_config.json"),
@@ -220,7 +237,7 @@ def test_a_text_with_a_token_that_has_no_id_is_refused(tmp_path: Path) -> None:
     folder_of("gpt2", "gpt2", {"pad_token": "[PAD]", "added_tokens_decoder": {"2000": {"content": "<new>"}}}, tmp_path)
     assert next(ours(tmp_path, [["The [PAD"]]))["ids"]
     for name in ("[PAD]", "<new>"):
-        assert f'the text has "{name}", which tokenizer_config.json names as a token and tokenizer.json lacks' in next(ours(tmp_path, [[f"The {name}"]]))["error"]
+        assert f'the text has "{name}", which a file beside tokenizer.json names as a token and tokenizer.json lacks, so it has no id' in next(ours(tmp_path, [[f"The {name}"]]))["error"]
 
 
 @needs_program

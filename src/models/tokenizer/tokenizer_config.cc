@@ -107,7 +107,7 @@ Step* find_step(Steps& steps) {
 // Applies tokenizer_config.json, or the defaults of the class if it lacks a key, to what tokenizer.json holds.
 class Overrides {
  public:
-  Overrides(const std::optional<JsonFile>& file, const TokenizerClass& kind, PipelineParts& parts) : file_(file), kind_(kind), parts_(parts) {}
+  Overrides(const std::optional<JsonFile>& file, const std::optional<JsonFile>& map, const TokenizerClass& kind, PipelineParts& parts) : file_(file), map_(map), kind_(kind), parts_(parts) {}
 
   void apply() {
     if (kind_.letters == Letters::bert) set_bert_letters();
@@ -119,9 +119,9 @@ class Overrides {
  private:
   std::optional<bool> flag(std::string_view key) const { return file_ ? file_->get<bool>(file_->root(), key) : std::nullopt; }
 
-  [[noreturn]] void refuse(std::string_view key, std::string_view value, std::string_view otherwise) const {
-    fail(ErrorCode::unsupported, "tokenizer_config.json: ", key, " is ", value, ", and tokenizer.json ", otherwise, "; transformers' ", kind_.name,
-         "Tokenizer would follow tokenizer_config.json. Make both files agree, in Python: ", kSaveTokenizer);
+  [[noreturn]] void refuse(std::string_view key, std::string_view value, std::string_view otherwise, std::string_view name = "tokenizer_config.json") const {
+    fail(ErrorCode::unsupported, name, ": ", key, " is ", value, ", and tokenizer.json ", otherwise, "; transformers' ", kind_.name, "Tokenizer would follow ", name,
+         ". Make both files agree, in Python: ", kSaveTokenizer);
   }
 
   void set_bert_letters() {
@@ -177,9 +177,9 @@ class Overrides {
   void require_template() const {
     const auto* const given = find_step<Template>(parts_.post_processor);
     const auto require_end = [&](std::string_view key, const TemplatePart* part) {
-      const std::optional<std::string> name = token_content(file_, key);
+      const std::optional<std::string> of_map = token_content(map_, key), name = of_map ? of_map : token_content(file_, key);
       const std::string_view piece = part == nullptr || part->special.empty() ? std::string_view() : std::string_view(part->special[0].second);
-      if (name && *name != piece) refuse(key, io::quote(*name), piece.empty() ? "puts no token there" : cat("puts ", io::quote(piece), " there"));
+      if (name && *name != piece) refuse(key, io::quote(*name), piece.empty() ? "puts no token there" : cat("puts ", io::quote(piece), " there"), of_map ? "special_tokens_map.json" : "tokenizer_config.json");
     };
     const bool has_parts = given != nullptr && !given->single.empty();
     require_end("cls_token", has_parts ? &given->single.front() : nullptr);
@@ -193,39 +193,71 @@ class Overrides {
     return token->as<Json::Object>() != nullptr ? file->get<std::string>(*token, "content", key) : file->get<std::string>(file->root(), key);
   }
 
-  const std::optional<JsonFile>& file_;
+  const std::optional<JsonFile>&file_, &map_;  // map_: special_tokens_map.json, where transformers reads it
   const TokenizerClass& kind_;
   PipelineParts& parts_;
 };
 
-// Adds the tokens that tokenizer_config.json names, as transformers does. transformers gives a name that is in no vocabulary a new id, for which the model need
-// not have a row: polyhead refuses texts with such a name (PipelineParts::missing_tokens).
-void add_named_tokens(const JsonFile& file, PipelineParts& parts) {
-  const auto add = [&](const Json& json, bool named) {
+// Adds the tokens that the files name, as transformers does. transformers gives a name that is in no vocabulary a new id, for which the model need not have a
+// row: polyhead refuses texts with such a name (PipelineParts::missing_tokens).
+class NamedTokens {
+ public:
+  explicit NamedTokens(PipelineParts& parts) : parts_(parts) {}
+
+  // json: the name, or an object with "content" and flags. named: the token is special whatever its flags say.
+  void add(const JsonFile& file, const Json& json, bool named) {
     const bool has_flags = json.as<Json::Object>() != nullptr;
     const Json* content = has_flags ? JsonFile::find(json, "content") : &json;
     const auto* name = content == nullptr ? nullptr : content->as<std::string>();
-    if (name == nullptr || name->empty()) return;
-    const auto flag = [&](std::string_view key) { return has_flags && file.get<bool>(json, key, "added_tokens_decoder").value_or(false); };
-    const auto found = std::ranges::find(parts.added_tokens, *name, &AddedToken::content);
-    if (found != parts.added_tokens.end()) {
-      found->special = found->special || named;
-    } else if (const auto id = parts.vocabulary.find(*name)) {
-      parts.added_tokens.push_back({.content = *name, .id = *id, .single_word = flag("single_word"), .strip_left = flag("lstrip"), .strip_right = flag("rstrip"), .normalized = flag("normalized"), .special = named || flag("special")});
-    } else if (std::ranges::find(parts.missing_tokens, *name) == parts.missing_tokens.end()) {
-      parts.missing_tokens.push_back(*name);
-    }
-  };
-  if (const Json* decoder = JsonFile::find(file.root(), "added_tokens_decoder"); decoder != nullptr && decoder->as<Json::Object>() != nullptr)
-    for (const auto& [id, json] : *decoder->as<Json::Object>()) add(json, false);
-  for (const std::string_view key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token", "additional_special_tokens", "extra_special_tokens"}) {
-    const Json* json = JsonFile::find(file.root(), key);
-    if (json == nullptr) continue;
-    if (const auto* list = json->as<Json::Array>())
-      for (const Json& one : *list) add(one, true);
-    else
-      add(*json, true);
+    if (name == nullptr) return;
+    const auto flag = [&](std::string_view key) { return has_flags && file.get<bool>(json, key, *name).value_or(false); };
+    add({.content = *name, .single_word = flag("single_word"), .strip_left = flag("lstrip"), .strip_right = flag("rstrip"), .normalized = flag("normalized"), .special = named || flag("special")});
   }
+
+  void add(AddedToken token) {
+    if (token.content.empty()) return;
+    const auto found = std::ranges::find(parts_.added_tokens, token.content, &AddedToken::content);
+    if (found != parts_.added_tokens.end()) {
+      found->special = found->special || token.special;
+    } else if (const auto id = parts_.vocabulary.find(token.content)) {
+      token.id = *id;
+      parts_.added_tokens.push_back(std::move(token));
+    } else if (std::ranges::find(parts_.missing_tokens, token.content) == parts_.missing_tokens.end()) {
+      parts_.missing_tokens.push_back(std::move(token.content));
+    }
+  }
+
+  // Adds the special tokens of a file: members such as pad_token or image_token, and the lists or objects of further ones. `instead`: a file whose members take
+  // the place of those with the same key.
+  void add_special(const JsonFile& file, const std::optional<JsonFile>& instead) {
+    for (const auto& [key, json] : *file.root().as<Json::Object>()) {
+      if (instead && JsonFile::find(instead->root(), key) != nullptr) continue;
+      if (key.ends_with("_token")) {
+        add(file, json, true);
+      } else if (key == "additional_special_tokens" || key == "extra_special_tokens") {
+        if (const auto* list = json.as<Json::Array>())
+          for (const Json& one : *list) add(file, one, true);
+        else if (const auto* members = json.as<Json::Object>())
+          for (const auto& [name, one] : *members) add(file, one, true);
+      }
+    }
+  }
+
+ private:
+  PipelineParts& parts_;
+};
+
+// `map`: special_tokens_map.json, where transformers reads it.
+void add_named_tokens(const std::filesystem::path& folder, const std::optional<JsonFile>& file, const std::optional<JsonFile>& map, PipelineParts& parts) {
+  NamedTokens tokens(parts);
+  if (file) tokens.add_special(*file, map);
+  if (map) tokens.add_special(*map, {});
+  const Json* decoder = file ? JsonFile::find(file->root(), "added_tokens_decoder") : nullptr;
+  if (decoder != nullptr && decoder->as<Json::Object>() != nullptr)
+    for (const auto& [id, json] : *decoder->as<Json::Object>()) tokens.add(*file, json, false);
+  if (decoder != nullptr) return;
+  if (const std::optional<JsonFile> added = file_of(folder, "added_tokens.json"))
+    for (const auto& [content, id] : *added->root().as<Json::Object>()) tokens.add({.content = content, .normalized = true});
 }
 
 }  // namespace
@@ -234,8 +266,10 @@ void apply_tokenizer_config(const std::filesystem::path& folder, PipelineParts& 
   const std::optional<JsonFile> file = file_of(folder, "tokenizer_config.json");
   if (file && file->get<bool>(file->root(), "split_special_tokens").value_or(false))
     fail(ErrorCode::unsupported, "tokenizer_config.json: split_special_tokens is true; special tokens in a text are not split");
-  if (file) add_named_tokens(*file, parts);
-  if (const TokenizerClass* kind = class_of(file, file_of(folder, "config.json"))) Overrides(file, *kind, parts).apply();
+  const bool has_decoder = file && JsonFile::find(file->root(), "added_tokens_decoder") != nullptr;  // then transformers does not read older files of added tokens
+  const std::optional<JsonFile> map = has_decoder ? std::nullopt : file_of(folder, "special_tokens_map.json");
+  add_named_tokens(folder, file, map, parts);
+  if (const TokenizerClass* kind = class_of(file, file_of(folder, "config.json"))) Overrides(file, map, *kind, parts).apply();
 }
 
 }  // namespace polyhead::models
