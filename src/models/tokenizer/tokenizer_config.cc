@@ -193,7 +193,8 @@ class Overrides {
     return token->as<Json::Object>() != nullptr ? file->get<std::string>(*token, "content", key) : file->get<std::string>(file->root(), key);
   }
 
-  const std::optional<JsonFile>&file_, &map_;  // map_: special_tokens_map.json, where transformers reads it
+  const std::optional<JsonFile>& file_;
+  const std::optional<JsonFile>& map_;  // special_tokens_map.json, where transformers reads it
   const TokenizerClass& kind_;
   PipelineParts& parts_;
 };
