@@ -194,6 +194,8 @@ class View {
     if (o_.by_norms && sizes.kind == Kind::two_sides) fail(ErrorCode::unsupported, "--weighting norm: '", o_.model, "' is an encoder-decoder model, and polyhead keeps no values of such models; encoders and decoders have norm-weighted maps");
     heads_off_ = read_heads(o_.without, sizes);
     if (!heads_off_.empty() && sizes.kind != Kind::encoder) throw UsageError("--without compares embeddings of texts, which this model does not have");
+    if (!sizes.other_embedding.empty() && (o_.json || !o_.arrays.empty()))
+      print_note(cat("there is no embedding: ", sizes.other_embedding, "; polyhead computes embeddings by the mean over the tokens alone"));
     if (o_.generate > 0 && sizes.kind == Kind::encoder) throw UsageError("--generate is for models that predict the next token; this one is an encoder");
     if (o_.pair && sizes.kind != Kind::encoder) throw UsageError("--text-pair is for encoders; this model reads one text");
     if (o_.generate > 0 && !sizes.rules_not_followed.empty())
@@ -443,7 +445,7 @@ Subcommand declare_view(Parser& parser) {
           "for a grid, each word is followed by the words that it attends to most. Colours are used on a terminal only, and not if "
           "NO_COLOR is set.\n\n"
           "Arrays: ids [T] int64, attentions [layers,heads,T,T], hidden [T,E] of the last layer, embedding [E] (mean over the tokens, "
-          "scaled to length 1); with --weighting norm also value_norms [layers,heads,T], by which the attention weights are multiplied. With several texts each name ends in _0, _1, ... The metadata of .safetensors has `texts` and, with "
+          "scaled to length 1; absent if the folder's modules.json asks for another); with --weighting norm also value_norms [layers,heads,T], by which the attention weights are multiplied. With several texts each name ends in _0, _1, ... The metadata of .safetensors has `texts` and, with "
           "--text-pair, `pairs`, each a JSON list.\n\n"
           "JSON: {model: {path, layers, heads, width}, map: {layer, head, description, weighting}, texts: [{text, pair, tokens, ids, segments, "
           "special, replaced_bytes, dropped_tokens, map, embedding, generated, link: {query, key, heads: [{layer, head, weight, usual}]}, without: [{layer, head, change}]}], files: {page, arrays}, measured: {texts, tokens: [shortest, longest], values: {measure: [layers][heads] {mean, spread, texts, held, named}}}}; map is [T][T], the "

@@ -139,7 +139,8 @@ viewer::LiveModel::Rounding measure(const std::string& folder, const models::Sen
       const double apart = std::abs(a.data<double>()[i] - b.data<double>()[i]);
       found.largest = std::max(found.largest, apart), apart_of_text += apart;
     }
-    const Tensor u = Tensor::copy_of(one.embedding, DType::f64), v = Tensor::copy_of(other.embedding, DType::f64);  // of length 1
+    Tensor u(DType::f64, {exact.encoder.config.width}), v(DType::f64, {exact.encoder.config.width});  // of length 1; of the mean over the tokens, also if the folder has another embedding
+    models::sentence_embedding(one.hidden, {}, u), models::sentence_embedding(other.hidden, {}, v);
     const double cosine = std::inner_product(u.data<double>(), u.data<double>() + u.numel(), v.data<double>(), 0.0);
     if (!std::isfinite(apart_of_text + cosine)) fail(ErrorCode::unsupported, "--live: the model in '", folder, "' computes attention weights or embeddings that are not finite");
     sum += apart_of_text, count += static_cast<double>(a.numel());

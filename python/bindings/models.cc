@@ -165,7 +165,9 @@ ByName run_sequence_model(const Held<models::SequenceToSequenceModel>& held, nb:
                                                                  {"cross_attentions", &decoded.cross_attentions, appended(of_decoder, {config.decoder.heads, tokens, keys})}});
   outputs.want(wanted_given);
   const bool decodes = decoded.logits || decoded.all_hidden || decoded.attentions || decoded.cross_attentions;
+  if (!target.view() && attend_target.view()) throw nb::value_error("attend_target is given without a target");
   if (decodes && !target.view()) throw nb::value_error("target is missing; only memory, encoder_hidden and encoder_attentions need none");
+  if (!decodes && target.view()) throw nb::value_error("target is given, and outputs names none that reads it: logits, decoder_hidden, decoder_attentions and cross_attentions do");
   without_gil([&] {
     const models::SequenceToSequenceOptions options{.executor = threads ? &*threads : nullptr, .workspace = &held.workspace};
     Tensor memory;  // the encoder's output in the model's dtype
@@ -297,7 +299,7 @@ void bind_models(nb::module_& m) {
   nb::class_<Held<models::LanguageModel>>(m, "LanguageModel")
       .def("run", &run_language_model, any("ids"), any("attend_keys"), any("outputs"), any("num_threads"))
       .def("generate", &continue_text, any("ids"), nb::arg("options"))
-      .def_prop_ro("rules_not_followed", [](const Held<models::LanguageModel>& held) { return held.model.config.rules_not_followed; })
+      .def_prop_ro("rules_not_followed", [](const Held<models::LanguageModel>& held) { return held.model.config.answer.rules_not_followed; })
       .def("parameters", &held_parameters<models::LanguageModel>);
   nb::class_<Held<models::SequenceToSequenceModel>>(m, "SequenceToSequenceModel")
       .def("run", &run_sequence_model, any("source"), any("target"), any("attend_source"), any("attend_target"), any("outputs"), any("num_threads"))

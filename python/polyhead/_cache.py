@@ -206,13 +206,13 @@ class RotaryEmbedding:
             that of a pair with fewer than beta_slow turns is scaled.
         attention_factor: for yarn and longrope: the factor of cos and sin. None: for yarn computed from factor, mscale and mscale_all_dim, for longrope from factor and
             the original length.
-        mscale, mscale_all_dim: for yarn in DeepSeek's models; 0: not used.
+        mscale, mscale_all_dim: for yarn in DeepSeek's models: both or neither (0), and not beside attention_factor.
         truncate: for yarn: round the range between beta_fast and beta_slow to whole pairs.
         factors: for longrope: R/2 numbers, each of which divides the frequency of its pair: ``short_factor`` or ``long_factor`` of a config file.
         proportion: for proportional: the fraction of the pairs that are rotated, from 0 to 1.
 
     Raises:
-        ValueError: a number or word that does not fit; the message says what was given and what is allowed.
+        ValueError: a number or word that does not fit, or that the scaling rule does not use; the message says what was given and what is allowed.
         TypeError: an argument of another type.
     """
 

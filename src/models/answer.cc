@@ -30,11 +30,14 @@ void require_answer(const Answering& call, std::size_t prompt, std::int64_t posi
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   require(options.max_tokens >= 1 && options.max_tokens <= kMost, operation, ": max_tokens is ", options.max_tokens, "; it must be in [1, 2^40]");
   require(options.temperature.has_value() || (options.top_k == 0 && options.top_p == 1), operation, ": top_k or top_p is given without a temperature; the likeliest token needs neither");
+  require(options.temperature.has_value() || !options.seed, operation, ": seed is given without a temperature; the likeliest token needs no seed");
   require(!options.temperature || options.seed, operation, ": a temperature needs a seed, for example .seed = 1");
   const auto longest = static_cast<std::int64_t>(prompt) + options.max_tokens - 1;
   require(positions == 0 || longest <= positions, operation, ": a prompt of ", prompt, " and an answer of up to ", options.max_tokens, " tokens need ", longest, " positions (the last token needs none); the model has ", positions);
   for (const std::optional<std::int64_t>& forced : {call.rules.forced_first, call.rules.forced_last})
     require(!forced || (*forced >= 0 && *forced < call.vocabulary), operation, ": the forced token ", forced.value_or(0), " is not in the vocabulary of ", call.vocabulary);
+  for (const std::int64_t id : options.stop_tokens)
+    require(id >= 0 && id < call.vocabulary, operation, ": stop_tokens has ", id, "; tokens are in [0, ", call.vocabulary, "), the vocabulary");
 }
 
 std::vector<std::int64_t> answer(const Answering& call, std::span<const std::int64_t> prompt, const std::function<void(std::span<const std::int64_t>, TensorView)>& next) {

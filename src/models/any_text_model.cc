@@ -23,7 +23,7 @@ class AnyEncoder final : public AnyTextModel {
  public:
   explicit AnyEncoder(SentenceModel model) : model_(std::move(model)) {
     const BertConfig& config = model_.encoder.config;
-    sizes_ = {.layers = config.layers, .heads = config.heads, .width = config.width, .head_vectors = 3 * config.layers * config.width, .longest = config.longest()};
+    sizes_ = {.layers = config.layers, .heads = config.heads, .width = config.width, .head_vectors = 3 * config.layers * config.width, .other_embedding = model_.other_embedding, .longest = config.longest()};
   }
 
   TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long, std::int64_t generate) const override {
@@ -74,7 +74,7 @@ class AnyDecoder final : public AnyTextModel {
               .heads = c.layer.heads,
               .width = c.layer.width,
               .head_vectors = c.layers * (c.layer.heads + 2 * c.layer.kv_heads) * c.layer.head_width,
-              .rules_not_followed = c.rules_not_followed,
+              .rules_not_followed = c.answer.rules_not_followed,
               .longest = c.rotary ? std::nullopt : std::optional(c.positions)};
   }
 

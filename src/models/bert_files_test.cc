@@ -106,6 +106,8 @@ TEST(QuantizeBert, FilesThatAreThereAreKept) {
   const std::filesystem::path fresh = other.path() / "new" / "folder";
   quantize_bert(folder.path(), fresh);
   EXPECT_EQ(quantized_bert_files(fresh), (std::vector<std::string>{"model.safetensors", "vocab.txt", "config.json"}));
+  other.write("tokenizer_config.json", "{}");
+  EXPECT_EQ(quantized_bert_files(other.path()), (std::vector<std::string>{"model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"}));
 }
 
 TEST(QuantizeBert, ScalesThatDoNotFitAreRefused) {

@@ -10,8 +10,7 @@ constexpr std::int64_t kFew = 4;  // parameters are packed only for more tokens:
 }  // namespace
 
 std::vector<std::int64_t> LanguageModel::generate(std::span<const std::int64_t> prompt, const GenerateOptions& options) const {
-  const AnswerRules rules{.end_tokens = config.end_tokens};
-  const Answering call{"LanguageModel.generate", config.vocabulary, accumulation_dtype(config.layer.dtype), rules, options};
+  const Answering call{"LanguageModel.generate", config.vocabulary, accumulation_dtype(config.layer.dtype), config.answer, options};
   require_answer(call, prompt.size(), config.rotary ? 0 : config.positions);
   nn::EncoderCache tokens = cache({.sequences = 1, .capacity = std::ssize(prompt) + options.max_tokens - 1, .dtype = options.cache_dtype});
   const Workspace own(options.max_tokens > kFew ? Parameters::constant : Parameters::may_change);

@@ -20,14 +20,15 @@ constexpr std::array kHalf{std::array{0.5, 0.5, 0.5}, std::array{0.5, 0.5, 0.5}}
 struct ProcessorKind {
   std::string_view name;  // name of the class without "ImageProcessor" or "FeatureExtractor"
   std::int64_t size = 224, crop = 0;  // crop = 0: the class does not crop
-  bool shortest = false;              // true: a size given as one number is the length of the shorter side
+  bool shortest = false;              // true: without the key `size`, it is the length of the shorter side
+  bool to_square = true;              // default_to_square: a size given as one number is height and width; false: the length of the shorter side
   Resampling resampling = Resampling::bicubic;
   std::array<std::array<double, 3>, 2> colours{};  // mean and deviation
 };
 constexpr ProcessorKind kKinds[] = {{.name = "ViT", .resampling = Resampling::bilinear, .colours = kHalf},
                                     {.name = "DeiT", .size = 256, .crop = 224, .colours = kHalf},
-                                    {.name = "CLIP", .crop = 224, .shortest = true, .colours = kClip},
-                                    {.name = "Siglip", .colours = kHalf}};
+                                    {.name = "CLIP", .crop = 224, .shortest = true, .to_square = false, .colours = kClip},
+                                    {.name = "Siglip", .to_square = false, .colours = kHalf}};
 
 // The numbers by which the key `resample` names Pillow's resampling methods.
 constexpr std::pair<std::int64_t, Resampling> kResamplings[] = {{1, Resampling::lanczos}, {2, Resampling::bilinear}, {3, Resampling::bicubic}, {4, Resampling::box}, {5, Resampling::hamming}};
@@ -49,12 +50,12 @@ struct GivenSize {
   std::optional<std::int64_t> shortest{};
 };
 
-GivenSize read_size(ConfigFile& file, std::string_view key, std::int64_t otherwise, bool shortest) {
+GivenSize of_side(std::int64_t side, bool shortest) { return shortest ? GivenSize{.shortest = side} : GivenSize{.whole = Size{side, side}}; }
+
+GivenSize read_size(ConfigFile& file, std::string_view key, const GivenSize& otherwise, bool to_square) {
   const io::Json* given = file.find(key);
-  if (given == nullptr || given->as<io::Json::Object>() == nullptr) {
-    const std::int64_t side = file.size(key, otherwise, kMostSide);
-    return shortest ? GivenSize{.shortest = side} : GivenSize{.whole = Size{side, side}};
-  }
+  if (given == nullptr) return otherwise;
+  if (given->as<io::Json::Object>() == nullptr) return of_side(file.size(key, 0, kMostSide), !to_square);
   ConfigFile part = file.part(key);
   static constexpr std::string_view kKeys[] = {"height", "width", "shortest_edge"};
   file.file().allow_only(*given, kKeys, key);
@@ -99,10 +100,10 @@ ImageProcessor read_image_processor(const std::filesystem::path& folder) {
   const ProcessorKind& kind = kind_of(file);
   const auto flag = [&](std::string_view key, bool otherwise) { return file.get<bool>(key).value_or(otherwise); };
   ImageProcessor processor;
-  const GivenSize size = read_size(file, "size", kind.size, kind.shortest);
+  const GivenSize size = read_size(file, "size", of_side(kind.size, kind.shortest), flag("default_to_square", kind.to_square));
   if (flag("do_resize", true)) processor.resize = size.whole, processor.shortest_edge = size.shortest;
   processor.resampling = read_resampling(file, kind.resampling);
-  const GivenSize crop = read_size(file, "crop_size", kind.crop == 0 ? 224 : kind.crop, false);
+  const GivenSize crop = read_size(file, "crop_size", of_side(kind.crop == 0 ? 224 : kind.crop, false), true);
   if (crop.shortest) file.unsupported("crop_size", "has shortest_edge; height and width are needed");
   if (flag("do_center_crop", kind.crop != 0)) processor.crop = crop.whole;
   const double factor = file.positive("rescale_factor", 1.0 / 255);
@@ -112,7 +113,7 @@ ImageProcessor read_image_processor(const std::filesystem::path& folder) {
   processor.deviation = read_colours(file, "image_std", kind.colours[1], true);
   file.find("do_convert_rgb");  // counts as read: the image readers give red, green and blue, whatever this key says
   if (flag("do_pad", false)) file.unsupported("do_pad", "is true; padding is not supported");
-  static constexpr std::string_view kWithoutEffect[] = {"processor_class", "data_format", "input_data_format", "device", "return_tensors", "disable_grouping", "default_to_square", "image_seq_length", "pad_size"};
+  static constexpr std::string_view kWithoutEffect[] = {"processor_class", "data_format", "input_data_format", "device", "return_tensors", "disable_grouping", "image_seq_length", "pad_size"};
   file.require_all_read(cat(kind.name, "ImageProcessor"), kWithoutEffect);
   return processor;
 }

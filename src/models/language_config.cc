@@ -162,12 +162,40 @@ std::optional<JsonFile> read_generation_config(const std::filesystem::path& fold
   return io::file_exists(path) ? std::optional<JsonFile>(path) : std::nullopt;
 }
 
+std::optional<std::int64_t> one_token(const JsonFile& file, std::string_view key) {
+  const std::vector<std::int64_t> ids = token_ids(file, key);
+  if (ids.size() > 1) fail(ErrorCode::unsupported, file.name(), ": ", key, " has ", ids.size(), " tokens; one or none is supported");
+  return ids.empty() ? std::nullopt : std::optional(ids[0]);
+}
+
+namespace {
+
 std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::optional<JsonFile>& generation) {
   file.find("eos_token_id");
   const bool own = generation && JsonFile::find(generation->root(), "eos_token_id") != nullptr;
   return token_ids(own ? *generation : file.file(), "eos_token_id");
 }
 
+// Reads bad_words_ids, a list of token sequences that are never chosen. A sequence of several tokens is a rule that is not followed.
+void read_bad_words(const JsonFile& file, AnswerRules& rules) {
+  const io::Json* given = JsonFile::find(file.root(), "bad_words_ids");
+  if (given == nullptr) return;
+  const auto* list = given->as<io::Json::Array>();
+  if (list == nullptr) file.fail_at("", "bad_words_ids", cat("is ", io::describe(*given), "; a list of lists of tokens is needed"));
+  bool has_longer = false;
+  for (const io::Json& item : *list) {
+    const auto* word = item.as<io::Json::Array>();
+    const auto is_token = [](const io::Json& token) { return token.as<std::uint64_t>() != nullptr && *token.as<std::uint64_t>() <= std::uint64_t{1} << 31; };
+    if (word == nullptr || word->empty() || !std::ranges::all_of(*word, is_token)) file.fail_at("", "bad_words_ids", cat("has ", io::describe(item), "; lists of tokens are needed, which are integers in [0, 2^31]"));
+    has_longer = has_longer || word->size() > 1;
+    // transformers still allows an end token that is in the list.
+    const auto token = static_cast<std::int64_t>(*(*word)[0].as<std::uint64_t>());
+    if (word->size() == 1 && std::ranges::find(rules.end_tokens, token) == rules.end_tokens.end()) rules.suppressed.push_back(token);
+  }
+  if (has_longer) rules.rules_not_followed.emplace_back("bad_words_ids of several tokens");
+}
+
+// Returns the rules, such as "num_beams = 4", with which transformers would choose other tokens and which generate() does not follow.
 std::vector<std::string> rules_not_followed(const JsonFile& file) {
   // Keys of generation_config.json, each with the value that has no effect.
   constexpr std::pair<std::string_view, double> kRules[] = {{"num_beams", 1},          {"num_beam_groups", 1},        {"min_length", 0},         {"min_new_tokens", 0},
@@ -179,6 +207,24 @@ std::vector<std::string> rules_not_followed(const JsonFile& file) {
     const std::optional<double> value = given == nullptr ? std::nullopt : as_number(*given);
     if (value && std::max(*value, 0.0) != neutral) rules.push_back(cat(key, " = ", *value));  // a value below 0 has the effect of 0
   }
+  // Keys that have an effect with any value but null.
+  constexpr std::string_view kOthers[] = {"constraints", "dola_layers", "exponential_decay_length_penalty", "force_words_ids", "max_time", "sequence_bias", "stop_strings", "watermarking_config"};
+  for (const std::string_view key : kOthers)
+    if (JsonFile::find(file.root(), key) != nullptr) rules.emplace_back(key);
+  return rules;
+}
+
+}  // namespace
+
+AnswerRules answer_rules(ConfigFile& file, const std::optional<JsonFile>& generation) {
+  const JsonFile& from = generation ? *generation : file.file();
+  AnswerRules rules{.end_tokens = end_tokens(file, generation),
+                    .forced_first = one_token(from, "forced_bos_token_id"),
+                    .forced_last = one_token(from, "forced_eos_token_id"),
+                    .suppressed = token_ids(from, "suppress_tokens"),
+                    .rules_not_followed = rules_not_followed(from),
+                    .suppressed_first = token_ids(from, "begin_suppress_tokens")};
+  read_bad_words(from, rules);
   return rules;
 }
 
@@ -205,8 +251,7 @@ LanguageModelConfig read_language_config(const std::filesystem::path& path, cons
   if (family.tensors.positions.empty()) read_rotary(file, family, config);
   config.tied_output = file.get<bool>("tie_word_embeddings").value_or(family.defaults.tied_output);
   const std::optional<JsonFile> generation = read_generation_config(folder);
-  config.end_tokens = end_tokens(file, generation);
-  config.rules_not_followed = rules_not_followed(generation ? *generation : file.file());
+  config.answer = answer_rules(file, generation);
   file.require_all_read(family.model_type, family.keys.without_effect, options.ignored_keys, kIgnoredKeysRemedy);
   return config;
 }

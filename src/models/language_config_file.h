@@ -17,11 +17,11 @@ namespace polyhead::models {
 std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key);
 // Returns generation_config.json; nullopt if the folder has none.
 std::optional<JsonFile> read_generation_config(const std::filesystem::path& folder);
-// Returns eos_token_id of generation_config.json, else of `file`.
-std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::optional<JsonFile>& generation);
-// Returns the rules, such as "num_beams = 4", with which transformers would choose other tokens and which generate() does not follow. `file`:
-// generation_config.json or, if it is missing, config.json.
-std::vector<std::string> rules_not_followed(const JsonFile& file);
+// Returns the token id of a key; nullopt if null or missing. Error if the key has a list of several tokens.
+std::optional<std::int64_t> one_token(const JsonFile& file, std::string_view key);
+// Returns the rules of generation_config.json or, if it is missing, of `file`, without the start token. eos_token_id is read in `file` if generation_config.json
+// lacks it.
+AnswerRules answer_rules(ConfigFile& file, const std::optional<JsonFile>& generation);
 // The end of the message of ConfigFile::require_all_read().
 inline constexpr std::string_view kIgnoredKeysRemedy = ". LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not";
 

@@ -289,6 +289,10 @@ TEST(LanguageModel, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_THAT(message({.ids = ids}, {}, {.cache = &cache}), HasSubstr("the text has 22 tokens; the model has positions for 16"));
   EXPECT_EQ(cache.length(0), kTokens);
   EXPECT_THAT(error_message([&] { model.generate({}, {.max_tokens = 1}); }), HasSubstr("the prompt is empty"));
+  const auto generate = [&](const GenerateOptions& options) { return error_message([&] { model.generate(std::vector<std::int64_t>{1, 2}, options); }); };
+  EXPECT_EQ(generate({.max_tokens = 1, .seed = 3}), "LanguageModel.generate: seed is given without a temperature; the likeliest token needs no seed");
+  for (const std::int64_t wrong : {kVocabulary, std::int64_t{-3}})
+    EXPECT_EQ(generate({.max_tokens = 1, .stop_tokens = {1, wrong}}), "LanguageModel.generate: stop_tokens has " + std::to_string(wrong) + "; tokens are in [0, 17), the vocabulary");
 }
 
 json llama_json() {
@@ -315,13 +319,32 @@ TEST(ReadLanguageConfig, ReadsSizesAndDefaults) {
   EXPECT_EQ(config.layer.epsilon, 1e-6);
   EXPECT_EQ(config.layer.activation, nn::Activation::silu);
   EXPECT_EQ(config.rotary->embedding.base, 500);
-  EXPECT_EQ(config.end_tokens, (std::vector<std::int64_t>{3, 5}));
+  EXPECT_EQ(config.answer.end_tokens, (std::vector<std::int64_t>{3, 5}));
   EXPECT_EQ(config.windows, std::vector<std::int64_t>{0});
   EXPECT_TRUE(config.tied_output && config.layer.gated && !config.layer.bias);
   ModelFolder folder;
   folder.write_json("config.json", llama_json());
   folder.write_json("generation_config.json", {{"eos_token_id", 6}});
-  EXPECT_EQ(read_language_config(folder.path() / "config.json").end_tokens, std::vector<std::int64_t>{6});
+  EXPECT_EQ(read_language_config(folder.path() / "config.json").answer.end_tokens, std::vector<std::int64_t>{6});
+}
+
+TEST(ReadLanguageConfig, RulesOfAnswersAreReadOrNamed) {
+  const auto read_rules = [](const json& generation) {
+    ModelFolder folder;
+    folder.write_json("config.json", llama_json());
+    folder.write_json("generation_config.json", generation);
+    return read_language_config(folder.path()).answer;
+  };
+  const AnswerRules rules = read_rules({{"eos_token_id", 6}, {"suppress_tokens", {1, 2}}, {"begin_suppress_tokens", {3}}, {"bad_words_ids", {{4}, {6}, {1, 2}}}, {"forced_eos_token_id", 5}, {"forced_bos_token_id", {0}},
+                                        {"num_beams", 4}, {"sequence_bias", {{{1}, 2.0}}}, {"stop_strings", "a"}, {"dola_layers", nullptr}});
+  EXPECT_EQ(rules.suppressed, (std::vector<std::int64_t>{1, 2, 4}));  // transformers does not suppress an end token
+  EXPECT_EQ(rules.suppressed_first, std::vector<std::int64_t>{3});
+  EXPECT_EQ(rules.forced_last, 5);
+  EXPECT_EQ(rules.forced_first, 0);
+  EXPECT_EQ(rules.rules_not_followed, (std::vector<std::string>{"num_beams = 4", "sequence_bias", "stop_strings", "bad_words_ids of several tokens"}));
+  EXPECT_ERROR(read_rules({{"bad_words_ids", {3}}}), format, HasSubstr("generation_config.json: bad_words_ids has the number 3; lists of tokens are needed"));
+  EXPECT_ERROR(read_rules({{"bad_words_ids", 3}}), format, HasSubstr("bad_words_ids is the number 3; a list of lists of tokens is needed"));
+  EXPECT_ERROR(read_rules({{"forced_eos_token_id", {1, 2}}}), unsupported, HasSubstr("forced_eos_token_id has 2 tokens; one or none is supported"));
 }
 
 TEST(ReadLanguageConfig, AKeyThatNothingReadsIsAnErrorUnlessItIsKnownToDoNothing) {

@@ -79,7 +79,9 @@ class RopeReader {
     }
     if (type.name == "yarn") {
       e.beta_fast = number("beta_fast").value_or(32), e.beta_slow = number("beta_slow").value_or(1);
-      e.mscale = number("mscale").value_or(0), e.mscale_all_dim = number("mscale_all_dim").value_or(0);
+      // transformers reads mscale and mscale_all_dim only if both differ from 0 and there is no attention_factor.
+      const double mscale = number("mscale").value_or(0), all_dim = number("mscale_all_dim").value_or(0);
+      if (!e.attention_factor && mscale != 0 && all_dim != 0) e.mscale = mscale, e.mscale_all_dim = all_dim;
       if (rope_ != nullptr) e.truncate = file_.get<bool>(*rope_, "truncate", where_).value_or(true);
     }
     if (type.name == "longrope") {

@@ -7,6 +7,7 @@
 #include "io/int8_rows.h"
 #include "models/encoder_families.h"
 #include "models/model_folder.h"
+#include "models/sentence_modules.h"
 #include "polyhead/io/atomic_file.h"
 #include "polyhead/models/sentence_model.h"
 
@@ -33,12 +34,15 @@ void require_new_folder(const std::filesystem::path& folder) {
 
 std::vector<std::string> quantized_bert_files(const std::filesystem::path& directory) {
   std::vector<std::string> names{"model.safetensors"};
-  if (io::file_exists(directory / "tokenizer.json")) {  // with this file load_tokenizer() reads no other file
-    names.emplace_back("tokenizer.json");
-  } else {
-    for (const char* name : {"vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"})
-      if (io::file_exists(directory / name)) names.emplace_back(name);
-  }
+  const auto add = [&](const char* name) {
+    const bool exists = io::file_exists(directory / name);
+    if (exists) names.emplace_back(name);
+    return exists;
+  };
+  if (!add("tokenizer.json"))  // with this file load_tokenizer() reads none of these
+    for (const char* name : {"vocab.txt", "vocab.json", "merges.txt"}) add(name);
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) add(name);
+  if (!other_embedding(directory).empty()) add("modules.json");
   names.emplace_back("config.json");
   return names;
 }

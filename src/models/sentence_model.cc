@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/sentence_modules.h"
 #include "nn/check.h"
 #include "nn/elementwise.h"
 #include "polyhead/models/value_norms.h"
@@ -104,7 +105,7 @@ SentenceResult SentenceModel::run(TokenizedText tokens, const SentenceOptions& o
   result.tokens = std::move(tokens);
   const std::int64_t length = result.ids.numel();
   result.hidden = Tensor(config.dtype, {length, config.width});
-  result.embedding = Tensor(results, {config.width});
+  if (other_embedding.empty()) result.embedding = Tensor(results, {config.width});
   if (options.attentions) result.attentions = Tensor(results, {config.layers, config.heads, length, length});
   if (options.pooled != 0) result.pooled = Tensor(results, {config.layers, config.heads, options.pooled, options.pooled});
   if (options.head_vectors) {
@@ -125,12 +126,13 @@ SentenceResult SentenceModel::run(TokenizedText tokens, const SentenceOptions& o
   encoder.forward({.ids = result.ids, .segments = config.segments > 0 ? ConstTensorView(segments) : ConstTensorView()},
                   {.hidden = result.hidden, .all_hidden = result.all_hidden, .attentions = result.attentions, .pooled = result.pooled, .q = result.q, .k = result.k, .v = v},
                   {.backend = options.backend, .executor = options.executor, .workspace = options.workspace});
-  sentence_embedding(result.hidden, {}, result.embedding);
+  if (result.embedding) sentence_embedding(result.hidden, {}, result.embedding);
   if (options.value_norms) result.value_norms = Tensor::copy_of(models::value_norms(encoder, v, {.executor = options.executor, .workspace = options.workspace}), results);
   return result;
 }
 
 Tensor SentenceModel::embed(std::span<const std::string> texts, const SentenceOptions& options) const {
+  if (!other_embedding.empty()) fail(ErrorCode::unsupported, "SentenceModel.embed: ", other_embedding, "; polyhead computes embeddings by the mean over the tokens alone");
   const BertConfig& config = encoder.config;
   std::vector<TokenizedText> tokens;
   std::int64_t length = 0;
@@ -154,7 +156,7 @@ Tensor SentenceModel::embed(std::span<const std::string> texts, const SentenceOp
 }
 
 SentenceModel load_bert(const std::filesystem::path& directory) {
-  SentenceModel model{.tokenizer = load_tokenizer(directory), .encoder = load_bert_encoder(directory)};
+  SentenceModel model{.tokenizer = load_tokenizer(directory), .encoder = load_bert_encoder(directory), .other_embedding = models::other_embedding(directory)};
   const std::int64_t rows = model.encoder.config.vocabulary;
   if (const std::int64_t pieces = model.tokenizer.vocabulary_size(); pieces > rows)
     fail(ErrorCode::format, "load_bert: the tokenizer has ", pieces, " pieces, but config.json's vocab_size is ", rows);

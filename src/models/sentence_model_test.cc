@@ -6,6 +6,7 @@
 #include "models/minilm_test_data.h"
 #include "models/test_error_matcher.h"
 #include "models/test_model_folder.h"
+#include "polyhead/models/ablation.h"
 #include "support/compare.h"
 
 namespace polyhead::models {
@@ -93,6 +94,45 @@ TEST(SentenceEmbedding, OfNoTokensIsZero) {
   sentence_embedding(during_call(Tensor(DType::f32, {1, 0, 2})), {}, out);
   EXPECT_TRUE(test::near(out, Tensor(DType::f32, {1, 2}), 0));
   EXPECT_ERROR(sentence_embedding(hidden, {}, during_call(Tensor(DType::f32, {2, 2}))), invalid_argument, HasSubstr("out is [2,2]; it must be [1,2]"));
+}
+
+TEST(LoadBert, AnEmbeddingThatModulesJsonMakesInAnotherWayIsRefused) {
+  ModelFolder folder;
+  folder.write_json("config.json", config_json(small_bert()));
+  io::save_tensors(folder.path() / "model.safetensors", hf_tensors(BertEncoder(small_bert(), 3)));
+  folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\nb\nc\nd\n");
+  std::filesystem::create_directory(folder.path() / "1_Pooling");
+  const auto module = [](const char* kind, const char* path) { return nlohmann::json{{"type", std::string("sentence_transformers.models.") + kind}, {"path", path}}; };
+  const auto reason = [&](const nlohmann::json& modules, const nlohmann::json& pooling) {
+    folder.write_json("modules.json", modules);
+    folder.write_json("1_Pooling/config.json", pooling);
+    SentenceModel model = load_bert(folder.path());
+    SentenceResult result = model.run("a b");
+    EXPECT_EQ(static_cast<bool>(result.embedding), model.other_embedding.empty());
+    const std::vector<std::string> texts{"a b"}, files = quantized_bert_files(folder.path());
+    EXPECT_EQ(std::ranges::find(files, "modules.json") != files.end(), !model.other_embedding.empty());
+    if (model.other_embedding.empty()) {
+      const Tensor embeddings = model.embed(texts);
+      EXPECT_TRUE(test::near(embeddings.view().select(0, 0), result.embedding, 1e-6));
+    } else {
+      EXPECT_ERROR(model.embed(texts), unsupported, HasSubstr("SentenceModel.embed: " + model.other_embedding + "; polyhead computes embeddings by the mean over the tokens alone"));
+      EXPECT_ERROR(change_without_head(model, result, 0, 0), unsupported, HasSubstr("this model has another: " + model.other_embedding));
+    }
+    return model.other_embedding;
+  };
+  const nlohmann::json modules{module("Transformer", ""), module("Pooling", "1_Pooling"), module("Normalize", "2_Normalize")}, mean{{"word_embedding_dimension", 6}, {"pooling_mode_mean_tokens", true}, {"pooling_mode_cls_token", false}};
+  EXPECT_EQ(reason(modules, mean), "");
+  EXPECT_EQ(reason(nlohmann::json::array({module("Transformer", ""), module("Pooling", "1_Pooling")}), nlohmann::json::object()), "");
+  EXPECT_EQ(reason(modules, {{"pooling_mode_mean_tokens", false}, {"pooling_mode_cls_token", true}}), "1_Pooling/config.json: pooling_mode_cls_token is true");
+  EXPECT_EQ(reason(modules, {{"pooling_mode_mean_tokens", true}, {"pooling_mode_max_tokens", true}}), "1_Pooling/config.json: pooling_mode_max_tokens is true");
+  EXPECT_EQ(reason(modules, {{"pooling_mode_mean_tokens", false}}), "1_Pooling/config.json: pooling_mode_mean_tokens is false");
+  EXPECT_EQ(reason(modules, {{"pooling_mode", "cls"}}), "1_Pooling/config.json: pooling_mode is 'cls'");
+  EXPECT_EQ(reason(nlohmann::json::array({module("Transformer", ""), module("Pooling", "none")}), mean), "modules.json has a Pooling, and none/config.json is missing");
+  EXPECT_EQ(reason(nlohmann::json::array({module("Transformer", ""), module("Pooling", "1_Pooling"), module("Dense", "2_Dense")}), mean), "modules.json has the module Dense");
+  folder.write_json("modules.json", nlohmann::json::object());
+  EXPECT_ERROR(load_bert(folder.path()), format, HasSubstr("modules.json is an object; a list of modules is needed"));
+  folder.write_json("modules.json", nlohmann::json::array({3}));
+  EXPECT_ERROR(load_bert(folder.path()), format, HasSubstr("modules.json: a module has no type, which must be a string"));
 }
 
 TEST(LoadBert, AVocabularyThatIsLargerThanTheModelIsAnError) {

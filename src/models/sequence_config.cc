@@ -57,42 +57,14 @@ void read_relative_bias(ConfigFile& file, SequenceToSequenceConfig& config) {
   if (config.max_distance <= config.buckets / 2) file.fail_at(kDistance, cat("is ", config.max_distance, "; it must be above half of ", kBuckets, " = ", config.buckets));
 }
 
-std::optional<std::int64_t> one_token(const JsonFile& file, std::string_view key) {
-  const std::vector<std::int64_t> ids = token_ids(file, key);
-  if (ids.size() > 1) fail(ErrorCode::unsupported, file.name(), ": ", key, " has ", ids.size(), " tokens; one or none is supported");
-  return ids.empty() ? std::nullopt : std::optional(ids[0]);
-}
-
-// Reads bad_words_ids, a list of token sequences that are never chosen. Only sequences of one token are supported.
-void read_bad_words(const JsonFile& file, AnswerRules& rules) {
-  const io::Json* given = JsonFile::find(file.root(), "bad_words_ids");
-  if (given == nullptr) return;
-  const auto* list = given->as<io::Json::Array>();
-  if (list == nullptr) file.fail_at("", "bad_words_ids", cat("is ", io::describe(*given), "; a list of lists of tokens is needed"));
-  for (const io::Json& item : *list) {
-    const auto* word = item.as<io::Json::Array>();
-    const auto* id = word != nullptr && word->size() == 1 ? (*word)[0].as<std::uint64_t>() : nullptr;
-    if (id == nullptr || *id > std::uint64_t{1} << 31) fail(ErrorCode::unsupported, file.name(), ": bad_words_ids has ", io::describe(item), "; only lists of one token are supported");
-    // transformers still allows an end token that is in the list.
-    if (const auto token = static_cast<std::int64_t>(*id); std::ranges::find(rules.end_tokens, token) == rules.end_tokens.end()) rules.suppressed.push_back(token);
-  }
-}
-
 AnswerRules read_rules(ConfigFile& file, const SequenceFamily& family, const std::filesystem::path& folder) {
   const std::optional<JsonFile> own = read_generation_config(folder);
   const JsonFile& generation = own ? *own : file.file();
-  AnswerRules rules{.end_tokens = end_tokens(file, own), .rules_not_followed = rules_not_followed(generation)};
-  const auto rule = [&](std::string_view key, std::optional<std::int64_t> otherwise = {}) {
-    if (!own && generation.root().find(key) == nullptr) return otherwise;
-    return one_token(generation, key);
-  };
-  rules.start_token = rule("decoder_start_token_id", family.start_token);
-  if (!rules.start_token) rules.start_token = rule("bos_token_id");
-  rules.forced_first = rule("forced_bos_token_id");
-  rules.forced_last = rule("forced_eos_token_id", family.forced_last);
-  rules.suppressed = token_ids(generation, "suppress_tokens");
-  rules.suppressed_first = token_ids(generation, "begin_suppress_tokens");
-  read_bad_words(generation, rules);
+  AnswerRules rules = answer_rules(file, own);
+  const auto given = [&](std::string_view key) { return own || generation.root().find(key) != nullptr; };
+  rules.start_token = given("decoder_start_token_id") ? one_token(generation, "decoder_start_token_id") : family.start_token;
+  if (!rules.start_token && given("bos_token_id")) rules.start_token = one_token(generation, "bos_token_id");
+  if (!given("forced_eos_token_id")) rules.forced_last = family.forced_last;
   return rules;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/text.h"
+#include "io/json.h"
 #include "models/tokenizer/pipeline.h"
 
 namespace polyhead::models {
@@ -74,6 +75,9 @@ TokenizedText Tokenizer::encode_texts(const std::vector<std::string_view>& texts
   std::vector<std::vector<TextToken>> parts;
   std::size_t length = 0;
   for (const std::string_view text : texts) {
+    for (const std::string& missing : parts_->pipeline.parts().missing_tokens)
+      if (text.find(missing) != std::string_view::npos)
+        fail(ErrorCode::unsupported, "tokenizer: the text has ", io::quote(missing), ", which a file beside tokenizer.json names as a token and tokenizer.json lacks, so it has no id");
     DecodedBytes decoded = align_utf8(text);
     result.replaced_bytes += decoded.replaced_bytes;
     parts.push_back(parts_->pipeline.tokenize(std::move(decoded.text), static_cast<int>(parts.size())));

@@ -16,14 +16,13 @@
 #include "models/json_file.h"
 #include "models/tokenizer/pipeline.h"
 #include "models/tokenizer/read_stages.h"
+#include "models/tokenizer/tokenizer_config.h"
 #include "polyhead/models/tokenizer.h"
 
 namespace polyhead::models {
 namespace {
 
 using io::Json;
-
-constexpr std::string_view kConvert = "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)";
 
 std::vector<std::string> read_lines(const std::filesystem::path& path) {
   const io::FileBytes file = io::read_file(path);
@@ -56,7 +55,7 @@ void require_bert(const JsonFile& file) {
   if (kind.ends_with("Fast")) kind.remove_suffix(4);
   constexpr std::string_view kKinds[] = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer", "MobileBertTokenizer", "ConvBertTokenizer"};
   if (std::ranges::find(kKinds, kind) == std::end(kKinds))
-    fail(ErrorCode::unsupported, file.name(), ": tokenizer_class is '", *name, "'; vocab.txt is read for ", join(kKinds), ", with or without Fast; save other tokenizers as tokenizer.json, in Python: ", kConvert);
+    fail(ErrorCode::unsupported, file.name(), ": tokenizer_class is '", *name, "'; vocab.txt is read for ", join(kKinds), ", with or without Fast; save other tokenizers as tokenizer.json, in Python: ", kSaveTokenizer);
 }
 
 void read_tokenizer_config(const JsonFile& file, BertTokenizerOptions& options, SpecialNames& names) {
@@ -70,7 +69,7 @@ void read_tokenizer_config(const JsonFile& file, BertTokenizerOptions& options, 
   names = {token_name(file, "pad_token", names.padding), token_name(file, "mask_token", names.mask)};
 }
 
-[[noreturn]] void refuse(std::string_view what) { fail(ErrorCode::unsupported, what, "; save as tokenizer.json, which is read, in Python: ", kConvert); }
+[[noreturn]] void refuse(std::string_view what) { fail(ErrorCode::unsupported, what, "; save as tokenizer.json, which is read, in Python: ", kSaveTokenizer); }
 
 // Adds a token, or changes the token with this content. Ids of new tokens follow the vocabulary, as the `tokenizers` package numbers them.
 void add_token(std::vector<AddedToken>& tokens, AddedToken token, const Vocabulary& vocabulary, std::string_view where) {
@@ -183,7 +182,7 @@ void require_gpt2(const std::filesystem::path& directory) {
     const JsonFile file(directory / name);
     const auto value = file.get<std::string>(file.root(), key);
     if (value && !value->starts_with(begins))
-      fail(ErrorCode::unsupported, name, ": ", key, " is '", *value, "'; vocab.json with merges.txt is read for GPT-2 alone; save as tokenizer.json, in Python: ", kConvert);
+      fail(ErrorCode::unsupported, name, ": ", key, " is '", *value, "'; vocab.json with merges.txt is read for GPT-2 alone; save as tokenizer.json, in Python: ", kSaveTokenizer);
     return value.has_value();
   };
   if (!require_name("tokenizer_config.json", "tokenizer_class", "GPT2")) require_name("config.json", "model_type", "gpt2");
@@ -220,14 +219,18 @@ Tokenizer load_gpt2_tokenizer(const std::filesystem::path& directory) {
 [[noreturn]] void fail_without_tokenizer(const std::filesystem::path& directory) {
   for (const std::string& name : io::files_in(directory))
     if (name.ends_with(".model") || name.ends_with(".spm"))
-      fail(ErrorCode::unsupported, (directory / name).string(), " is a model of sentencepiece, which is not read; this writes tokenizer.json beside it, in Python: ", kConvert);
+      fail(ErrorCode::unsupported, (directory / name).string(), " is a model of sentencepiece, which is not read; this writes tokenizer.json beside it, in Python: ", kSaveTokenizer);
   fail(ErrorCode::io, directory.string(), " has no tokenizer: tokenizer.json, vocab.txt, or vocab.json and merges.txt");
 }
 
 }  // namespace
 
 Tokenizer load_tokenizer(const std::filesystem::path& directory) {
-  if (has(directory, "tokenizer.json")) return Tokenizer(std::make_shared<const Tokenizer::Parts>(read_tokenizer_json(JsonFile(directory / "tokenizer.json"))));
+  if (has(directory, "tokenizer.json")) {
+    PipelineParts parts = read_tokenizer_json(JsonFile(directory / "tokenizer.json"));
+    apply_tokenizer_config(directory, parts);
+    return Tokenizer(std::make_shared<const Tokenizer::Parts>(std::move(parts)));
+  }
   if (has(directory, "vocab.txt")) return load_bert_tokenizer(directory);
   if (has(directory, "vocab.json") && has(directory, "merges.txt")) return load_gpt2_tokenizer(directory);
   fail_without_tokenizer(directory);

@@ -55,16 +55,36 @@ TEST(LoadTokenizer, TokenizerConfigIsFollowed) {
   EXPECT_THAT(load_tokenizer(folder.path()).encode("The cats é").pieces, ElementsAre("[PAD]", "The", "cat", "##s", "é", "[SEP]"));
 }
 
-TEST(LoadTokenizer, TokenizerJsonIsFollowedBeforeAllOtherFiles) {
+TEST(LoadTokenizer, TokenizerJsonIsFollowedBeforeVocabTxt) {
   ModelFolder folder;
   folder.write("vocab.txt", "[UNK]\n");
-  folder.write_json("tokenizer_config.json", json{{"do_lower_case", true}});
+  folder.write_json("tokenizer_config.json", json{{"do_lower_case", true}, {"tokenizer_class", "PreTrainedTokenizerFast"}});  // this class does not read do_lower_case
   folder.write_json("tokenizer.json", tokenizer_json());
   const Tokenizer tokenizer = load_tokenizer(folder.path());
   const TokenizedText tokens = tokenizer.encode("The  [MASK] é catss cats");
   EXPECT_THAT(tokens.pieces, ElementsAre("[CLS]", "The", "[MASK]", "é", "[UNK]", "cat", "##s", "[SEP]"));  // "catss" has more characters than the limit
   EXPECT_EQ(tokens.spans[2], (ByteSpan{3, 11}));
   EXPECT_EQ(tokenizer.decode(tokens.ids), "[CLS] The é [UNK] cats [SEP]");  // of the special tokens, only [MASK] is an added token, so the others stay
+}
+
+// tests/python/test_tokenizers.py compares with transformers.
+TEST(LoadTokenizer, TokenizerConfigIsAppliedToTokenizerJson) {
+  ModelFolder folder;
+  folder.write_json("tokenizer.json", tokenizer_json());
+  const auto pieces = [&](const json& config, const std::string& text) {
+    folder.write_json("tokenizer_config.json", config);
+    return load_tokenizer(folder.path()).encode(text).pieces;
+  };
+  EXPECT_THAT(pieces({{"do_lower_case", true}}, "The"), ElementsAre("[CLS]", "The", "[SEP]"));  // no file names the class
+  EXPECT_THAT(pieces({{"tokenizer_class", "BertTokenizerFast"}}, "The é"), ElementsAre("[CLS]", "the", "[UNK]", "[SEP]"));
+  EXPECT_THAT(pieces({{"tokenizer_class", "BertTokenizer"}, {"do_lower_case", false}}, "The é"), ElementsAre("[CLS]", "The", "é", "[SEP]"));
+  EXPECT_THAT(pieces({{"tokenizer_class", "BertTokenizer"}, {"strip_accents", false}}, "É"), ElementsAre("[CLS]", "é", "[SEP]"));
+  EXPECT_THAT(pieces({{"sep_token", "cat"}, {"additional_special_tokens", {{{"content", "the"}}}}}, "thecat"), ElementsAre("[CLS]", "the", "cat", "[SEP]"));
+  folder.write_json("config.json", {{"model_type", "bert"}});
+  EXPECT_THAT(pieces(json::object(), "The"), ElementsAre("[CLS]", "the", "[SEP]"));
+  EXPECT_ERROR(pieces({{"cls_token", "[SEP]"}}, ""), unsupported, HasSubstr("cls_token is \"[SEP]\", and tokenizer.json puts \"[CLS]\" there"));
+  EXPECT_ERROR(pieces({{"split_special_tokens", true}}, ""), unsupported, HasSubstr("split_special_tokens is true"));
+  EXPECT_ERROR(pieces({{"do_lower_case", "yes"}}, ""), format, HasSubstr("do_lower_case"));
 }
 
 TEST(LoadTokenizer, EachSwitchOfTheNormalizerIsRead) {

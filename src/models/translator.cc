@@ -101,6 +101,7 @@ std::vector<std::vector<std::int64_t>> best_of_beams(Decoding& decoding, std::in
 // Translates as translate_all() does, but a result also has its end token or, if it was cut off, one token beyond the limit.
 std::vector<std::vector<std::int64_t>> decode_all(const Translator& model, const std::vector<std::vector<std::int64_t>>& sources, const TranslateOptions& options) {
   require(options.beams >= 1, "translate: beams is ", options.beams, "; it must be at least 1");
+  require(options.beams > 1 || options.length_penalty == 1, "translate: length_penalty is ", options.length_penalty, " with 1 beam, which compares no translations; give more beams, or a length_penalty of 1");
   const std::size_t batch = static_cast<std::size_t>(std::max<std::int64_t>(1, 64 / options.beams));
   std::vector<std::size_t> order(sources.size());  // sorted, so that texts of similar length share a batch
   std::iota(order.begin(), order.end(), 0);

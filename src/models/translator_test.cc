@@ -93,6 +93,7 @@ TEST(Translator, AFolderGivesTheSameTranslations) {
   EXPECT_TRUE(test::same_bits(a.attentions, b.attentions));
   EXPECT_EQ(a.alignment, b.alignment);
   EXPECT_EQ(loaded.config.guided_head, 1);
+  EXPECT_ERROR(translate(model, "one red hat", {.length_penalty = 2}), invalid_argument, HasSubstr("length_penalty is 2 with 1 beam, which compares no translations; give more beams, or a length_penalty of 1"));
   EXPECT_ERROR(translate(model, ""), invalid_argument, HasSubstr("the text is empty"));
   EXPECT_ERROR(translate(model, "a text of letters that have a token each"), invalid_argument, HasSubstr("the model takes at most 24"));
   words().save(folder);

@@ -64,6 +64,7 @@ CrossEntropyLoss cross_entropy(ConstTensorView logits, ConstTensorView targets, 
           "; it must be in [0,1]");
   const std::vector<std::int64_t> classes = checked_ids(kOperation, {"targets", targets}, logits.extent(-1), options.ignore_index);
   require_shape(kOperation, {"targets", targets}, logits.shape().first(logits.rank() - 1));
+  require(d_logits || options.d_loss == 1, kOperation, ": d_loss is ", options.d_loss, " without d_logits; it is a factor of the gradient alone, not of the loss");
   if (d_logits) require_output(kOperation, {"d_logits", d_logits}, {"logits", logits}, {{"targets", targets}});
   CrossEntropyLoss result;
   for (const std::int64_t target : classes) result.positions += target == options.ignore_index ? 0 : 1;

@@ -148,6 +148,7 @@ TEST(CrossEntropy, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(message(one), "cross_entropy: targets is [1]; it must be [2]");
   EXPECT_EQ(message(two, d64), "cross_entropy: d_logits is float64; it must be float32, as the other tensors");
   EXPECT_EQ(message(two, d, {.label_smoothing = 2}), "cross_entropy: label_smoothing is 2; it must be in [0,1]");
+  EXPECT_EQ(message(two, {}, {.d_loss = 2}), "cross_entropy: d_loss is 2 without d_logits; it is a factor of the gradient alone, not of the loss");
   EXPECT_EQ(message(none, d, {.ignore_index = -1}),
             "cross_entropy: none of the 2 targets is a class (all are ignore_index), so the mean is undefined; LossReduction::sum gives 0");
   EXPECT_EQ(error_message([&] { cross_entropy(floats.view().select(0, 0), two); }),

@@ -25,12 +25,18 @@ AttentionOptions for_memory(const AttentionOptions& own, const Mask& mask) {
           .workspace = own.workspace};
 }
 
+void require_members(const char* operation, const DecoderLayer& layer) {
+  require_output_norms(operation, layer.norm_position,
+                       {{"self_attention_output_norm", &layer.self_attention_output_norm}, {"cross_attention_output_norm", &layer.cross_attention_output_norm}, {"feed_forward_output_norm", &layer.feed_forward_output_norm}});
+}
+
 // attend_memory(in, out, saved) computes the cross-attention. x and y do not overlap.
 template <class F>
 void layer_forward(const char* operation, const DecoderLayer& layer, ConstTensorView x, TensorView y, const AttentionOptions& options,
                    DecoderLayer::Saved* saved, const F& attend_memory) {
   using Saved = DecoderLayer::Saved;
   const double dropped = dropout_of(operation, layer.dropout, options);
+  require_members(operation, layer);
   if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
   const auto of_saved = [&](auto Saved::*member) { return saved != nullptr ? &(saved->*member) : nullptr; };
   const RunOptions run{options.executor, options.workspace};
@@ -92,6 +98,7 @@ void DecoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Decod
   DecoderLayer* const grads = gradients.parameters;
   const DType dtype = self_attention_norm.weight.dtype();
   require_saved(kOperation, saved.feed_forward_residual, norm_position, feed_forward_norm.kind);
+  require_members(kOperation, *this);
   const Shape& shape = saved.self_attended.shape();
   const ConstTensorView x = saved.self_attention_residual.x, memory = saved.cross_attention.input.key;
   require_exactly(kOperation, {"d_y", d_y}, shape, dtype);

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "polyhead/nn/stack_cache.h"
 #include "support/gradients.h"
 #include "support/random.h"
 
@@ -147,6 +148,15 @@ TEST(DecoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 5, .head_width = 3, .dtype = DType::f64});
   EXPECT_EQ(error_message([&] { decoder.forward(x, memory, y, {.attention = {.cache = &cache}}); }),
             "Decoder.forward: the option cache is for one layer; for a stack use DecoderCache");
+  for (const auto& [member, name] : {std::pair{&DecoderLayer::self_attention_output_norm, "self_attention_output_norm"}, {&DecoderLayer::cross_attention_output_norm, "cross_attention_output_norm"}, {&DecoderLayer::feed_forward_output_norm, "feed_forward_output_norm"}}) {
+    Decoder normed(tiny(NormPosition::post), 1);
+    normed.layers[0].*member = normed.layers[0].feed_forward_norm;
+    const std::string expected = std::string("the layer has ") + name + ", but norm_position is post; only both has output norms";
+    EXPECT_EQ(error_message([&] { normed.layers[0].forward(x, memory, y); }), "DecoderLayer.forward: " + expected);
+    EXPECT_EQ(error_message([&] { normed.layers[0].backward(saved, y, {.x = d}); }), "DecoderLayer.backward: " + expected);
+    DecoderCache tokens(normed, memory, {.capacity = 3});
+    EXPECT_EQ(error_message([&] { normed.forward(x, y, tokens); }), "Decoder.forward: " + expected);
+  }
 }
 
 }  // namespace

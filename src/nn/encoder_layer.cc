@@ -41,6 +41,12 @@ void require_order(const char* operation, const AttentionOptions& options, Const
           "attend_later_tokens");
 }
 
+void require_members(const char* operation, const EncoderLayer& layer) {
+  require_part_order(operation, layer.part_order, layer.norm_position);
+  require_output_norms(operation, layer.norm_position, {{"attention_output_norm", &layer.attention_output_norm}, {"feed_forward_output_norm", &layer.feed_forward_output_norm}});
+  require(!layer.mixture || !layer.feed_forward.hidden.weight, operation, ": the layer has a mixture and a feed_forward; it must have one of them, so clear the other");
+}
+
 }  // namespace
 
 EncoderLayer::EncoderLayer(const LayerConfig& config) : norm_position(config.norm_position.value_or(NormPosition::post)), part_order(config.part_order), dropout(config.dropout) {
@@ -65,7 +71,7 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptio
   require_parameters_separate(kOperation, {{"y", y}}, *this);
   if (options.cache != nullptr) require_order(kOperation, options, x);
   const double dropped = dropout_of(kOperation, dropout, options);
-  require_part_order(kOperation, part_order, norm_position);
+  require_members(kOperation, *this);
   require(attention_norm.weight || norm_position == NormPosition::pre, kOperation, ": attention_norm is absent; only layers with norm_position pre may lack it");
   if (saved == nullptr && norm_position == NormPosition::post && dropped == 0 && !mixture) return evaluate(*this, x, y, with_seed(options, 0));
 
@@ -101,6 +107,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
   EncoderLayer* const grads = gradients.parameters;
   const DType dtype = feed_forward_norm.weight.dtype();
   require(!mixture, kOperation, ": a mixture of experts has no backward pass");
+  require_members(kOperation, *this);
   require_saved(kOperation, saved.feed_forward_residual, norm_position, feed_forward_norm.kind);
   require(saved.part_order == part_order, kOperation, ": saved comes from a layer of another part_order");
   const Shape& shape = saved.attended.shape();

@@ -334,5 +334,30 @@ TEST(EncoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { layer.forward(x, d_x); }), "EncoderLayer.forward: dropout is -3; it must lie in [0,1]");
 }
 
+// Members are public, so a layer may have members that its settings do not use.
+TEST(EncoderLayer, AMemberThatWouldBeIgnoredIsAnError) {
+  Tensor x(DType::f64, {3, 6}), y(DType::f64, {3, 6}), d(DType::f64, {3, 6});
+  for (const auto& [position, name] : {std::pair{NormPosition::post, "post"}, {NormPosition::pre, "pre"}}) {
+    for (const auto& [member, member_name] : {std::pair{&EncoderLayer::attention_output_norm, "attention_output_norm"}, {&EncoderLayer::feed_forward_output_norm, "feed_forward_output_norm"}}) {
+      EncoderLayer layer(tiny(Activation::gelu, position));
+      EncoderLayer::Saved saved;
+      layer.forward(x, y, {}, &saved);
+      layer.*member = layer.attention_norm;
+      const std::string expected = std::string("the layer has ") + member_name + ", but norm_position is " + name + "; only both has output norms";
+      EXPECT_EQ(error_message([&] { layer.forward(x, y); }), "EncoderLayer.forward: " + expected);
+      EXPECT_EQ(error_message([&] { layer.backward(saved, y, {.x = d}); }), "EncoderLayer.backward: " + expected);
+    }
+  }
+  EncoderLayer both(tiny(Activation::gelu, NormPosition::both));
+  both.forward(x, y);
+  both.feed_forward_output_norm = {};
+  EXPECT_EQ(error_message([&] { both.forward(x, y); }), "EncoderLayer.forward: norm_position is both, but the layer has no feed_forward_output_norm");
+  EncoderLayer mixed(tiny(Activation::gelu, NormPosition::pre));
+  mixed.mixture = MixtureOfExperts({.width = 6, .hidden_width = 5, .experts = 2, .chosen = 1, .dtype = DType::f64, .seed = 1});
+  EXPECT_EQ(error_message([&] { mixed.forward(x, y); }), "EncoderLayer.forward: the layer has a mixture and a feed_forward; it must have one of them, so clear the other");
+  mixed.feed_forward = {};
+  mixed.forward(x, y);
+}
+
 }  // namespace
 }  // namespace polyhead::nn

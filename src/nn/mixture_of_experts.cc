@@ -14,6 +14,9 @@ namespace polyhead::nn {
 namespace {
 
 constexpr const char* kOperation = "MixtureOfExperts.forward";
+constexpr const char* kClamped = " beside clamped_gate, which has a function of its own; it must be silu";
+
+std::string_view word_of(Activation activation) { return std::ranges::find(kActivations, activation, &ActivationInfo::activation)->name; }
 
 // A row of x that an expert processes, and the factor of the expert's output.
 struct Use {
@@ -93,9 +96,12 @@ void require_whole(const MixtureOfExperts& mixture) {
     require(expert.gated() && expert.output.weight, kOperation, ": ", name..., " must be a gated FeedForward");
     require(expert.gate.in_width() == width && expert.output.out_width() == width && expert.gate.weight.dtype() == dtype, kOperation, ": ", name..., " is ",
             expert.gate.in_width(), " -> ", expert.output.out_width(), " of ", expert.gate.weight.dtype(), "; it must be ", width, " -> ", width, " of ", dtype, ", as the router");
+    require(!mixture.clamped_gate || expert.activation == Activation::silu, kOperation, ": ", name..., " has the activation ", word_of(expert.activation), kClamped);
   };
   for (std::int64_t i = 0; i < count; ++i) require_expert(mixture.experts[static_cast<std::size_t>(i)], "expert ", i);
-  if (!mixture.shared_gate.weight) return;
+  const bool has_gate = static_cast<bool>(mixture.shared_gate.weight);
+  require(has_gate || !mixture.shared.hidden.weight, kOperation, ": the mixture has a shared expert and no shared_gate; the expert's output is multiplied by sigmoid(shared_gate(x))");
+  if (!has_gate) return;
   require_expert(mixture.shared, "the shared expert");
   require_exactly(kOperation, {"shared_gate.weight", mixture.shared_gate.weight}, {1, width}, dtype);
 }
@@ -107,6 +113,7 @@ MixtureOfExperts::MixtureOfExperts(const MixtureOfExpertsConfig& c) : chosen(c.c
   require(c.width >= 1 && c.hidden_width >= 1 && c.experts >= 1, kName, ": width is ", c.width, ", hidden_width ", c.hidden_width, ", experts ", c.experts, "; each must be at least 1");
   require(c.chosen >= 1 && c.chosen <= c.experts, kName, ": chosen is ", c.chosen, "; it must be in [1, ", c.experts, "], the experts");
   require(c.shared_hidden_width >= 0, kName, ": shared_hidden_width is ", c.shared_hidden_width, "; it must be at least 0");
+  require(!clamped_gate || c.activation == Activation::silu, kName, ": activation is ", word_of(c.activation), kClamped);
   if (clamped_gate) require(clamped_gate->limit > 0 && clamped_gate->slope > 0, kName, ": clamped_gate has the slope ", clamped_gate->slope, " and the limit ", clamped_gate->limit, "; both must be above 0");
   Initialiser initialiser(c.seed);
   const auto linear = [&](std::int64_t out, bool bias) { return Linear({.in_width = c.width, .out_width = out, .bias = bias, .dtype = c.dtype, .seed = initialiser.child_seed()}); };

@@ -19,11 +19,11 @@ using test::same_bits;
 using testing::HasSubstr;
 
 // Returns a mixture of width 1. For x > 0, expert i computes factors[i] x^2, as output * relu(gate x) * (hidden x).
-MixtureOfExperts squares(std::vector<float> factors, std::vector<float> router) {
+MixtureOfExperts squares(std::vector<float> factors, std::vector<float> router, Activation activation = Activation::relu) {
   MixtureOfExperts mixture;
   const auto one = [](float value) { return Linear(Tensor::of<float>({1, 1}, {value}), {}); };
   mixture.router = Linear(Tensor::of<float>({std::ssize(router), 1}, router), {});
-  for (const float factor : factors) mixture.experts.emplace_back(one(1), one(factor), Activation::relu, one(1));
+  for (const float factor : factors) mixture.experts.emplace_back(one(1), one(factor), activation, one(1));
   return mixture;
 }
 
@@ -61,7 +61,7 @@ TEST(MixtureOfExperts, ASharedExpertIsAddedThroughItsGate) {
 }
 
 TEST(MixtureOfExperts, ClampedGatesAreTheFormula) {
-  MixtureOfExperts mixture = squares({1}, {0});
+  MixtureOfExperts mixture = squares({1}, {0}, Activation::silu);
   mixture.chosen = 1;
   mixture.clamped_gate = ClampedGate{.slope = 2, .limit = 3};
   const auto expected = [](double gate, double hidden) {
@@ -121,10 +121,19 @@ TEST(MixtureOfExperts, MessagesNameTheRule) {
   };
   EXPECT_THAT(made([](auto& c) { c.chosen = 6; }), HasSubstr("chosen is 6; it must be in [1, 5], the experts"));
   EXPECT_THAT(made([](auto& c) { c.clamped_gate = ClampedGate{.limit = 0}; }), HasSubstr("both must be above 0"));
+  EXPECT_EQ(made([](auto& c) { c.clamped_gate = ClampedGate{}, c.activation = Activation::gelu; }), "MixtureOfExperts: activation is gelu beside clamped_gate, which has a function of its own; it must be silu");
   MixtureOfExperts mixture(config());
   Tensor x(DType::f32, {2, 6}), y(DType::f32, {2, 6}), narrow(DType::f32, {2, 5});
   EXPECT_THAT(error_message([&] { mixture.forward(narrow, y); }), HasSubstr("its last extent must be width = 6"));
   EXPECT_THAT(error_message([&] { mixture.forward(x, x); }), HasSubstr("overlap"));
+  mixture.clamped_gate = ClampedGate{};
+  mixture.experts[3].activation = Activation::relu;
+  EXPECT_EQ(error_message([&] { mixture.forward(x, y); }), "MixtureOfExperts.forward: expert 3 has the activation relu beside clamped_gate, which has a function of its own; it must be silu");
+  mixture.clamped_gate.reset();
+  const Linear shared_gate = mixture.shared_gate;
+  mixture.shared_gate = {};
+  EXPECT_EQ(error_message([&] { mixture.forward(x, y); }), "MixtureOfExperts.forward: the mixture has a shared expert and no shared_gate; the expert's output is multiplied by sigmoid(shared_gate(x))");
+  mixture.shared_gate = shared_gate;
   mixture.experts.pop_back();
   EXPECT_THAT(error_message([&] { mixture.forward(x, y); }), HasSubstr("the router has 5 outputs for 4 experts"));
 }

@@ -1,6 +1,7 @@
 // One part of an encoder or decoder layer with its residual connection and norm, forward and backward (polyhead/nn/residual.h).
 #pragma once
 
+#include <initializer_list>
 #include <utility>
 
 #include "core/text.h"
@@ -99,6 +100,17 @@ inline void require_saved(const char* operation, const SavedResidual& saved, Nor
   require(saved.position == position, operation, ": saved comes from a ", name(saved.position), " layer; this one is ", name(position));
   const auto kind_name = [](NormKind k) { return k == NormKind::rms_norm ? "rms_norm" : "layer_norm"; };
   require(saved.kind == kind, operation, ": saved comes from a layer with ", kind_name(saved.kind), "; this one has ", kind_name(kind));
+}
+
+// Members are public: without this check, an output norm that norm_position does not use would be ignored.
+inline void require_output_norms(const char* operation, NormPosition position, std::initializer_list<std::pair<const char*, const Norm*>> norms) {
+  static constexpr const char* kNames[] = {"post", "pre", "both"};  // in the order of NormPosition
+  const bool used = position == NormPosition::both;
+  for (const auto& [name, norm] : norms) {
+    if (static_cast<bool>(norm->weight) == used) continue;
+    if (used) fail(ErrorCode::invalid_argument, operation, ": norm_position is both, but the layer has no ", name);
+    fail(ErrorCode::invalid_argument, operation, ": the layer has ", name, ", but norm_position is ", kNames[static_cast<std::size_t>(position)], "; only both has output norms");
+  }
 }
 
 inline void require_part_order(const char* operation, PartOrder order, NormPosition position) {

@@ -31,9 +31,26 @@ void require_config(const RotaryEmbeddingConfig& c) {
   require(c.scaling != RotaryScaling::none || c.factor == 1, kRotaryEmbedding, ": factor is ", c.factor, " without a scaling rule that uses it");
   const bool has_attention_factor = c.scaling == RotaryScaling::yarn || c.scaling == RotaryScaling::longrope;
   require(has_attention_factor || !c.attention_factor, kRotaryEmbedding, ": attention_factor is given, which only scaling yarn and longrope use");
+  const RotaryEmbeddingConfig absent;
+  const auto only_if = [&](bool used, const char* name, double RotaryEmbeddingConfig::*value, const char* users) {
+    require(used || c.*value == absent.*value, kRotaryEmbedding, ": ", name, " is ", c.*value, ", which only scaling ", users, "; others need ", absent.*value);
+  };
+  const bool llama3 = c.scaling == RotaryScaling::llama3, yarn = c.scaling == RotaryScaling::yarn;
+  only_if(llama3 || has_attention_factor, "original_max_position_embeddings", &RotaryEmbeddingConfig::original_max_position_embeddings, "llama3, yarn and longrope use");
+  only_if(llama3, "low_freq_factor", &RotaryEmbeddingConfig::low_freq_factor, "llama3 uses");
+  only_if(llama3, "high_freq_factor", &RotaryEmbeddingConfig::high_freq_factor, "llama3 uses");
+  only_if(yarn, "beta_fast", &RotaryEmbeddingConfig::beta_fast, "yarn uses");
+  only_if(yarn, "beta_slow", &RotaryEmbeddingConfig::beta_slow, "yarn uses");
+  only_if(yarn, "mscale", &RotaryEmbeddingConfig::mscale, "yarn uses");
+  only_if(yarn, "mscale_all_dim", &RotaryEmbeddingConfig::mscale_all_dim, "yarn uses");
+  require(yarn || c.truncate, kRotaryEmbedding, ": truncate is false, which only scaling yarn uses; others need true");
+  require((c.mscale == 0) == (c.mscale_all_dim == 0), kRotaryEmbedding, ": mscale is ", c.mscale, " and mscale_all_dim ", c.mscale_all_dim,
+          "; the attention factor is computed from both, so give both or neither");
+  require(!c.attention_factor || c.mscale == 0, kRotaryEmbedding, ": mscale is ", c.mscale, " beside attention_factor ", c.attention_factor.value_or(0),
+          ", which takes the place of mscale and mscale_all_dim; give one of them");
   require(c.scaling != RotaryScaling::ntk || c.width > 2, kRotaryEmbedding,
           ": width is 2; scaling ntk needs at least 4, as it divides by width - 2");
-  const bool by_length = c.scaling == RotaryScaling::llama3 || c.scaling == RotaryScaling::yarn;
+  const bool by_length = llama3 || yarn;
   require(!by_length || c.original_max_position_embeddings > 0, kRotaryEmbedding, ": original_max_position_embeddings is ",
           c.original_max_position_embeddings, "; scaling llama3 and yarn need the length of the texts in training");
   const std::int64_t factors = c.scaling == RotaryScaling::longrope ? c.width / 2 : 0;
@@ -43,9 +60,9 @@ void require_config(const RotaryEmbeddingConfig& c) {
           ": original_max_position_embeddings is ", c.original_max_position_embeddings, "; scaling longrope needs it, above 1, or attention_factor");
   require(c.proportion >= 0 && c.proportion <= 1, kRotaryEmbedding, ": proportion is ", c.proportion, "; it must lie in [0,1]");
   require(c.scaling == RotaryScaling::proportional || c.proportion == 1, kRotaryEmbedding, ": proportion is given, which only scaling proportional uses");
-  require(c.scaling != RotaryScaling::llama3 || c.low_freq_factor < c.high_freq_factor, kRotaryEmbedding, ": low_freq_factor is ",
+  require(!llama3 || c.low_freq_factor < c.high_freq_factor, kRotaryEmbedding, ": low_freq_factor is ",
           c.low_freq_factor, " and high_freq_factor ", c.high_freq_factor, "; low must be below high");
-  require(c.scaling != RotaryScaling::yarn || c.beta_slow <= c.beta_fast, kRotaryEmbedding, ": beta_slow is ", c.beta_slow, " and beta_fast ",
+  require(!yarn || c.beta_slow <= c.beta_fast, kRotaryEmbedding, ": beta_slow is ", c.beta_slow, " and beta_fast ",
           c.beta_fast, "; slow must not be above fast");
 }
 

@@ -55,7 +55,7 @@ TEST(RotaryEmbedding, Yarn) {
                               7.905694150420948e-05});
   config.mscale = 0.707, config.mscale_all_dim = 1.5;  // values of DeepSeek's models
   EXPECT_NEAR(RotaryEmbedding(config).attention_factor(), (0.0707 * std::log(4.0) + 1) / (0.15 * std::log(4.0) + 1), 1e-15);
-  config.attention_factor = 1.25;
+  config.mscale = config.mscale_all_dim = 0, config.attention_factor = 1.25;
   EXPECT_EQ(RotaryEmbedding(config).attention_factor(), 1.25);
   const RotaryTables tables = RotaryEmbedding(config).tables(0, 1, DType::f64);
   for (int i = 0; i < 8; ++i) EXPECT_EQ(tables.cos.data<double>()[i], 1.25);
@@ -123,6 +123,29 @@ TEST(RotaryEmbedding, Messages) {
       message({.width = 4, .scaling = RotaryScaling::yarn, .factor = 2, .original_max_position_embeddings = 9, .attention_factor = 0}),
       HasSubstr("attention_factor is 0"));
   EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::linear, .attention_factor = 2}), HasSubstr("only scaling yarn and longrope"));
+  const RotaryEmbeddingConfig linear{.width = 4, .scaling = RotaryScaling::linear, .factor = 2};
+  const std::pair<const char*, double RotaryEmbeddingConfig::*> of_other_rules[] = {{"original_max_position_embeddings is 9, which only scaling llama3, yarn and longrope use; others need 0", &RotaryEmbeddingConfig::original_max_position_embeddings},
+                                                                                    {"low_freq_factor is 9, which only scaling llama3 uses; others need 1", &RotaryEmbeddingConfig::low_freq_factor},
+                                                                                    {"high_freq_factor is 9, which only scaling llama3 uses; others need 4", &RotaryEmbeddingConfig::high_freq_factor},
+                                                                                    {"beta_fast is 9, which only scaling yarn uses; others need 32", &RotaryEmbeddingConfig::beta_fast},
+                                                                                    {"beta_slow is 9, which only scaling yarn uses; others need 1", &RotaryEmbeddingConfig::beta_slow},
+                                                                                    {"mscale is 9, which only scaling yarn uses; others need 0", &RotaryEmbeddingConfig::mscale},
+                                                                                    {"mscale_all_dim is 9, which only scaling yarn uses; others need 0", &RotaryEmbeddingConfig::mscale_all_dim}};
+  for (const auto& [expected, field] : of_other_rules) {
+    RotaryEmbeddingConfig config = linear;
+    config.*field = 9;
+    EXPECT_THAT(message(config), HasSubstr(expected));
+  }
+  EXPECT_THAT(message({.width = 4, .truncate = false}), HasSubstr("truncate is false, which only scaling yarn uses"));
+  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::llama3, .factor = 2, .original_max_position_embeddings = 9, .beta_fast = 9}), HasSubstr("only scaling yarn uses"));
+  const RotaryEmbeddingConfig yarn{.width = 4, .scaling = RotaryScaling::yarn, .factor = 2, .original_max_position_embeddings = 9};
+  RotaryEmbeddingConfig one = yarn, both = yarn;
+  one.mscale = 0.7;
+  EXPECT_THAT(message(one), HasSubstr("mscale is 0.7 and mscale_all_dim 0; the attention factor is computed from both, so give both or neither"));
+  one.mscale = 0, one.mscale_all_dim = 0.7;
+  EXPECT_THAT(message(one), HasSubstr("mscale is 0 and mscale_all_dim 0.7"));
+  both.mscale = both.mscale_all_dim = 0.7, both.attention_factor = 1.5;
+  EXPECT_THAT(message(both), HasSubstr("mscale is 0.7 beside attention_factor 1.5"));
   EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::longrope, .factors = {1}}), HasSubstr("factors has 1 numbers; scaling longrope needs width / 2 of them, other scalings need none: 2"));
   EXPECT_THAT(message({.width = 4, .factors = {1}}), HasSubstr("other scalings need none: 0"));
   EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::longrope, .factors = {1, 0}}), HasSubstr("a factor of longrope is 0"));

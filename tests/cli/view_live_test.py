@@ -167,11 +167,24 @@ class Live(ModelTest):
                 self.assertAlmostEqual(one, other, delta=0.02)
         self.fails(1, "quantise", small, "-o", self.folder / "smaller", mentions=["is quantised already"])
 
-    def test_a_tokenizer_in_one_file_is_the_only_one_that_is_copied(self):
+    def test_a_copy_has_the_files_that_change_what_tokenizer_json_gives(self):
         small_models.write(self.model, small_models.byte_pairs)
-        (self.model / "special_tokens_map.json").write_text("{}")
+        others = ["special_tokens_map.json", "tokenizer_config.json"]
+        for name in [*others, "vocab.txt"]:
+            (self.model / name).write_text("{}")
         self.succeeds("quantise", self.model, "-o", self.folder / "small")
-        self.assertEqual(sorted(path.name for path in (self.folder / "small").iterdir()), ["config.json", "model.safetensors", "tokenizer.json"])
+        self.assertEqual(sorted(path.name for path in (self.folder / "small").iterdir()), sorted(["config.json", "model.safetensors", "tokenizer.json", *others]))
+
+    def test_a_folder_with_another_embedding_than_the_mean_says_so(self):
+        (self.model / "1_Pooling").mkdir()
+        (self.model / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}))
+        (self.model / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Transformer", "path": ""}, {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]))
+        self.succeeds("quantise", self.model, "-o", self.folder / "small")  # this copy has modules.json without the folder 1_Pooling
+        for folder, why in ((self.model, "1_Pooling/config.json: pooling_mode_cls_token is true"), (self.folder / "small", "modules.json has a Pooling, and 1_Pooling/config.json is missing")):
+            done = self.succeeds("view", folder, "--text", "the fox", "--json")
+            self.assertNotIn("embedding", json.loads(done.stdout)["texts"][0])
+            self.assertIn(f"there is no embedding: {why}", " ".join(done.stderr.decode().split()))
+            self.fails(1, "view", folder, "--text", "the fox", "--without", "0.0", "-o", self.folder / "x.html", mentions=["this model has another: ", why])
 
     def test_the_size_before_is_that_of_the_files_that_are_read(self):
         told = []

@@ -317,6 +317,8 @@ def test_old_files_of_image_processors_open(tmp_path: Path) -> None:
     for old, new in (
         ({"feature_extractor_type": "ViTFeatureExtractor", "size": 16, "resample": 2, "do_resize": True}, processor("ViT", size={"height": 16, "width": 16})),
         ({"feature_extractor_type": "CLIPFeatureExtractor", "size": 18, "crop_size": 16, "resample": 3}, processor("CLIP", size={"shortest_edge": 18}, crop_size={"height": 16, "width": 16})),
+        *(({"image_processor_type": f"{kind}ImageProcessor", "size": 18, "do_center_crop": False} | square, processor(kind, size=18, do_center_crop=False, **square)) for kind in ("ViT", "DeiT", "CLIP", "Siglip") for square in ({}, {"default_to_square": True}, {"default_to_square": False})),
+        ({"image_processor_type": "ViTImageProcessor", "size": {"height": 12, "width": 16}, "default_to_square": False}, processor("ViT", size={"height": 12, "width": 16})),
     ):
         path.write_text(json.dumps(old))
         np.testing.assert_allclose(polyhead.models.load(tmp_path).prepare(image), new(image, return_tensors="np", input_data_format="channels_last")["pixel_values"][0], rtol=0, atol=1e-5)

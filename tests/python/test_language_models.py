@@ -44,6 +44,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, llama3": ("LlamaConfig", GROUPED | rope(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)),
     "llama, yarn": ("LlamaConfig", GROUPED | rope(**YARN)),
     "llama, yarn of DeepSeek": ("LlamaConfig", GROUPED | rope(**YARN, mscale=0.7, mscale_all_dim=0.4, beta_fast=16.0, beta_slow=2.0, truncate=False)),
+    "llama, yarn, mscale alone": ("LlamaConfig", GROUPED | rope(**YARN, mscale=0.7)),
+    "llama, yarn, mscale of 0": ("LlamaConfig", GROUPED | rope(**YARN, mscale=0.0, mscale_all_dim=0.7)),
+    "llama, yarn, mscale and attention_factor": ("LlamaConfig", GROUPED | rope(**YARN, mscale=0.7, mscale_all_dim=0.4, attention_factor=1.3)),
     "llama, dynamic, short": ("LlamaConfig", GROUPED | rope(rope_type="dynamic", factor=4.0)),
     "llama, dynamic, long": ("LlamaConfig", GROUPED | {"max_position_embeddings": 12} | rope(rope_type="dynamic", factor=4.0)),
     "llama, longrope, short": ("LlamaConfig", GROUPED | rope(rope_type="longrope", short_factor=[1.0, 1.5, 2.0, 3.0], long_factor=[2.0, 3.0, 5.0, 8.0], original_max_position_embeddings=32)),
@@ -273,6 +276,51 @@ def test_answers_end_and_are_drawn_as_asked(tmp_path: Path) -> None:
         model.generate(prompt, 12, on_token=lambda token: 1 / 0)
     assert repr(model).startswith("LanguageModel(model='llama', layers=3, heads=4, kv_heads=2")
     assert model.parameters["stack.layers.0.attention.q.weight"].shape == (32, 32)
+
+
+def test_answers_follow_the_rules_of_generation_config(tmp_path: Path) -> None:
+    theirs = saved_model("llama", tmp_path)
+    prompt = texts(1, 5)
+    free = polyhead.models.load(tmp_path).generate(prompt[0], 12)
+    rules: dict[str, Any] = {"suppress_tokens": free[1:3], "begin_suppress_tokens": [free[0]], "bad_words_ids": [[free[3]], [9]], "forced_eos_token_id": 9, "forced_bos_token_id": 7, "eos_token_id": 9}
+    for names in (["suppress_tokens"], ["begin_suppress_tokens", "forced_bos_token_id"], ["bad_words_ids"], ["bad_words_ids", "eos_token_id"], ["forced_eos_token_id"]):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"transformers_version": "5.24.0"} | {name: rules[name] for name in names}))
+        theirs.generation_config = transformers.GenerationConfig.from_pretrained(tmp_path)
+        ours = polyhead.models.load(tmp_path)
+        for ids in (prompt, prompt[:, :1]):  # forced_bos_token_id forces the token after a prompt of one token
+            with torch.no_grad():
+                expected = theirs.generate(torch.from_numpy(ids), max_new_tokens=12, do_sample=False, use_cache=False)[0, ids.shape[1] :].tolist()
+            assert ours.generate(ids[0], 12) == expected, names
+        assert ours.generate(prompt[0], 12) != free, names
+
+
+OTHER_RULES: dict[str, Any] = {
+    "sequence_bias": [[[3], 1.5]], "exponential_decay_length_penalty": [3, 1.1], "force_words_ids": [[3]], "stop_strings": ["a"], "watermarking_config": {"bias": 2.0}, "dola_layers": "high", "max_time": 1.5,
+    "constraints": [3],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*OTHER_RULES, "bad_words_ids"])
+def test_rules_that_are_not_followed_are_named(name: str, tmp_path: Path) -> None:
+    saved_model("llama", tmp_path)
+    prompt = texts(1, 5)[0]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"num_beams": 1, name: OTHER_RULES.get(name, [[3, 4]])}))
+    with pytest.warns(UserWarning, match=f"ignores these rules of generation_config.json .*: {name}{'' if name in OTHER_RULES else ' of several tokens'}$"):
+        polyhead.models.load(tmp_path).generate(prompt, 2)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"bad_words_ids": [3]}))
+    with pytest.raises(ValueError, match="generation_config.json: bad_words_ids has the number 3; lists of tokens are needed"):
+        polyhead.models.load(tmp_path)
+
+
+def test_options_of_answers_that_would_be_ignored_are_refused(tmp_path: Path) -> None:
+    saved_model("llama", tmp_path)
+    model = polyhead.models.load(tmp_path)
+    with pytest.raises(ValueError, match="LanguageModel.generate: seed is given without a temperature; the likeliest token needs no seed"):
+        model.generate([3], 2, seed=1)
+    for wrong in (10**6, -3, 61):
+        with pytest.raises(ValueError, match=rf"LanguageModel.generate: stop_tokens has {wrong}; tokens are in \[0, 61\), the vocabulary"):
+            model.generate([3], 2, stop_tokens=[1, wrong])
+    assert model.generate([3], 4, ignore_end=True) == model.generate([3], 4)  # this model has no end tokens, so there is none to ignore
 
 
 def test_keys_can_be_ignored(tmp_path: Path) -> None:

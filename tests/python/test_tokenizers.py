@@ -155,6 +155,91 @@ def test_a_folder_that_transformers_saves_opens(tmp_path: Path) -> None:
         assert result["ids"] == fast(*text)["input_ids"], text
 
 
+BERT, ROBERTA = {"tokenizer_class": "BertTokenizer"}, {"tokenizer_class": "RobertaTokenizer"}
+LETTER = {"bos_token": "T"}  # a special token that tokenizer.json has as a piece alone
+# (kind of sample_tokenizers.py, model_type of config.json, tokenizer_config.json or None), where both files differ or could differ.
+CONFIGS: list[tuple[str, str, dict[str, Any] | None]] = [
+    *(("bert_cased", "bert", BERT | keys) for keys in ({}, {"do_lower_case": True}, {"do_lower_case": False}, {"do_lower_case": False, "strip_accents": True}, {"do_lower_case": True, "strip_accents": False})),
+    *(("bert_cased", "bert", config) for config in (None, {}, {"do_lower_case": True}, BERT | {"do_lower_case": False, "tokenize_chinese_chars": False}, BERT | {"do_lower_case": False, "add_bos_token": True})),
+    ("bert_uncased", "bert", {"tokenizer_class": "BertTokenizerFast", "do_lower_case": False}),
+    ("bert_cased", "bert", {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}),
+    ("bert_cased", "modernbert", BERT | {"do_lower_case": True}),
+    ("bert_cased", "distilbert", {"tokenizer_class": "DistilBertTokenizer", "do_lower_case": True}),
+    ("bert_cased", "electra", {"do_lower_case": True}),
+    ("bert_cased", "mpnet", {"do_lower_case": True, "cls_token": "[CLS]", "sep_token": "[SEP]", "bos_token": "[CLS]", "eos_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]"}),
+    *(("gpt2", "gpt2", {"tokenizer_class": name} | keys) for name in ("GPT2Tokenizer", "GPT2TokenizerFast") for keys in ({}, {"add_prefix_space": True}, {"add_prefix_space": False}, {"add_bos_token": True, "add_eos_token": True}, LETTER, {"added_tokens_decoder": {"9": {"content": "x", "lstrip": True}}})),
+    ("gpt2", "gpt_neox", {"tokenizer_class": "GPTNeoXTokenizer", "add_prefix_space": True}),
+    *(("roberta", model, config) for model in ("roberta", "bart") for config in (None, ROBERTA, ROBERTA | {"add_prefix_space": True}, ROBERTA | {"add_prefix_space": False, "add_bos_token": False})),
+    *(("llama2", "llama", {"tokenizer_class": "LlamaTokenizer"} | keys) for keys in ({}, {"add_prefix_space": True}, {"add_bos_token": False, "add_eos_token": True, "legacy": True}, {"add_prefix_space": None})),
+    *(("llama2", "mistral", {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": given}) for given in (True, False)),
+    *(("llama3", "llama", {"tokenizer_class": name, "bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"} | keys) for name in ("PreTrainedTokenizerFast", "LlamaTokenizerFast") for keys in ({}, {"add_prefix_space": True, "add_bos_token": True}, {"add_eos_token": True})),
+    *(("qwen2", model, {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|endoftext|>", "add_bos_token": False, "add_prefix_space": False, "split_special_tokens": False}) for model in ("qwen2", "qwen3")),
+    ("o200k", "gpt_oss", {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "add_prefix_space": True}),
+    *(("xlm_roberta", "xlm-roberta", {"tokenizer_class": "XLMRobertaTokenizer"} | keys) for keys in ({}, {"add_prefix_space": True})),
+    *(("clip", "clip", {"tokenizer_class": "CLIPTokenizer", "add_prefix_space": given, "do_lower_case": True}) for given in (True, False)),
+]  # fmt: skip
+CONFIG_TEXTS = ["Straße the Ñandú 我们 in  on 12 café", "<s>the</s> x <|endoftext|>The", "", " [SEP] A"]
+
+
+def folder_of(kind: str, model_type: str, config: dict[str, Any] | None, folder: Path) -> Path:
+    KINDS[kind]().save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    if config is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@needs_program
+@pytest.mark.parametrize(("kind", "model_type", "config"), CONFIGS)
+def test_tokenizer_config_changes_what_it_changes_in_transformers(kind: str, model_type: str, config: dict[str, Any] | None, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    fast = transformers.AutoTokenizer.from_pretrained(folder_of(kind, model_type, config, tmp_path))
+    for text, result in zip(CONFIG_TEXTS, ours(tmp_path, [[text] for text in CONFIG_TEXTS])):
+        assert result["ids"] == fast(text)["input_ids"], (text, type(fast).__name__)
+
+
+# (tokenizer_config.json, special_tokens_map.json, added_tokens.json) beside a tokenizer.json of GPT-2, which has "T" as a piece.
+@needs_program
+@pytest.mark.parametrize("files", [
+    (None, {"bos_token": "T"}, None), ({"bos_token": "x"}, {"bos_token": "T"}, None), ({"added_tokens_decoder": {}}, {"bos_token": "T"}, None), ({}, None, {"T": 52}), ({"added_tokens_decoder": {}}, None, {"T": 52}),
+    ({"image_token": "T"}, None, None), ({"extra_special_tokens": {"image_token": "T"}}, None, None), ({"extra_special_tokens": ["T"]}, None, None), ({"additional_special_tokens": [{"content": "T", "rstrip": True, "__type": "AddedToken"}]}, None, None),
+])  # fmt: skip
+def test_tokens_that_only_another_file_names_are_found(files: tuple[dict[str, Any] | None, ...], tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder_of("gpt2", "gpt2", files[0], tmp_path)
+    for name, contents in zip(("special_tokens_map.json", "added_tokens.json"), files[1:]):
+        if contents is not None:
+            (tmp_path / name).write_text(json.dumps(contents))
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = "The x <s>T </s>"
+    assert next(ours(tmp_path, [[text]]))["ids"] == fast(text)["input_ids"]
+
+
+@needs_program
+@pytest.mark.parametrize(("kind", "model_type", "config", "message"), [
+    ("llama2", "llama", {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False}, "tokenizer_config.json: add_prefix_space is false, and tokenizer.json puts a space before a text; transformers' LlamaTokenizer would follow tokenizer_config.json"),
+    ("xlm_roberta", "xlm-roberta", {"add_prefix_space": False}, "add_prefix_space is false, and tokenizer.json puts a space before a text; transformers' XLMRobertaTokenizer"),
+    ("qwen2", "qwen2", {"add_prefix_space": True}, "add_prefix_space is true, and tokenizer.json puts no space before a text; transformers' Qwen2Tokenizer"),
+    ("unigram_nfkc", "albert", {"do_lower_case": False}, "do_lower_case is false, and tokenizer.json has the normalizer Lowercase; transformers' AlbertTokenizer"),
+    ("unigram_nfkc", "albert", {"keep_accents": False}, "keep_accents is false, and tokenizer.json lacks the normalizer StripAccents"),
+    ("word_level", "bert", {"do_lower_case": True}, "do_lower_case is true, and tokenizer.json has another normalizer than BertNormalizer"),
+    ("bert_cased", "bert", {"cls_token": "[SEP]"}, 'cls_token is "[SEP]", and tokenizer.json puts "[CLS]" there; transformers\' BertTokenizer'),
+    ("roberta", "roberta", {"sep_token": {"content": "<mask>"}}, 'sep_token is "<mask>", and tokenizer.json puts "</s>" there'),
+    ("gpt2", "gpt2", {"split_special_tokens": True}, "tokenizer_config.json: split_special_tokens is true; special tokens in a text are not split"),
+])  # fmt: skip
+def test_a_tokenizer_config_that_is_not_followed_is_refused(kind: str, model_type: str, config: dict[str, Any], message: str, tmp_path: Path) -> None:
+    done = subprocess.run([PROGRAM, folder_of(kind, model_type, config, tmp_path)], input=b"", capture_output=True, timeout=60)
+    assert done.returncode != 0 and message in done.stderr.decode()
+
+
+@needs_program
+def test_a_text_with_a_token_that_has_no_id_is_refused(tmp_path: Path) -> None:
+    folder_of("gpt2", "gpt2", {"pad_token": "[PAD]", "added_tokens_decoder": {"2000": {"content": "<new>"}}}, tmp_path)
+    assert next(ours(tmp_path, [["The [PAD"]]))["ids"]
+    for name in ("[PAD]", "<new>"):
+        assert f'the text has "{name}", which a file beside tokenizer.json names as a token and tokenizer.json lacks, so it has no id' in next(ours(tmp_path, [[f"The {name}"]]))["error"]
+
+
 @needs_program
 def test_the_names_of_unicode_that_the_tables_follow_are_stated() -> None:
     """The first line of the Unicode tables must name the installed version of `tokenizers`. scripts/make_unicode_tables.py --check says whether another version needs other tables."""

@@ -364,13 +364,13 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "order": (NOT_WORDS, ["", "interleaved", "\ud800"]),
                 "scaling": ([x for x in NOT_WORDS if x is not None], ["", "dynamic", "\ud800"]),
                 "attention_factor": ([x for x in NOT_NUMBERS if x is not None], [-1.0, 0.0, 2.0, float("nan")]),  # 2 is wrong because scaling is not yarn
-                "truncate": (NOT_FLAGS, []),
+                "truncate": (NOT_FLAGS, [False]),  # as attention_factor
                 "factors": ([3, 1.5, ["x"], object()], [[1.0], [1.0, 2.0]]),  # wrong because scaling is not longrope
                 "proportion": (number[0], [-0.5, 0.5, 2.0, float("nan")]),  # 0.5 is wrong because scaling is not proportional
                 "factor": (number[0], [*number[1], 0.5, 2.0]),  # 2 is wrong because there is no scaling
             }
-            | {name: number for name in ("base", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")}
-            | {name: number for name in ("mscale", "mscale_all_dim")},
+            | {"base": number}
+            | {name: (number[0], [*number[1], 9.0]) for name in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")},  # as attention_factor
         ),
         "RotaryEmbedding.__call__": (
             polyhead.RotaryEmbedding(4),

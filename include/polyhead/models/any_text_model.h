@@ -59,6 +59,7 @@ class AnyTextModel {
     std::int64_t target_layers = 0, target_heads = 0;  // sizes of the decoder, if the model has an encoder and a decoder
     std::int64_t head_vectors = 0;          // how many numbers q, k and v of all layers hold for one token
     std::vector<std::string> rules_not_followed{};  // rules of generation_config.json that an answer does not follow, such as "num_beams = 4"
+    std::string other_embedding{};          // as SentenceModel::other_embedding: why runs have no embedding; empty if they have one, or if the model is no encoder
     std::optional<std::int64_t> longest{};  // maximum number of tokens of a text; absent: any number
 
     // Returns the number of attention weights in all maps of a text of `tokens` tokens and `generate` tokens that the model writes after it. Error beyond 2^63.

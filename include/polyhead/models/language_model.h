@@ -50,6 +50,17 @@ struct ExpertsConfig {
   std::vector<bool> layers{};            // which layers have experts; empty: all. From decoder_sparse_step and mlp_only_layers
 };
 
+// Rules for generate() in addition to the logits. Read from generation_config.json or, if there is none, from config.json.
+struct AnswerRules {
+  std::optional<std::int64_t> start_token{};  // decoder_start_token_id, else bos_token_id; not read by decoders without an encoder, whose caller gives a prompt
+  std::vector<std::int64_t> end_tokens{};     // eos_token_id
+  std::optional<std::int64_t> forced_first{};    // forced_bos_token_id: the token after the start token, unless the prompt has more than one token
+  std::optional<std::int64_t> forced_last{};     // forced_eos_token_id: the last token that max_tokens allows
+  std::vector<std::int64_t> suppressed{};        // suppress_tokens, and bad_words_ids of one token: never chosen
+  std::vector<std::string> rules_not_followed{};  // rules by which transformers would choose other tokens, and which generate() does not follow: "num_beams = 4"
+  std::vector<std::int64_t> suppressed_first{};  // begin_suppress_tokens: not chosen as the first token that is not forced
+};
+
 // The comments name the keys of config.json.
 struct LanguageModelConfig {
   std::string family;            // model_type
@@ -67,8 +78,7 @@ struct LanguageModelConfig {
   std::vector<std::int64_t> windows{};               // for each layer: the number of keys that a token attends to, itself included; 0: no limit
   std::optional<RotaryRule> rotary{}, local_rotary{};  // absent `rotary`: learned positions. local_rotary: for layers with a window, if their positions differ
   bool tied_output = false;                          // tie_word_embeddings: the output projection is the embedding
-  std::vector<std::int64_t> end_tokens{};            // eos_token_id of generation_config.json, else of config.json
-  std::vector<std::string> rules_not_followed{};     // rules by which transformers would choose other tokens and which generate() does not follow, such as "num_beams = 4"
+  AnswerRules answer{};
 
   nn::MultiHeadAttentionConfig attention(std::int64_t layer) const;  // settings of the attention of this layer
   std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // settings of a layer's mixture of experts; absent if the layer has none
@@ -114,9 +124,9 @@ struct GenerateOptions {
   std::optional<double> temperature{};      // absent: the likeliest token is chosen; given: tokens are drawn as by nn::SamplingOptions, with top_k, top_p and seed
   std::int64_t top_k = 0;
   double top_p = 1;
-  std::optional<std::uint64_t> seed{};      // required with a temperature
-  std::vector<std::int64_t> stop_tokens{};  // further tokens that end the answer, besides config.end_tokens
-  bool ignore_end = false;                  // continue after an end token
+  std::optional<std::uint64_t> seed{};      // required with a temperature; an Error without one
+  std::vector<std::int64_t> stop_tokens{};  // further tokens that end the answer, besides config.answer.end_tokens; in [0, C)
+  bool ignore_end = false;                  // continue after an end token of the config, of which a model may have none; stop_tokens still end the answer
   std::optional<DType> cache_dtype{};       // dtype of the cached keys and values, as KeyValueCacheConfig::dtype; absent: the model's
   // Called with each token as it is chosen; false ends the answer.
   std::function<bool(std::int64_t token)> on_token{};

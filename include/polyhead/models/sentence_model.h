@@ -24,7 +24,7 @@ struct SentenceResult {
   Tensor all_hidden;     // [L+1,T,E]; absent without SentenceOptions::all_hidden
   Tensor attentions;     // [L,N,T,T] float32 (float64 for a float64 model); absent without SentenceOptions::attentions
   Tensor pooled;         // [L,N,p,p], the largest attention weight of each block; absent without SentenceOptions::pooled
-  Tensor embedding;      // [E] float32 (float64 for a float64 model)
+  Tensor embedding;      // [E] float32 (float64 for a float64 model); absent if the model has another embedding (SentenceModel::other_embedding)
   Tensor q, k, v;        // [L,N,T,H], dtype as `attentions`; absent without SentenceOptions::head_vectors
   // Broadcast to [L,N,T,T]; absent without head_vectors.
   Tensor bias;           // added to the scores; absent without a relative bias
@@ -48,6 +48,9 @@ struct SentenceOptions {
 struct SentenceModel {
   Tokenizer tokenizer;
   BertEncoder encoder;
+  // Why sentence_embedding() is not the embedding of the folder that load_bert() read, such as "1_Pooling/config.json: pooling_mode_cls_token is true" or
+  // "modules.json has the module Dense"; then there is no embedding. Empty: there is one. It has the length 1 whether or not modules.json has a Normalize.
+  std::string other_embedding{};
 
   // Returns at most encoder.config.longest() tokens, special tokens included.
   TokenizedText tokenize(std::string_view text, WhenTooLong when_too_long = WhenTooLong::error) const;
@@ -57,7 +60,7 @@ struct SentenceModel {
   SentenceResult run(std::string_view text, std::string_view pair, const SentenceOptions& options = {}) const;
   SentenceResult run(TokenizedText tokens, const SentenceOptions& options = {}) const;
 
-  // Returns the embeddings [texts,E], computed as one padded batch. Of `options`, only when_too_long, backend and executor are used.
+  // Returns the embeddings [texts,E], computed as one padded batch. Error if other_embedding is not empty. Of `options`, only when_too_long, backend and executor are used.
   Tensor embed(std::span<const std::string> texts, const SentenceOptions& options = {}) const;
 };
 
@@ -69,7 +72,8 @@ SentenceModel load_bert(const std::filesystem::path& directory);
 // values with one float32 scale (polyhead/quantize.h), other parameters float32. What the encoder does not read, such as the head of a task, is left out. Error
 // if `from` is no encoder, is quantised already, or has a parameter that is not finite, or if `to` exists and is not an empty folder.
 void quantize_bert(const std::filesystem::path& from, const std::filesystem::path& to);
-// Names of the files that quantize_bert() writes for the model in `directory`: model.safetensors, the tokenizer's files that exist, and last config.json,
+// Names of the files that quantize_bert() writes for the model in `directory`: model.safetensors, the tokenizer's files that exist, modules.json if it asks
+// for another embedding (SentenceModel::other_embedding), and last config.json,
 // because a folder with config.json counts as a model.
 std::vector<std::string> quantized_bert_files(const std::filesystem::path& directory);
 

@@ -26,17 +26,6 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// Rules for generate() in addition to the logits. Read from generation_config.json or, if there is none, from config.json.
-struct AnswerRules {
-  std::optional<std::int64_t> start_token{};  // decoder_start_token_id, else bos_token_id
-  std::vector<std::int64_t> end_tokens{};     // eos_token_id
-  std::optional<std::int64_t> forced_first{};    // forced_bos_token_id: the token after the start token, unless the prompt has more than one token
-  std::optional<std::int64_t> forced_last{};     // forced_eos_token_id: the last token that max_tokens allows
-  std::vector<std::int64_t> suppressed{};        // suppress_tokens, and bad_words_ids of one token: never chosen
-  std::vector<std::string> rules_not_followed{};  // rules by which transformers would choose other tokens, and which generate() does not follow: "num_beams = 4"
-  std::vector<std::int64_t> suppressed_first{};  // begin_suppress_tokens: not chosen as the first token that is not forced
-};
-
 // The comments name the keys of config.json; where families differ, the keys of BART.
 struct SequenceToSequenceConfig {
   std::string family;                   // model_type

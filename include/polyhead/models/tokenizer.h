@@ -104,9 +104,10 @@ class Tokenizer {
   std::shared_ptr<const Parts> parts_;
 };
 
-// Loads a tokenizer from a model folder: from tokenizer.json; else from vocab.txt, which has one WordPiece piece on each line, with the options of
+// Loads a tokenizer from a model folder: from tokenizer.json, with the keys of tokenizer_config.json that the tokenizer's class in transformers 5 applies to it
+// (do_lower_case, strip_accents, tokenize_chinese_chars, add_prefix_space); else from vocab.txt, which has one WordPiece piece on each line, with the options of
 // tokenizer_config.json or, without that file, BERT's; else from vocab.json and merges.txt, GPT-2's byte-level BPE. Error if the folder has none of these, if a
-// file is malformed, or if tokenizer.json has something that is not supported: the message names its place in the file and what is supported.
+// file is malformed, if both files contradict each other in another key, or if tokenizer.json has something that is not supported: the message names its place in the file and what is supported.
 Tokenizer load_tokenizer(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models

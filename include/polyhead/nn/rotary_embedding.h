@@ -25,6 +25,7 @@ enum class RotaryScaling : std::uint8_t {
   proportional,  // f / factor for the first `proportion` of the pairs; 0 for the others, which are not rotated (Gemma 4)
 };
 
+// A field that the scaling rule does not use is an Error unless it has its default.
 struct RotaryEmbeddingConfig {
   std::int64_t width = 0;  // R: the features of each head that are rotated; even, at least 2
   double base = 10000;     // theta
@@ -36,7 +37,7 @@ struct RotaryEmbeddingConfig {
          high_freq_factor = 4;               // llama3: f / factor if the wavelength is above original length / low; f if it is below original length / high
   double beta_fast = 32, beta_slow = 1;      // yarn: frequencies that make at least beta_fast turns in the original length stay f; those that make fewer than beta_slow become f / factor
   std::optional<double> attention_factor{};  // yarn, longrope: multiplies cos and sin. Absent: computed from factor and mscale, mscale_all_dim or the original length
-  double mscale = 0, mscale_all_dim = 0;     // yarn, in DeepSeek's models: if both differ from 0, the attention factor is computed from them
+  double mscale = 0, mscale_all_dim = 0;     // yarn, in DeepSeek's models: the attention factor is computed from both; 0: neither, as with attention_factor
   bool truncate = true;                      // yarn: round the range of blended frequencies to whole indices
   std::vector<double> factors{};             // longrope: R/2 factors; a config's short_factor or, for texts above the original length, long_factor
   double proportion = 1;                     // proportional: in [0,1]

@@ -59,7 +59,8 @@ class LanguageModel(WritesTokens):
         on_token: Callable[[int], object] | None = None,
         num_threads: int | None = None,
     ) -> list[int]:
-        """The tokens that follow a prompt, including the token that ends the answer.
+        """The tokens that follow a prompt, including the token that ends the answer. The rules of generation_config.json for forced and suppressed tokens are followed;
+        its other rules are not, and a warning names them.
 
         Args:
             ids: the prompt's token ids, at least one.
@@ -67,9 +68,9 @@ class LanguageModel(WritesTokens):
             temperature: tokens are drawn with this temperature; None: the likeliest token each time.
             top_k, top_p: with a temperature: top_k keeps the k likeliest tokens; of these, top_p keeps the fewest likeliest tokens whose probabilities sum to at least p.
                 The next token is drawn from those that are left.
-            seed: seed of the draws; required with a temperature.
-            stop_tokens: ids that end the answer, in addition to the model's end tokens.
-            ignore_end: True: go on after the model's end tokens.
+            seed: seed of the draws; required with a temperature, and refused without one.
+            stop_tokens: ids of the vocabulary that end the answer, in addition to the model's end tokens.
+            ignore_end: True: go on after the model's end tokens, if it has any.
             cache_dtype: dtype of the cached keys and values, as in `KeyValueCache`; None: the model's dtype.
             on_token: a function that is called with each token as soon as it is chosen; if the function returns False, the answer ends.
             num_threads: as `polyhead.sdpa`.

@@ -40,7 +40,7 @@ class SequenceToSequenceModel(WritesTokens):
 
         Args:
             source: integers ``[*,S]``, token ids. For Whisper: floating ``[*,M,2 S]``, the padded mel features that Whisper's feature extractor makes.
-            target: integers ``[*,T]``, token ids, the first of which is usually the model's start token. None: only the encoder is computed.
+            target: integers ``[*,T]``, token ids, the first of which is usually the model's start token. None: only the encoder is computed. Refused if no output reads it.
             attend_source: booleans ``[*,S]``, False for padding, which no token attends to. Not for Whisper.
             attend_target: booleans ``[*,T]``, as attend_source.
             outputs: names of `SequenceToSequenceRun`'s fields.

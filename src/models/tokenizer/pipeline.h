@@ -27,6 +27,7 @@ struct PipelineParts {
   std::vector<PostProcessorStep> post_processor;
   std::vector<DecoderStep> decoder;
   std::vector<AddedToken> added_tokens;
+  std::vector<std::string> missing_tokens{};  // special tokens that a file names and no vocabulary has; a text with one is refused
 };
 
 class Pipeline {
