@@ -43,7 +43,7 @@ def with_parameters(arrays: Arrays, given: Arrays, **more: Any) -> Any:
     options = {name: x for name, x in arrays.items() if name not in ("q", "k", "v", "slopes", "table")} | given
     relative = {name: arrays[name] for name in ("slopes", "table") if name in arrays}
     if relative:
-        options["relative_bias"] = polyhead.RelativeBias(**relative, max_distance=6)
+        options["relative_bias"] = polyhead.RelativeBias(**relative, **({"max_distance": 6} if "table" in relative else {}))
     return attention(arrays["q"], arrays["k"], arrays["v"], **options, **more)
 
 
@@ -142,7 +142,7 @@ def test_attention_weights_of_a_relative_bias(rule: tuple[Any, Any, int], layout
     for name, parameter in (("slopes", slopes), ("table", table)):
 
         def ours(q: Any, k: Any, parameter: Any) -> Any:
-            relative = polyhead.RelativeBias(**{name: parameter}, max_distance=6, diagonal=diagonal)  # noqa: B023
+            relative = polyhead.RelativeBias(**{name: parameter}, **({"max_distance": 6} if name == "table" else {}), diagonal=diagonal)  # noqa: B023
             return attention(turn(q), turn(k), turn(k), layout=layout, causal=causal, relative_bias=relative, return_attention_weights=True)[1]
 
         a, b = (jax.jit(jax.grad(lambda *x, f=f: (f(*x) * w).sum(), argnums=(0, 1, 2)))(q, k, parameter) for f in (ours, exact))

@@ -59,7 +59,7 @@ def split(given: Given) -> tuple[Given, dict[str, Tensor]]:
     relative = {name: given[name] for name in ("slopes", "table") if name in given}
     arguments = {name: value for name, value in given.items() if name not in relative}
     if relative:
-        arguments["relative_bias"] = polyhead.RelativeBias(**relative, bidirectional=True, max_distance=6)
+        arguments["relative_bias"] = polyhead.RelativeBias(**relative, **({"max_distance": 6} if "table" in relative else {}))
     return arguments, {name: given[name] for name in ("bias", "sink", "slopes", "table") if name in given}
 
 
@@ -375,6 +375,8 @@ WRONG: dict[str, list[Wrong]] = {
         ({"relative_bias": polyhead.RelativeBias()}, ValueError, "neither slopes nor a table"),
         ({"relative_bias": polyhead.RelativeBias(slopes=torch.ones(3))}, ValueError, "relative_bias.slopes is"),
         ({"relative_bias": polyhead.RelativeBias(slopes=torch.ones(2)), "bias": torch.zeros(5, 7)}, ValueError, "bias and relative_bias are both given"),
+        ({"relative_bias": polyhead.RelativeBias(slopes=torch.ones(2), max_distance=6)}, ValueError, "relative_bias.max_distance is 6 without a table"),
+        ({"relative_bias": polyhead.RelativeBias(slopes=torch.ones(2), bidirectional=False)}, ValueError, "relative_bias.bidirectional is [Ff]alse without a table"),
         ({"relative_bias": polyhead.RelativeBias(table=torch.ones(2, 8), max_distance="x")}, TypeError, "relative_bias.max_distance"),  # type: ignore[arg-type]
         ({"relative_bias": polyhead.RelativeBias(table=torch.ones(2, 8), bidirectional=1)}, TypeError, "relative_bias.bidirectional"),  # type: ignore[arg-type]
         ({"out": torch.empty(1, 2, 5, 3)}, ValueError, r"out is \[1,2,5,3\]; it must be"),

@@ -150,8 +150,7 @@ def test_scales_that_the_node_does_not_take_and_options_without_effect() -> None
         {"empty_rows": "uniform"},
         {"empty_rows": "uniform", "causal": "top_left"},
         {"precision": "exact"},
-        {"relative_bias": polyhead.RelativeBias(slopes=torch.tensor([0.5, 0.25, 0.125, 1.0]), bidirectional=False)},
-        {"relative_bias": polyhead.RelativeBias(slopes=torch.tensor([0.5, 0.25, 0.125, 1.0]), max_distance=64)},
+        {"relative_bias": polyhead.RelativeBias(slopes=torch.tensor([0.5, 0.25, 0.125, 1.0]))},
     ]
     given = [{"q": torch.randn(2, 4, 3, 8), "k": torch.randn(2, 2, 5, 8)} for _ in settings]
     calls = [lambda q, k, options=options: attention(q, k, k, **options) for options in settings]

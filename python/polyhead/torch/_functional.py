@@ -111,6 +111,10 @@ def with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, wher
     table = None if relative.table is None else _beside(q, where, table=relative.table)  # type: ignore[arg-type]
     if slopes is None and table is None:
         raise ValueError(f"{where}: relative_bias has neither slopes nor a table; one of them must be given")
+    usual = RelativeBias()
+    if table is None and (relative.bidirectional, relative.max_distance) != (usual.bidirectional, usual.max_distance):  # an export does not call the library, which checks this too
+        name = "bidirectional" if relative.bidirectional != usual.bidirectional else "max_distance"
+        raise ValueError(f"{where}: relative_bias.{name} is {getattr(relative, name)} without a table, whose buckets it describes")
     if options.bias is not None:
         bias = "a floating attn_mask" if where == "scaled_dot_product_attention" else "bias"
         raise ValueError(f"{where}: {bias} and relative_bias are both given; only one of them may be")
