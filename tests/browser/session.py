@@ -25,6 +25,7 @@ except ImportError:
     sys.exit("the tests of the page need the Python packages playwright and axe-playwright-python: pip install playwright axe-playwright-python")
 
 BROWSER = os.environ.get("POLYHEAD_TEST_BROWSER") or "chromium"  # or "firefox"
+EMULATED = {"color_scheme", "reduced_motion", "forced_colors"}  # options of a tab that a test cannot choose in Firefox
 SKIPPED = 77  # the exit code of a test that cannot run here
 
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script', re.S)
@@ -353,6 +354,9 @@ def run_checks(arguments, checks, browser, rounds):
     """Runs all rounds. A round is (name, check, arguments, options of the tab); check(checks, session, *arguments) is called with a new session."""
     expected = Expected.of(arguments)
     for name, check, rest, tab in rounds:
+        if browser.browser_type.name == "firefox" and tab.keys() & EMULATED:
+            print(f"skip {name}: WebDriver BiDi cannot emulate {', '.join(tab.keys() & EMULATED)} in Firefox")
+            continue
         session = Session(browser, expected=expected, **{"path": arguments.page, **tab})
         try:
             check(checks, session, *rest)
