@@ -63,6 +63,11 @@ def middle_of(cells, row, column):
     return {"x": (column + 0.5) * side, "y": (row + 0.5) * side}
 
 
+def prints(page):
+    """Whether a test can show the page as printed: in Firefox, WebDriver BiDi cannot emulate that."""
+    return page.context.browser.browser_type.name == "chromium"
+
+
 def downloaded(page, click):
     """Calls click(), which starts a download. Returns (the file's name, its bytes)."""
     if page.context.browser.browser_type.name == "chromium":
