@@ -120,7 +120,7 @@ def check_keys(checks, session, choose):
     page.keyboard.press("P")
     before = page.evaluate("() => scrollY")
     page.keyboard.press("PageDown")
-    page.wait_for_timeout(600)
+    page.wait_for_function("(before) => scrollY > before", arg=before)
     checks.that(page.evaluate("() => scrollY") > before and session.text("#head-title") == title(layer, head), "PageDown scrolls the page",
                 (before, page.evaluate("() => scrollY")))
     page.keyboard.press("?")
