@@ -1,20 +1,21 @@
-"""Measures a live page in headless Chromium: the milliseconds from a pressed key to new maps on the screen, for a sentence of 12 words.
+"""Measures a live page in a headless browser: the milliseconds from a pressed key to new maps on the screen, for a sentence of 12 words.
 
     python3 bench/live_keys.py POLYHEAD ENGINE [MODEL_DIR]
 
 ENGINE: polyhead_live.wasm.gz, which `scripts/live-engine` builds. MODEL_DIR: also measures a page with this encoder. A line for each model: medians over 20 keys of
 the whole time and of its parts. A part starts where the part before it ends: "wait" ends when the engine is called, "engine" when the module has answered, "parse" when its answer
 is read, "page" when the script has shown the answer, "maps" when all maps of heads are drawn and decoded, "frame" at the next animation frame.
+POLYHEAD_TEST_BROWSER=firefox measures in Firefox.
 """
-import os
 import pathlib
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 
-from playwright.sync_api import sync_playwright
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests" / "browser"))
+sys.dont_write_bytecode = True
+from session import started_browser  # noqa: E402
 
 SENTENCES = {"sentiment": "I am happy with how it looks but the manual is bad", "translate": "I do not see the old house and the small red car", "model": "The quick brown fox jumps over the lazy dog near the river"}
 KEYS = 20
@@ -64,8 +65,8 @@ def measure(page, task):
 
 
 def main(program, engine, *models):
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=os.environ.get("CHROMIUM") or shutil.which("chromium-headless-shell") or shutil.which("chromium"), args=["--no-sandbox"])
+    with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
+        print(browser.browser_type.name, browser.version)
         for model in [None, *models]:
             file = pathlib.Path(folder) / "live.html"
             subprocess.run([program, "view", *([model] if model else []), "--live", "--engine", engine, "-o", str(file)], check=True, capture_output=True)
@@ -76,7 +77,6 @@ def main(program, engine, *models):
             for task in ["model"] if model else ["sentiment", "translate"]:
                 measure(page, task)
             page.close()
-        browser.close()
 
 
 main(*sys.argv[1:])

@@ -5,7 +5,7 @@
 """
 import re
 
-from session import axe_violations, colours_of, pixels_of, reload, run, title
+from session import axe_violations, colours_of, pixels_of, prints, reload, run, title
 
 # Sets of axe-core's rules. COLOURS and OTHERS each take half as long as ALL. A dark page differs from a light page in its colours only, so COLOURS is enough for the
 # dark page; a small page has the same colours, so OTHERS is enough for the small page.
@@ -120,7 +120,7 @@ def check_keys(checks, session, choose):
     page.keyboard.press("P")
     before = page.evaluate("() => scrollY")
     page.keyboard.press("PageDown")
-    page.wait_for_timeout(600)
+    page.wait_for_function("(before) => scrollY > before", arg=before)
     checks.that(page.evaluate("() => scrollY") > before and session.text("#head-title") == title(layer, head), "PageDown scrolls the page",
                 (before, page.evaluate("() => scrollY")))
     page.keyboard.press("?")
@@ -145,6 +145,8 @@ def check_forced(checks, session, choose):
 
 
 def check_print(checks, session, choose):
+    if not prints(session.page):
+        return
     session.open(*choose.heads(1)[0])
     dark = pixels_of(session.page.locator(".cells canvas"))
     session.page.emulate_media(media="print")

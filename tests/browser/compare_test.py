@@ -196,7 +196,8 @@ def check_still(checks, session):
     session.settled()
     before = session.page.evaluate("scrollY")
     for pane in ("a", "b", "difference"):
-        session.page.locator(f".pane.{pane} .cells").hover()
+        # not by hover(), which may scroll the page
+        session.page.mouse.move(*session.page.evaluate("(pane) => { const box = document.querySelector(`.pane.${pane} .cells`).getBoundingClientRect(); return [box.left + box.width / 2, box.top + box.height / 2]; }", pane))
         session.settled()
         checks.that(session.page.evaluate("scrollY") == before > 0, f"pointing at a cell of {pane} does not scroll", (before, session.page.evaluate("scrollY")))
     session.resize(1400, 1400)

@@ -105,14 +105,14 @@ def check_special(checks, session, choose):
 def check_keyboard(checks, session):
     expected, page = session.expected, session.page
     focused = lambda: page.evaluate("() => [document.activeElement.dataset.layer, document.activeElement.dataset.head]")
-    page.keyboard.press("ArrowRight")
-    checks.that(focused() == ["0", "0"], "the first arrow key, without any Tab, reaches the first thumbnail", focused())
-    page.evaluate("() => document.activeElement.blur()")
     for _ in range(17):
         if focused()[0] is not None:
             break
         page.keyboard.press("Tab")
     checks.that(focused() == ["0", "0"], "Tab reaches the first thumbnail", focused())
+    page.evaluate("() => document.activeElement.blur()")
+    page.keyboard.press("ArrowRight")
+    checks.that(focused() == ["0", "0"], "the first arrow key, without any Tab, reaches the first thumbnail", focused())
     outline = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle + getComputedStyle(document.activeElement).outlineWidth")
     checks.that(outline == "solid3px", "the focus can be seen", outline)
     layer, head = min(1, expected.layers - 1), min(1, expected.heads - 1)
@@ -222,6 +222,13 @@ def check_preview(checks, session, choose):
     page.keyboard.press("ArrowRight")
     focused = page.evaluate("() => document.activeElement.getAttribute('aria-label')")
     checks.that(shown()[0] == focused, "the head with the focus is shown", (shown()[0], focused))
+    sides = lambda: page.evaluate("() => ['#preview', '#grid'].map((one) => document.querySelector(one).getBoundingClientRect()).map((box) => [box.left, box.right, box.top, box.bottom])")
+    for width, place in ((1080, "beside"), (768, "below"), (390, "above")):
+        session.resize(width)
+        preview, grid = sides()
+        holds = {"beside": preview[0] >= grid[1], "below": preview[2] >= grid[3], "above": preview[3] <= grid[2]}[place]
+        checks.that(holds and page.locator("#preview text").first.is_visible(), f"on a page of {width} pixels the preview is {place} the maps", (preview, grid))
+    session.resize(1200)
     session.open(layer, head)
     checks.that(not page.locator("#preview").is_visible(), "an open head has no preview")
 

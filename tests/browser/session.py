@@ -20,9 +20,13 @@ from tensor_files import floats_of, load_safetensors  # noqa: E402
 
 try:
     from axe_playwright_python.sync_playwright import Axe
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import Error as PlaywrightError, sync_playwright
 except ImportError:
     sys.exit("the tests of the page need the Python packages playwright and axe-playwright-python: pip install playwright axe-playwright-python")
+
+BROWSER = os.environ.get("POLYHEAD_TEST_BROWSER") or "chromium"  # or "firefox"
+EMULATED = {"color_scheme", "reduced_motion", "forced_colors"}  # options of a tab that a test cannot choose in Firefox
+SKIPPED = 77  # the exit code of a test that cannot run here
 
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script', re.S)
 ABSOLUTE = 0.5e-4 + 7.7e-6   # error of four decimals, plus that of weights stored in 16 bits (include/polyhead/viewer.h)
@@ -59,12 +63,34 @@ def middle_of(cells, row, column):
     return {"x": (column + 0.5) * side, "y": (row + 0.5) * side}
 
 
+def prints(page):
+    """Whether a test can show the page as printed: in Firefox, WebDriver BiDi cannot emulate that."""
+    return page.context.browser.browser_type.name == "chromium"
+
+
+def downloaded(page, click):
+    """Calls click(), which starts a download. Returns (the file's name, its bytes)."""
+    if page.context.browser.browser_type.name == "chromium":
+        with page.expect_download() as waiting:
+            click()
+        return waiting.value.suggested_filename, pathlib.Path(waiting.value.path()).read_bytes()
+    # Playwright does not report downloads of Firefox, which writes the file under the name of the download. While it writes, a second file ends in ".part".
+    folder = firefox_downloads
+    for path in folder.iterdir():
+        path.unlink()
+    click()
+    for _ in range(600):
+        paths = list(folder.iterdir())
+        if len(paths) == 1 and paths[0].suffix != ".part" and paths[0].stat().st_size:
+            return paths[0].name, paths[0].read_bytes()
+        page.wait_for_timeout(100)
+    raise AssertionError(f"no file was downloaded: {paths}")
+
+
 def exported(page, kind):
     """Exports a file of this kind ("svg", "png" or "csv") through the page's menu. Returns (the file's name, its bytes)."""
     page.locator("#export summary").click()
-    with page.expect_download() as waiting:
-        page.locator(f'[data-export="{kind}"]').click()
-    return waiting.value.suggested_filename, pathlib.Path(waiting.value.path()).read_bytes()
+    return downloaded(page, page.locator(f'[data-export="{kind}"]').click)
 
 
 def exported_rows(page):
@@ -263,12 +289,43 @@ def find_chromium():
     return chromium
 
 
+def skip(reason):
+    print(f"skipped: {reason}")
+    sys.exit(SKIPPED)
+
+
 @contextlib.contextmanager
-def started_browser():
-    # Chromium's sandbox does not work for root, who often runs tests in a container.
-    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright, contextlib.closing(playwright.chromium.launch(executable_path=find_chromium(), args=flags)) as browser:
-        yield browser
+def started_firefox(playwright):
+    """Starts the installed Firefox through WebDriver BiDi. Exits with SKIPPED if there is none or this Playwright cannot drive it."""
+    global firefox_downloads
+    firefox = os.environ.get("FIREFOX") or shutil.which("firefox-esr") or shutil.which("firefox")
+    if not firefox:
+        skip("Firefox is not installed (Debian: apt install firefox-esr)")
+    with tempfile.TemporaryDirectory() as downloads:
+        try:
+            browser = playwright.firefox.launch(channel="moz-firefox", executable_path=firefox, downloads_path=downloads)
+            browser.new_context().close()
+        except PlaywrightError as error:
+            if "unknown command" in str(error) or "channel" in str(error):
+                skip(f"this version of Playwright cannot drive this Firefox (tests/browser/requirements.txt names versions that can): {str(error).splitlines()[0]}")
+            raise
+        firefox_downloads = pathlib.Path(downloads)
+        with contextlib.closing(browser):
+            yield browser
+
+
+@contextlib.contextmanager
+def started_browser(name=BROWSER):
+    """Starts "chromium" or "firefox"."""
+    with sync_playwright() as playwright:
+        if name == "firefox":
+            with started_firefox(playwright) as browser:
+                yield browser
+            return
+        # Chromium's sandbox does not work for root, who often runs tests in a container.
+        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+        with contextlib.closing(playwright.chromium.launch(executable_path=find_chromium(), args=flags)) as browser:
+            yield browser
 
 
 def parsed(doc, *options):
@@ -302,6 +359,9 @@ def run_checks(arguments, checks, browser, rounds):
     """Runs all rounds. A round is (name, check, arguments, options of the tab); check(checks, session, *arguments) is called with a new session."""
     expected = Expected.of(arguments)
     for name, check, rest, tab in rounds:
+        if browser.browser_type.name == "firefox" and tab.keys() & EMULATED:
+            print(f"skip {name}: WebDriver BiDi cannot emulate {', '.join(tab.keys() & EMULATED)} in Firefox")
+            continue
         session = Session(browser, expected=expected, **{"path": arguments.page, **tab})
         try:
             check(checks, session, *rest)

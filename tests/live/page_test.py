@@ -1,8 +1,8 @@
-"""Opens a live page from disk in Chromium, and checks that the page shows for typed sentences what the program computes.
+"""Opens a live page from disk, and checks that the page shows for typed sentences what the program computes.
 
-    python3 tests/live/page_test.py POLYHEAD NATIVE_ANSWER MODULES FOLDER
+    python3 tests/live/page_test.py POLYHEAD NATIVE_ANSWER MODULES FOLDER [BROWSER]
 
-MODULES: the folder of polyhead_live.wasm.gz, which `scripts/live-engine` builds. FOLDER: where the test writes its files. If the module is missing, says so and exits with 77.
+BROWSER: "chromium" or "firefox". MODULES: the folder of polyhead_live.wasm.gz, which `scripts/live-engine` builds. FOLDER: where the test writes its files. If the module is missing, says so and exits with 77.
 """
 import json
 import os
@@ -14,15 +14,14 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "browser"))
 sys.dont_write_bytecode = True
-program, native_answer, modules, folder = sys.argv[1:]
+program, native_answer, modules, folder, *chosen = sys.argv[1:]
 engine = pathlib.Path(modules) / "polyhead_live.wasm.gz"
 if not engine.exists():
     print(f"skipped: {engine} is not there; `scripts/live-engine` builds it")
     sys.exit(77)
 
-from playwright.sync_api import sync_playwright  # noqa: E402
 import small_models  # noqa: E402
-from session import exported_rows, find_chromium, floats_of  # noqa: E402
+from session import exported_rows, floats_of, started_browser  # noqa: E402
 
 ALLOWED = 1e-6
 ALLOWED_OF_GIVEN = 1e-5  # largest difference of attention weights for a given model; engine_test.py explains the rounding behind it
@@ -31,7 +30,7 @@ page_file = pathlib.Path(folder) / "live.html"
 minilm = os.environ.get("POLYHEAD_MINILM_DIR")
 # The models for which the test makes a page: (folder, number of layers, number of heads).
 own_models = [(small_models.write(pathlib.Path(folder) / "live_words"), 2, 2), (small_models.write(pathlib.Path(folder) / "live_pairs", small_models.byte_pairs), 2, 2)] + ([(pathlib.Path(minilm), 6, 12)] if minilm else [])
-passed = 0
+passed, largest_difference = 0, 0
 
 
 def claim(holds, what):
@@ -74,8 +73,7 @@ claim("-o" in refused("--engine", str(engine)), "--live without -o is refused")
 claim("--json" in refused("--json", "--engine", str(engine), "-o", "x.html"), "--live --json is refused")
 claim("gzip" in refused("--engine", str(page_file), "-o", "x.html"), "an engine that is no module is refused")
 
-with sync_playwright() as playwright:
-    browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+with started_browser(*chosen) as browser:
     for width in (1280, 390):
         page, requests, errors = opened(browser, width)
 
@@ -90,8 +88,10 @@ with sync_playwright() as playwright:
 
         def check_map(task, text, tab, layer, head):
             """Compares the map of the open head, as the page exports it, with that of the program."""
+            global largest_difference
             shown = [float(cell) for row in exported_rows(page)[1:] for cell in row[1:]]
             wanted = weights(native(task, text)["texts"][tab], layer, head)
+            largest_difference = max(largest_difference, *(abs(a - b) for a, b in zip(shown, wanted)))
             claim(len(shown) == len(wanted) and all(abs(a - b) <= ALLOWED for a, b in zip(shown, wanted)), f"{text!r}, layer {layer}, head {head}: {shown[:3]} and {wanted[:3]}")
 
         page.goto(page_file.as_uri())
@@ -138,6 +138,13 @@ with sync_playwright() as playwright:
         claim(page.text_content("#head-title") == "Layer 1 · Head 0", page.text_content("#head-title"))
         claim(all(url.split("#")[0] in (page_file.as_uri(), "about:blank") or url.startswith(("blob:", "data:")) for url in requests), f"requests: {requests}")
         claim(not errors, errors)
+        # The page may not load anything from the network. This also shows that errors of the page reach this test.
+        page.evaluate("() => { new Image().src = 'http://127.0.0.1:9/'; }")
+        for _ in range(100):
+            if errors:
+                break
+            page.wait_for_timeout(100)
+        claim(any("http://127.0.0.1:9/" in error for error in errors), f"the browser blocks a request: {errors}")
         page.close()
 
     # A page whose script fails before it has filled the page says so, even if the browser cannot parse the script.
@@ -204,5 +211,5 @@ with sync_playwright() as playwright:
         claim(all(url.split("#")[0] == own_page.as_uri() or url.startswith(("blob:", "data:")) for url in requests), f"requests: {requests}")
         claim(not errors, errors)
         page.close()
-    browser.close()
+    print(f"{browser.browser_type.name} {browser.version}: the maps of typed sentences differ from the program's by at most {largest_difference:.1e}")
 print(f"{passed} passed, 0 failed")

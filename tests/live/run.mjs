@@ -6,6 +6,9 @@ const [path, ...rest] = process.argv.slice(2);
 const wasi = new WASI({ version: "preview1", args: [path, ...rest], env: process.env, returnOnExit: true });
 let memory;
 const failed = (at, bytes) => { throw new Error(new TextDecoder().decode(new Uint8Array(memory.buffer, at, bytes))); };
-const { instance } = await WebAssembly.instantiate(readFileSync(path), { ...wasi.getImportObject(), polyhead: { failed } });
+// A wrapper around each system function, because V8 calls those of node directly ("fast API call"): there a garbage collection may start, which such a call
+// does not allow, and node then crashes after the program (https://github.com/nodejs/node/issues/46777).
+const wrapped = Object.fromEntries(Object.entries(wasi.wasiImport).map(([name, call]) => [name, (...given) => call(...given)]));
+const { instance } = await WebAssembly.instantiate(readFileSync(path), { wasi_snapshot_preview1: wrapped, polyhead: { failed } });
 memory = instance.exports.memory;
 process.exitCode = wasi.start(instance);

@@ -176,6 +176,7 @@ const CHINESE = {
   "Row {0}: where this word looks.": "第 {0} 行：这个词看向哪里。",
   "Rows": "行",
   "Rows do not sum to 1. Measures and links of words are of attention weights.": "各行之和不为 1。度量和词之间的联系按注意力权重计算。",
+  "Rows look, columns are looked at. A tap on a small map opens it.": "行看向列。点按一张小图即可打开它。",
   "Rows look, columns are looked at. Point at a map to see it here with its words; a click opens it.": "行看向列。指向一张图，就在这里看到它和其中的词；点击则打开它。",
   "Scale": "缩放",
   "Scaled q · k of “{0}” minus the mean of the other attended keys: {1}. Largest parts by feature: {2}.": "“{0}”缩放后的 q · k 减去其余可注意的键的平均：{1}。按特征最大的部分：{2}。",

@@ -315,7 +315,9 @@ function addTexts(opened, name) {
 }
 
 function fit(step = zoom) {
-  const size = view().resize({ width: $("stage").clientWidth, height: stageHeight() }, step);
+  const resize = () => view().resize({ width: $("stage").clientWidth, height: stageHeight() }, step), width = $("stage").clientWidth;
+  let size = resize();
+  if ($("stage").clientWidth < width) size = resize();  // the map is higher than the window, and the scroll bar takes some of the width
   minimap.show(view() === views.matrix ? views.matrix : null);
   return size;
 }
