@@ -19,6 +19,7 @@ from wrong_arguments import LSE, TABLE, Hostile, K, Q
 # Messages may call an argument by another word than its name.
 SPOKEN = {
     ("rollout", "rows"): "rows|query",
+    ("", "key_starts"): "key_starts|key start",
     ("", "key_lengths"): "key_lengths|key length",
     ("MultiHeadAttention", "kv_heads"): "kv_heads|key/value heads",
     ("Rotary", "key_cos"): "key_cos|rotary tables",
