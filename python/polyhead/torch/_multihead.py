@@ -131,7 +131,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             average_attn_weights: return the mean of the attention maps over the heads, instead of one attention map per head.
             is_causal: says that attn_mask, which is required, is the causal mask; a call without need_weights and key_padding_mask is then faster. As in torch, s of
                 its rule ``s <= t`` then also numbers the appended keys of add_bias_kv and add_zero_attn. If attn_mask is another mask, is_causal has no effect, as in torch
-                with need_weights; torch without need_weights ignores attn_mask. (Compiled layers with appended keys trust is_causal, because they cannot read the mask.)
+                with need_weights; torch without need_weights ignores attn_mask. Compiled and exported layers cannot compare the mask:
+                they use it, except layers with appended keys, which trust is_causal.
 
         Returns:
             The output, shaped as the query, and None or the attention weights after dropout: ``[B,T,S']``, or ``[B,N,T,S']`` if there is one map per head; without B for
