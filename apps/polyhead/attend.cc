@@ -158,7 +158,7 @@ Subcommand declare_attend(Parser& parser) {
   parser.add_flag("--gradients", o->gradients, "also write the gradients of sum(out * d_out) by inputs, biases, sink logits and parameters, named d_NAME");
   add_attention_rules(parser, &o->rules);
   add_precision(parser, &o->rules);
-  add_key_lengths(parser, &o->rules);
+  add_key_bounds(parser, &o->rules);
   add_relative_bias(parser, &o->rules);
   for (Option* option : add_layer_rules(parser, &o->layer_rules)) of_layers.push_back(option);
   of_layers.push_back(add_mask_like_input(parser, &o->rules));

@@ -99,9 +99,10 @@ void add_precision(Parser& parser, AttentionRules* rules) {
             "how bfloat16 queries, keys and values are multiplied: native, as the processor multiplies bfloat16 where it can (default), or exact");
 }
 
-void add_key_lengths(Parser& parser, AttentionRules* rules) {
+void add_key_bounds(Parser& parser, AttentionRules* rules) {
   add_value(parser, "--key-lengths,--valid-lens", &rules->key_lengths, read_counts, "L,L,...",
             "attend to the first L keys only: one length for each sequence, or one for each query, row by row, with commas or semicolons between");
+  add_value(parser, "--key-starts", &rules->key_starts, read_counts, "N,N,...", "do not attend to the first N keys: one number for each sequence, or one for each query");
 }
 
 void add_relative_bias(Parser& parser, AttentionRules* rules) {
@@ -156,15 +157,18 @@ Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t querie
     }
     mask.diagonal_offsets = list(rules.diagonal_offsets).reshape(lead);
   }
-  if (!rules.key_lengths) return mask;
-  Shape shape = lead;
-  const std::int64_t count = std::ssize(*rules.key_lengths);
-  if (count != numel(lead)) shape.push_back(queries);
-  if (count != numel(shape)) {
-    throw UsageError(cat("--key-lengths: ", counted(count, "length"), "; there must be ", numel(lead), ", one for each sequence, or ",
-                         numel(lead) * queries, ", one for each query"));
-  }
-  mask.key_lengths = list(rules.key_lengths).reshape(shape);
+  const auto bounds = [&](const char* option, const char* word, const std::optional<std::vector<std::int64_t>>& given) -> ConstTensorView {
+    if (!given) return {};
+    Shape shape = lead;
+    const std::int64_t count = std::ssize(*given);
+    if (count != numel(lead)) shape.push_back(queries);
+    if (count != numel(shape)) {
+      throw UsageError(cat(option, ": ", counted(count, word), "; there must be ", numel(lead), ", one for each sequence, or ", numel(lead) * queries, ", one for each query"));
+    }
+    return list(given).reshape(shape);
+  };
+  mask.key_starts = bounds("--key-starts", "start", rules.key_starts);
+  mask.key_lengths = bounds("--key-lengths", "length", rules.key_lengths);
   return mask;
 }
 

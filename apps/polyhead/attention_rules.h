@@ -17,7 +17,7 @@ struct AttentionRules {
   std::string causal;  // "" for the layer's default, "off", "self" for --causal without a value, top_left, bottom_right or an offset
   Window window;
   std::optional<Diagonal> window_diagonal;
-  std::optional<std::vector<std::int64_t>> key_lengths, diagonal_offsets, query_offsets, key_offsets;
+  std::optional<std::vector<std::int64_t>> key_starts, key_lengths, diagonal_offsets, query_offsets, key_offsets;
   BlockSize block_size;  // block size for the tensor `blocks`
   std::optional<double> scale, softcap, dropout;
   std::uint64_t dropout_seed = 0;
@@ -37,9 +37,9 @@ struct LayerRules {
   std::optional<double> rotary_base;  // 0: q and k are not rotated; absent: the option was not given
 };
 
-Option* add_attention_rules(Parser& parser, AttentionRules* rules);  // adds all options except those of key lengths and of a relative bias; returns --dropout
+Option* add_attention_rules(Parser& parser, AttentionRules* rules);  // adds all options except those of key starts, key lengths and a relative bias; returns --dropout
 void add_precision(Parser& parser, AttentionRules* rules);
-void add_key_lengths(Parser& parser, AttentionRules* rules);
+void add_key_bounds(Parser& parser, AttentionRules* rules);  // --key-starts and --key-lengths
 void add_relative_bias(Parser& parser, AttentionRules* rules);
 Option* add_mask_like_input(Parser& parser, AttentionRules* rules);
 std::vector<Option*> add_layer_rules(Parser& parser, LayerRules* rules);

@@ -13,6 +13,7 @@
 
 #include "arguments.h"
 #include "attention_rules.h"
+#include "core/index.h"
 #include "core/join.h"
 #include "input_tensors.h"
 #include "json.h"
@@ -40,7 +41,7 @@ struct ExplainOptions {
   std::map<std::string, std::optional<Shape>> masks;  // shapes of the tensors of visit_shapes(), by name
   DType dtype = DType::f32;
   AttentionRules rules;
-  std::string key_lengths, backend;
+  std::string key_starts, key_lengths, backend;
   bool lse = false, json = false;
 };
 
@@ -67,13 +68,15 @@ std::string facts_of(const ExplainOptions& o) {
     out[-1] = v[-1];
     lse.erase(lse.size() - 1);
   }
-  Shape lengths = o.q.first(std::max(o.q.size() - 3, 0));
+  const Shape lead = o.q.first(std::max(o.q.size() - 3, 0));
   Tensor result = reserve(o.dtype, out), sums = o.lse ? reserve(accumulation_dtype(o.dtype), lse) : Tensor();
   SdpaOptions options;
   apply(o.rules, &options);
-  options.mask = mask_of(o.rules, lengths, sizes ? o.q[-2] : 0, sizes ? o.k[-2] : 0);
-  if (o.key_lengths == "query" && sizes) lengths.push_back(o.q[-2]);
-  if (!o.key_lengths.empty()) options.mask.key_lengths = placeholder(DType::i64, lengths);
+  options.mask = mask_of(o.rules, lead, sizes ? o.q[-2] : 0, sizes ? o.k[-2] : 0);
+  const auto bounds = [&](const std::string& per) {
+    return per.empty() ? ConstTensorView() : placeholder(DType::i64, per == "query" && sizes ? appended(lead, {o.q[-2]}) : lead);
+  };
+  options.mask.key_starts = bounds(o.key_starts), options.mask.key_lengths = bounds(o.key_lengths);
   visit_shapes(options.mask, [&](const Argument& argument, ConstTensorView& view) {
     view = placeholder_of(argument.extent == ArgumentExtent::query_blocks ? DType::i32 : DType::boolean, o.masks.at(argument.name));
   });
@@ -111,12 +114,9 @@ Subcommand declare_explain(Parser& parser) {
   add_value(parser, "--dtype", &o->dtype, read_floating, "DTYPE", "f32, f64, bf16 or f16 (default: f32)");
   Option* dropout = add_attention_rules(parser, &o->rules);
   add_precision(parser, &o->rules);
-  add_value(
-      parser, "--key-lengths", &o->key_lengths,
-      [](const std::string& word) {
-        return read_choice(word, "kind of lengths", std::array<std::string, 2>{"sequence", "query"});
-      },
-      "PER", "key lengths are given, one for each 'sequence' or one for each 'query'");
+  const auto read_kind = [](const std::string& word) { return read_choice(word, "kind", std::array<std::string, 2>{"sequence", "query"}); };
+  add_value(parser, "--key-starts", &o->key_starts, read_kind, "PER", "key starts are given, one for each 'sequence' or one for each 'query'");
+  add_value(parser, "--key-lengths", &o->key_lengths, read_kind, "PER", "key lengths are given, one for each 'sequence' or one for each 'query'");
   const Mask mask;
   visit_shapes(mask, [&](const Argument& argument, const ConstTensorView&) {
     std::string name = cat("--", argument.name);

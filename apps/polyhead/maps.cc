@@ -88,7 +88,7 @@ Subcommand declare_maps(Parser& parser) {
   Option* dropout = add_attention_rules(parser, &o->rules);
   parser.remove(parser.find("--dropout-seed"));  // maps show attention weights before dropout
   parser.remove(dropout);
-  add_key_lengths(parser, &o->rules);
+  add_key_bounds(parser, &o->rules);
   add_relative_bias(parser, &o->rules);
   parser.add_flag("--json", o->json, "machine-readable: {\"operation\", \"output\", \"tensors\": [{\"name\", \"dtype\", \"shape\"}, ...]}");
   return {

@@ -339,7 +339,7 @@ Subcommand declare_trace(Parser& parser) {
   Option* const seed = add_value(parser, "--seed", &o->seed, read_seed, "SEED", "seed of random inputs and of the parameters of --layer (default: 0)");
   add_value(parser, "--dtype", &o->dtype, read_floating, "DTYPE", "dtype of --layer: f32, f64, bf16 or f16 (default: that of the query, else f32)");
   add_attention_rules(parser, &o->rules);
-  add_key_lengths(parser, &o->rules);
+  add_key_bounds(parser, &o->rules);
   add_layer_rules(parser, &o->layer_rules);
   add_mask_like_input(parser, &o->rules);
   Option* values = parser.add_flag("--values", o->values, "show the numbers of every step and of the parameters too");

@@ -333,7 +333,7 @@ class Attend(ProgramTest):
         self.fails(1, "attend", "--tensors", self.folder / "lists.safetensors", "-o", self.folder / "refused.npz", mentions=["blocks", "128 queries"])
         self.fails(2, "attend", "--tensors", self.folder / "lists.safetensors", "-o", self.folder / "refused.npz", "--block-size", "2,x", mentions=["--block-size", "'x'"])
 
-    def test_key_starts_are_a_tensor_of_the_file(self):
+    def test_key_starts_are_a_tensor_of_the_file_or_an_option(self):
         path = self.folder / "in.safetensors"
         numbers = [((7 * i) % 11 - 5) / 4 for i in range(2 * 2 * 3 * 4)]
         tensors = {name: ("F64", [2, 2, 3, 4], numbers[i:] + numbers[:i]) for i, name in enumerate("qkv")}
@@ -341,6 +341,10 @@ class Attend(ProgramTest):
         expected = self.attend("--tensors", path, "--attention-weights", "--causal")[1]
         save_safetensors(path, tensors | {"key_starts": ("I64", [2], [1, 0])})
         self.assertEqual(self.attend("--tensors", path, "--attention-weights", "--causal")[1], expected)
+        save_safetensors(path, tensors)
+        self.assertEqual(self.attend("--tensors", path, "--attention-weights", "--causal", "--key-starts", "1,0")[1], expected)
+        self.assertEqual(self.attend("--tensors", path, "--attention-weights", "--causal", "--key-starts", "1,1,1;0,0,0")[1], expected)
+        self.fails(2, "attend", "--tensors", path, "-o", self.folder / "no.safetensors", "--key-starts", "1,0,0", mentions=["3 starts", "2, one for each sequence"])
         save_safetensors(path, tensors | {"key_starts": ("I64", [2], [1, 4])})
         self.fails(1, "attend", "--tensors", path, "-o", self.folder / "no.safetensors", mentions=["key start is 4", "[0,3]"])
 

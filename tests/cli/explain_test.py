@@ -36,14 +36,14 @@ class Explain(ProgramTest):
 
     def test_every_option_reaches_the_problem(self):
         told = self.explain("--q", "2,8,5,4", "--k", "2,4,7,4", "--v", "2,4,7,3", "--dtype", "bf16", "--scale", "0.25", "--softcap", "30", "--bias",
-                            "8,1,7", "--dropout", "0.1", "--causal", "bottom_right", "--window", "3,", "--key-lengths", "query", "--attend", "5,7",
+                            "8,1,7", "--dropout", "0.1", "--causal", "bottom_right", "--window", "3,", "--key-lengths", "query", "--key-starts", "sequence", "--attend", "5,7",
                             "--block-keys", "7", "--backend", "reference", "--lse", "--empty-rows", "uniform")
         self.assertEqual(told["backend"], "reference (asked for)")
         self.assertEqual(told["problem"], "bfloat16, B 2, N 8, K 4, T 5, S 7, H 4, V 3")
         self.assertEqual(told["scale"], "0.25, softcap 30")
         self.assertEqual(told["bias"], "[8,1,7]")
         self.assertTrue(told["dropout"].startswith("0.1"))
-        for part in ("keys [t-1, t+3)", "lengths per query", "[5,7]", "key mask"):
+        for part in ("keys [t-1, t+3)", "key starts per sequence, key lengths per query", "[5,7]", "key mask"):
             self.assertIn(part, told["mask"])
 
     def test_rules_are_those_of_attend(self):

@@ -126,6 +126,8 @@ def draw(seed: int) -> Case:
         case["shared"] = pick("q", "k", "v")  # the tensor is broadcast along the first leading dimension, with stride 0
     if chance(0.03) and batch * case["N"] * queries * keys < 20_000:
         case["backend"] = "reference"
+    if chance(0.15):
+        case["key_starts"] = "query" if documents or chance(0.4) else "sequence"
     return case
 
 
@@ -241,12 +243,14 @@ class Built:
             allowed &= x >= -left
         if right is not None:
             allowed &= x <= right
-        if "key_lengths" in case:
-            rng = self.rng("key_lengths")
-            shape = self.lead if case["key_lengths"] == "sequence" else (*self.lead, queries)
-            lengths = np.where(rng.random(shape) < 0.15, 0, rng.integers(0, keys + 1, shape))
-            self.options["key_lengths"] = self._integers(lengths, rng)
-            allowed &= s < (lengths.reshape(-1, 1, 1, 1) if case["key_lengths"] == "sequence" else lengths.reshape(self.batch, 1, queries, 1))
+        for name in ("key_starts", "key_lengths"):
+            if name in case:
+                rng = self.rng(name)
+                shape = self.lead if case[name] == "sequence" else (*self.lead, queries)
+                bounds = np.where(rng.random(shape) < 0.15, 0, rng.integers(0, keys + 1, shape))
+                self.options[name] = self._integers(bounds, rng)
+                bounds = bounds.reshape(-1, 1, 1, 1) if case[name] == "sequence" else bounds.reshape(self.batch, 1, queries, 1)
+                allowed &= s >= bounds if name == "key_starts" else s < bounds
         for name in ("attend", "block"):
             if name in case:
                 rng, given = self.rng("dense mask"), case[name]

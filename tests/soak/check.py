@@ -140,8 +140,9 @@ def chunk(report: Report, built: Built, out: Any, lse: Any, rng: Any) -> None:
     for name in ("attend", "block", "bias"):
         if name in options and options[name].ndim > 1 and options[name].shape[-2] != 1:
             options[name] = options[name][..., first:last, :]
-    if case.get("key_lengths") == "query":
-        options["key_lengths"] = options["key_lengths"][..., first:last]
+    for name in ("key_starts", "key_lengths"):
+        if case.get(name) == "query":
+            options[name] = options[name][..., first:last]
     if "sink" in options and options["sink"].ndim > 1 and options["sink"].shape[-1] != 1:
         options["sink"] = options["sink"][..., first:last]
     if "causal" in case or "window" in case or built.offsets is not None or "relative" in case:

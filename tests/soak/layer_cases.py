@@ -15,7 +15,7 @@ MOST_PAIRS = 60_000
 SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 100, 128, 130)
 WIDTHS = (1, 2, 3, 4, 5, 8, 12, 16, 17, 24, 32, 33, 48, 64)
 # Options of a call of cases.py that a layer has too.
-_OF_CALLS = ("query_offsets", "key_offsets", "causal", "window", "key_lengths", "attend", "block", "attend_keys", "block_keys", "blocks", "bias", "relative", "diagonal_offsets", "sink")
+_OF_CALLS = ("query_offsets", "key_offsets", "causal", "window", "key_starts", "key_lengths", "attend", "block", "attend_keys", "block_keys", "blocks", "bias", "relative", "diagonal_offsets", "sink")
 KINDS = ("attention", "attention", "attention", "cache", "pair_bias", "windows", "score_mod")
 
 
@@ -94,9 +94,8 @@ def _attention(case: Case, d: Draw) -> None:
         case["global"] = d.pick("mean", "masked_mean")
         case["K"], case["S"] = 1, case["T"]
         case["N"] = d.pick(1, 2, 4)
-        names: tuple[str, ...] = ("attend_keys", "block_keys", "bias", "key_lengths")
-        if drawn.get("key_lengths") == "query":
-            names = names[:-1]
+        bounds = tuple(name for name in ("key_starts", "key_lengths") if drawn.get(name) != "query")
+        names: tuple[str, ...] = ("attend_keys", "block_keys", "bias", *bounds)
     else:
         names = tuple(name for name in _OF_CALLS if not (added and name in ("query_offsets", "key_offsets", "relative")))
         if d.chance(0.3) and case["H"] >= 2 and "global" not in case:
@@ -113,12 +112,14 @@ def _attention(case: Case, d: Draw) -> None:
     _mask_of(case, d, drawn, names)
     if "query_offsets" not in case:
         case.pop("key_offsets", None)
-        if case.get("key_lengths") == "query" and d.chance(0.5):
-            case["key_lengths"] = "sequence"
+        for name in ("key_starts", "key_lengths"):
+            if case.get(name) == "query" and d.chance(0.5):
+                case[name] = "sequence"
     else:
         case.pop("diagonal_offsets", None)
-        if "key_lengths" in case:
-            case["key_lengths"] = "query"
+        for name in ("key_starts", "key_lengths"):
+            if name in case:
+                case[name] = "query"
         while int(np.prod(case["lead"], dtype=int)) * case["N"] * case["T"] * case["S"] > MOST_PAIRS and case["lead"] != (1,):
             case["lead"], case["K"], case["axis"] = (1,), 1, min(case["axis"], 1)
             case["N"] = 1
