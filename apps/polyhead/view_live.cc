@@ -139,7 +139,7 @@ viewer::LiveModel::Rounding measure(const std::string& folder, const models::Sen
       const double apart = std::abs(a.data<double>()[i] - b.data<double>()[i]);
       found.largest = std::max(found.largest, apart), apart_of_text += apart;
     }
-    Tensor u(DType::f64, {exact.encoder.config.width}), v(DType::f64, {exact.encoder.config.width});  // of length 1; of the mean over the tokens, also if the folder has another embedding
+    Tensor u(DType::f64, {exact.encoder.config.width}), v(DType::f64, {exact.encoder.config.width});  // embeddings of length 1 by the mean over the tokens, whatever the folder asks for
     models::sentence_embedding(one.hidden, {}, u), models::sentence_embedding(other.hidden, {}, v);
     const double cosine = std::inner_product(u.data<double>(), u.data<double>() + u.numel(), v.data<double>(), 0.0);
     if (!std::isfinite(apart_of_text + cosine)) fail(ErrorCode::unsupported, "--live: the model in '", folder, "' computes attention weights or embeddings that are not finite");

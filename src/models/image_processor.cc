@@ -20,7 +20,7 @@ constexpr std::array kHalf{std::array{0.5, 0.5, 0.5}, std::array{0.5, 0.5, 0.5}}
 struct ProcessorKind {
   std::string_view name;  // name of the class without "ImageProcessor" or "FeatureExtractor"
   std::int64_t size = 224, crop = 0;  // crop = 0: the class does not crop
-  bool shortest = false;              // true: without the key `size`, it is the length of the shorter side
+  bool shortest = false;              // true: the default size is the length of the shorter side
   bool to_square = true;              // default_to_square: a size given as one number is height and width; false: the length of the shorter side
   Resampling resampling = Resampling::bicubic;
   std::array<std::array<double, 3>, 2> colours{};  // mean and deviation

@@ -112,7 +112,7 @@ def check_keyboard(checks, session):
     checks.that(focused() == ["0", "0"], "Tab reaches the first thumbnail", focused())
     page.evaluate("() => document.activeElement.blur()")
     page.keyboard.press("ArrowRight")
-    checks.that(focused() == ["0", "0"], "the first arrow key, without any Tab, reaches the first thumbnail", focused())
+    checks.that(focused() == ["0", "0"], "an arrow key reaches the first thumbnail if nothing has the focus", focused())
     outline = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle + getComputedStyle(document.activeElement).outlineWidth")
     checks.that(outline == "solid3px", "the focus can be seen", outline)
     layer, head = min(1, expected.layers - 1), min(1, expected.heads - 1)

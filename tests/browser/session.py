@@ -79,10 +79,12 @@ def downloaded(page, click):
     for path in folder.iterdir():
         path.unlink()
     click()
+    before = None
     for _ in range(600):
-        paths = list(folder.iterdir())
-        if len(paths) == 1 and paths[0].suffix != ".part" and paths[0].stat().st_size:
-            return paths[0].name, paths[0].read_bytes()
+        now = [(path.name, path.stat().st_size) for path in folder.iterdir()]
+        if len(now) == 1 and now == before and not now[0][0].endswith(".part") and now[0][1]:
+            return now[0][0], (folder / now[0][0]).read_bytes()
+        before = now
         page.wait_for_timeout(100)
     raise AssertionError(f"no file was downloaded: {paths}")
 
@@ -306,7 +308,8 @@ def started_firefox(playwright):
             browser = playwright.firefox.launch(channel="moz-firefox", executable_path=firefox, downloads_path=downloads)
             browser.new_context().close()
         except PlaywrightError as error:
-            if "unknown command" in str(error) or "channel" in str(error):
+            # A crash of Firefox may end in a "channel error", which is no reason to skip.
+            if "unknown command" in str(error) or ("Unsupported" in str(error) and "channel" in str(error)):
                 skip(f"this version of Playwright cannot drive this Firefox (tests/browser/requirements.txt names versions that can): {str(error).splitlines()[0]}")
             raise
         firefox_downloads = pathlib.Path(downloads)
