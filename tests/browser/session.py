@@ -86,7 +86,7 @@ def downloaded(page, click):
             return now[0][0], (folder / now[0][0]).read_bytes()
         before = now
         page.wait_for_timeout(100)
-    raise AssertionError(f"no file was downloaded: {paths}")
+    raise AssertionError(f"no file was downloaded: {before}")
 
 
 def exported(page, kind):
