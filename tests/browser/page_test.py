@@ -156,7 +156,7 @@ def check_address(checks, session, choose):
     checks.that(not note.is_visible(), "a link of this page is known")
     session.page.evaluate("() => { location.hash = 'layer=99&head=0&view=foo&scale=root&what=3'; }")
     note.wait_for()
-    checks.that(note.inner_text() == "This link has parts that are not on this page: layer=99, head=0, view=foo, what=3.", "a link names what this page does not have", note.inner_text())
+    checks.that(note.inner_text() == "Not on this page: layer=99, head=0, view=foo, what=3.", "a link names what this page does not have", note.inner_text())
     session.open(layer, head)
     checks.that(not note.is_visible(), "the note ends with the next choice")
 

@@ -317,7 +317,7 @@ function addTexts(opened, name) {
 function fit(step = zoom) {
   const resize = () => view().resize({ width: $("stage").clientWidth, height: stageHeight() }, step), width = $("stage").clientWidth;
   let size = resize();
-  if ($("stage").clientWidth < width) size = resize();  // the map is higher than the window, and the scroll bar takes some of the width
+  if ($("stage").clientWidth < width) size = resize();  // a scroll bar appeared beside a high map
   minimap.show(view() === views.matrix ? views.matrix : null);
   return size;
 }
@@ -503,12 +503,12 @@ addEventListener("popstate", () => {
   Object.assign(state, stateOf(location.hash, texts));
   if (live && (state.task !== before.task || state.say !== before.say)) return void live.ask(state.task, state.say);
   show(before);
-  tellUnknownParts();
+  tellUnknown();
 });
-function tellUnknownParts() {
+function tellUnknown() {
   const unknown = live ? [] : unknownParts(location.hash, state);  // a live page has no layers before its first answer
   $("address-note").hidden = unknown.length === 0;
-  $("address-note").textContent = unknown.length === 0 ? "" : say("This link has parts that are not on this page: {0}.", unknown.join(", "));
+  $("address-note").textContent = say("Not on this page: {0}.", unknown.join(", "));
 }
 // Switches to the light colours while the page is printed, because paper is white.
 function print(now) {
@@ -576,5 +576,5 @@ if (live) {
   live.start($("engine").textContent, $("files").textContent, data.live.version).then(() => live.ask(state.task, state.say));
 }
 show();
-tellUnknownParts();
+tellUnknown();
 document.body.classList.remove("loading");
