@@ -38,7 +38,7 @@ struct Window {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   std::optional<std::int64_t> left{};
   std::optional<std::int64_t> right{};
-  std::optional<Diagonal> diagonal{};  // Error without left and right, unless the mask is causal or a relative bias is measured from this diagonal
+  std::optional<Diagonal> diagonal{};  // Error without left and right, unless the mask is causal or a relative bias is given
 };
 
 // The number of queries in a block of queries, and of keys in a block of keys.
@@ -60,7 +60,7 @@ struct Mask {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   std::optional<Causal> causal{};
   Window window{};
-  ConstTensorView key_starts{};   // integers in [0,S]: [*] per sequence or [*,T] per query; a query attends to the keys s >= start
+  ConstTensorView key_starts{};   // integers from 0 on: [*] per sequence or [*,T] per query; a query attends to the keys s >= start, to none if start >= S
   ConstTensorView key_lengths{};  // integers in [0,S]: [*] per sequence or [*,T] per query; a query attends to the keys s < length, counted from key 0
   ConstTensorView attend{};       // bool, broadcasts to [*,N,T,S]: true = the query may attend to the key. Not together with `block`.
   ConstTensorView block{};        // bool, broadcasts to [*,N,T,S]: true = the query may not attend to the key

@@ -72,9 +72,10 @@ void require_settings(const Layer& layer, const std::string& layout, const std::
   const nn::MultiHeadAttentionConfig usual;
   const auto agree = [&](std::string_view name, const auto& given, const auto& loaded) {
     if (given == loaded || std::ranges::find(without, name) != without.end()) return;
-    const bool after = name == "causal" || name == "needs_rotary";
-    throw nb::value_error(cat(name, " is ", given, ", and load would make a layer with ", loaded, ", because a file in the layout '", layout, "' does not hold it; write without=['",
-                              name, "'], and ", after ? "set it again after load" : "give it to load again")
+    const bool after = name == "causal" || name == "needs_rotary", fixed = name == "causal" || (name == "empty_rows" && row->empty_rows);
+    throw nb::value_error(cat(name, " is ", given, ", and load would make a layer with ", loaded, fixed ? ", as the layout '" : ", because a file in the layout '", layout,
+                              fixed ? "' says" : "' does not hold it", "; write without=['", name, "']",
+                              name == "empty_rows" && fixed ? " if that is wanted, or choose another layout" : after ? ", and set it again after load" : ", and give it to load again")
                               .c_str());
   };
   const auto word = [](bool value) { return std::string_view(value ? "True" : "False"); };

@@ -95,7 +95,7 @@ def sdpa(
         causal: query t attends to keys ``s <= t + offset``: ``"top_left"`` (offset 0), ``"bottom_right"`` (offset ``S - T``) or the offset as an int.
         window: ``(left, right)``: query t attends to keys s with ``-left <= s - (t + offset) <= right``. The offset is that of causal, or ``S - T`` without causal.
             None in place of left or right: no limit on that side.
-        key_starts: integers in ``[0, S]``, ``[*]`` per sequence or ``[*,T]`` per query; a query attends to keys ``s >= start``. For padding before a text.
+        key_starts: integers from 0 on, ``[*]`` per sequence or ``[*,T]`` per query; a query attends to keys ``s >= start``. For padding before a text.
         key_lengths: integers in ``[0, S]``, ``[*]`` per sequence or ``[*,T]`` per query; a query attends to keys ``s < length``.
         diagonal_offsets: integers ``[*]``: in sequence b the diagonal of causal and window is ``s = t + diagonal_offsets[b]``. If the queries continue
             sequences of different lengths, the offset is the number of keys before the queries. Needs ``causal="top_left"``, a window or a relative_bias. The result

@@ -263,7 +263,7 @@ class MultiHeadAttention:
             attend_keys, block_keys: bool, broadcast to ``[*,S]``, where the axis is moved to the end, unless mask_like_input is True.
             mask_like_input: the order of dimensions of attend_keys or block_keys, if the axis is not -2. True: the order of the key input without
                 its width, ``[.., S at the axis, ..]``, as in AlphaFold's ``pair_mask``. False: ``[*,S]``. None: ``[*,S]``, and an error if the shape fits the order of the
-                key input too, as for a square table. True is an error with a cache, or without a mask of keys.
+                key input too, as for a square table. True is an error with a cache.
             key_starts, key_lengths: integers ``[*]`` or ``[*,T]``, as in `polyhead.sdpa`.
             diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`.
             bias: ``[T,S]`` or ``[*,N,T,S]``, as attend.
@@ -322,7 +322,7 @@ class MultiHeadAttention:
         Args:
             layout: names and storage of the parameters, one of `layouts()`.
             prefix: the prefix of every name, such as ``"encoder.layer.0"``.
-            without: names of settings that the result need not tell, as in `save`.
+            without: names of settings that may get lost, as in `save`.
 
         Returns:
             Name -> NumPy array, shaped as in the layout.
@@ -416,6 +416,13 @@ def load(
         settings["global_query"] = "masked_mean"
     if empty_rows is not None:
         settings["empty_rows"] = empty_rows
+    layer = _loaded(source, layout, prefix, heads, settings)
+    if empty_rows is not None and layer.empty_rows != empty_rows:
+        raise ValueError(f"empty_rows is {empty_rows!r}, and the layout of the parameters says {layer.empty_rows!r}")
+    return layer
+
+
+def _loaded(source: Any, layout: Any, prefix: Any, heads: Any, settings: dict[str, Any]) -> MultiHeadAttention:
     if isinstance(source, Mapping):
         return MultiHeadAttention._of(_core.from_arrays(dict(source), "the mapping", layout, prefix, heads, settings))
     if not isinstance(source, (str, bytes, os.PathLike)):
@@ -482,7 +489,7 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str
         path: the file; its extension chooses the format: .safetensors or .npz.
         layout: names and storage of the parameters, one of `layouts()`.
         prefix: the prefix of every name, such as ``"encoder.layer.0"``.
-        without: names of settings that the file need not tell, such as ``["axis"]``: arguments of `load` (axis, add_zero_attn, dropout, softcap,
+        without: names of settings that may get lost, such as ``["axis"]``: arguments of `load` (axis, add_zero_attn, dropout, softcap,
             precision, masked_mean, empty_rows), to be given to `load` again, and attributes of the layer (causal, needs_rotary), to be set again after `load`.
 
     Raises:

@@ -92,7 +92,6 @@ const AttentionOptions& with_keys_last(const char* operation, const AttentionSha
   const int rank = shapes.key.size();
   const bool any = given.mask.attend_keys || given.mask.block_keys, like_input = given.mask_like_input.value_or(false);
   require(!like_input || !given.cache, operation, ": mask_like_input cannot be true with a cache, whose keys are not those of the input; with a cache, masks of keys are [*,S]");
-  require(!like_input || any, operation, ": mask_like_input is true without attend_keys or block_keys, whose dimensions it describes");
   if (!any || given.cache || shapes.axis == rank - 1 || given.mask_like_input == false) return given;
   const Shape keys_last = appended(shapes.lead, {shapes.keys});
   if (like_input) own = given;

@@ -440,11 +440,12 @@ class ArgumentReader {
     require(documents < 2 || view.shape() != Shape{documents}, op_, ": ", name, " is ", view.shape(), " for ", documents,
             " documents and as many sequences, and could belong to either; give a ", word, " for each query, [*,T]");
     const std::int64_t ranges_of_number = rules_.range_per_query && !per_query ? p.queries : 1;
+    const bool is_start = end == &KeyRange::first;  // a start may lie beyond the keys that a cache has so far
     auto range = rules_.ranges.begin();
     for_each_integer(view, [&](auto number) {
-      require(std::cmp_greater_equal(number, 0) && std::cmp_less_equal(number, p.keys), op_, ": a key ", word, " is ", number, "; it must lie in [0,S] = [0,",
-              p.keys, "]");
-      for (std::int64_t i = 0; i < ranges_of_number; ++i) (*range++).*end = static_cast<std::int64_t>(number);
+      require(std::cmp_greater_equal(number, 0), op_, ": a key ", word, " is ", number, "; it must be 0 or more");
+      require(is_start || std::cmp_less_equal(number, p.keys), op_, ": a key ", word, " is ", number, "; it must lie in [0,S] = [0,", p.keys, "]");
+      for (std::int64_t i = 0; i < ranges_of_number; ++i) (*range++).*end = std::cmp_less(number, p.keys) ? static_cast<std::int64_t>(number) : p.keys;
     });
   }
 

@@ -312,7 +312,6 @@ class Trace(ProgramTest):
         self.fails(2, "trace", "--layer", "alphafold", "--attn-dim", "-3", "--axis", "-2", "--shape", "2,3,4,8", mentions=["--axis and --attn-dim differ"])
         self.fails(2, "trace", "--layer", "alphafold", "--is-global", "--global-query", "off", mentions=["--global-query and --is-global differ"])
         self.fails(2, "trace", "--layer", "alphafold", "--is-global", "false", "--global-query", "mean", mentions=["--global-query and --is-global differ"])
-        self.fails(1, "trace", "--layer", "alphafold", "--mask-like-input", "on", mentions=["mask_like_input is true without attend_keys or block_keys"])
         self.fails(2, "trace", "--list", "--layer", "d2l", mentions=["--list", "--layer"])
         self.fails(2, "trace", "--layer", "d2l", "--parameters", "identity", "--count-from", "10", "--seed", "7", mentions=["--seed", "nothing is random"])
         self.succeeds("trace", "--layer", "d2l", "--parameters", "identity", "--seed", "7")

@@ -96,7 +96,7 @@ MUTANTS = [
     Mutant("window's right side off by one", NORMAL, "cut(offset + *window.right + 1)", "cut(offset + *window.right)", "the right side is inclusive", CORE),
     Mutant("window from the top left", NORMAL, "of_bias.value_or(Diagonal::bottom_right())", "of_bias.value_or(Diagonal::top_left())",
            "a window alone is counted from the bottom right diagonal", CORE),
-    Mutant("key lengths ignored", KEYS, "if (set.ranges != nullptr) {", "if (false) {", "keys beyond a length do not exist", CORE),
+    Mutant("key lengths ignored", KEYS, "last < range.last ? last : range.last};\n  }", "range.last};\n  }", "keys beyond a length do not exist", CORE),
     Mutant("lengths per query read per sequence", KEYS, "set.ranges[set.range_per_query ? t : 0]", "set.ranges[0]",
            "each query has a length of its own", CORE),
     Mutant("key starts ignored", KEYS, "first > range.first ? first : range.first", "first > set.keys ? first : range.first", "keys before a start do not exist", CORE),

@@ -59,6 +59,8 @@ def test_what_a_layout_says_is_not_contradicted() -> None:
     layer = polyhead.MultiHeadAttention(8, 2)
     with pytest.raises(ValueError, match="empty_rows is zero, and load would make a layer with uniform"):
         layer.state("d2l")
+    with pytest.raises(ValueError, match="empty_rows is 'zero', and the layout of the parameters says 'uniform'"):
+        polyhead.load(layer.state("d2l", without=["empty_rows"]), "d2l", heads=2, empty_rows="zero")
     with pytest.raises(ValueError, match="other empty_rows"):
         polyhead.load(layer.state("d2l", without=["empty_rows"]), "d2l", heads=2, empty_rows="unmasked")
     layer.causal = True

@@ -150,7 +150,7 @@ def test_a_layer_takes_key_starts_also_with_a_cache(rng: np.random.Generator) ->
     whole = layer(x, causal="top_left", key_starts=starts)
     np.testing.assert_allclose(whole[0, 3:], layer(x[:1, 3:], causal="top_left")[0], rtol=0, atol=1e-14)
     cache = polyhead.KeyValueCache(2, 2, 7, 4, dtype="float64")
-    parts = [layer(x[:, t:end], causal="top_left", key_starts=starts, cache=cache) for t, end in ((0, 4), (4, 5), (5, 7))]
+    parts = [layer(x[:, t:end], causal="top_left", key_starts=starts, cache=cache) for t, end in ((0, 2), (2, 4), (4, 5), (5, 7))]
     assert np.array_equal(np.concatenate(parts, 1), whole)
 
 

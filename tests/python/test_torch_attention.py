@@ -337,7 +337,7 @@ WRONG: dict[str, list[Wrong]] = {
         ({"attend": torch.ones(5, 6, dtype=torch.bool)}, ValueError, "attend is"),
         ({"attend": torch.ones(5, 7)}, ValueError, "attend is"),
         ({"attend_keys": torch.ones(2, 6, dtype=torch.bool)}, ValueError, "attend_keys is"),
-        ({"key_starts": torch.tensor([8])}, ValueError, "key start is 8"),
+        ({"key_starts": torch.tensor([-8])}, ValueError, "key start is -8"),
         ({"key_starts": torch.tensor([1.0])}, ValueError, "key_starts"),
         ({"key_lengths": torch.tensor([8])}, ValueError, "key length is 8"),
         ({"key_lengths": torch.tensor([1.0])}, ValueError, "key_lengths"),

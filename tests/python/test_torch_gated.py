@@ -295,11 +295,6 @@ def test_a_wrong_call_is_a_clear_error(options: dict[str, object], args: tuple[o
         GatedAttention(**({"c_in": 6, "c": 3, "heads": 4} | options))(*args)  # type: ignore[arg-type]
 
 
-def test_mask_like_input_without_a_mask_is_refused() -> None:
-    with pytest.raises(ValueError, match="mask_like_input is True without attend_keys"):
-        GatedAttention(8, 4, 2)(torch.randn(3, 5, 8), mask_like_input=True)
-
-
 def test_a_bias_that_is_no_number_to_add_is_refused() -> None:
     with pytest.raises(TypeError, match="bias has dtype bool"):
         GatedAttention(8, 4, 2)(torch.randn(3, 5, 8), torch.ones(5, 5, dtype=torch.bool))

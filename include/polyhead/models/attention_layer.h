@@ -16,8 +16,8 @@ namespace polyhead::models {
 // forward() instead).
 nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const nn::MultiHeadAttentionConfig& settings = {});
 
-// Returns the parameters of a layer (or of its gradients) under the canonical names that store_attention takes. They do not tell what no file holds: give these
-// settings to attention_layer again.
+// Returns the parameters of a layer (or of its gradients) under the canonical names that store_attention takes. They lack the settings that
+// no file holds (axis, dropout, softcap, add_zero_attn, precision, masked_mean): pass those to attention_layer as `settings`.
 io::AttentionParameters attention_parameters(const nn::MultiHeadAttention& layer, std::string_view layout, std::string_view prefix = {});
 
 }  // namespace polyhead::models

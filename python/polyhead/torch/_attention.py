@@ -121,7 +121,7 @@ def attention(
         causal: query t attends to keys ``s <= t + offset``: ``"top_left"`` (offset 0), ``"bottom_right"`` (offset ``S - T``) or the offset as an int.
         window: ``(left, right)``: query t attends to keys s with ``-left <= s - (t + offset) <= right``. The offset is that of causal, or ``S - T`` without causal.
             None in place of left or right: no limit on that side.
-        key_starts: integers, ``[*]`` per sequence or ``[*,T]`` per query; a query attends to keys ``s >= start``.
+        key_starts: integers from 0 on, ``[*]`` per sequence or ``[*,T]`` per query; a query attends to keys ``s >= start``.
         key_lengths: integers, ``[*]`` per sequence or ``[*,T]`` per query; a query attends to keys ``s < length``.
         diagonal_offsets: integers ``[*]``: the offset of the diagonal in each sequence, as in `polyhead.sdpa`.
         query_offsets, key_offsets: integers ``[D+1]``: documents packed one after the other (cu_seqlens), as in `polyhead.sdpa`.

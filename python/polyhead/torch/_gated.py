@@ -259,8 +259,6 @@ class GatedAttention(nn.Module):
                 "dimensions. A mask is given as attend_keys=mask, mask_like_input=True"
             )
         if attend_keys is None:
-            if like_input:
-                raise ValueError("GatedAttention: mask_like_input is True without attend_keys, whose dimensions it describes")
             return None
         if not isinstance(attend_keys, Tensor) or attend_keys.dtype != torch.bool:
             given = attend_keys.dtype if isinstance(attend_keys, Tensor) else type(attend_keys).__name__

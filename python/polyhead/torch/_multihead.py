@@ -129,8 +129,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             attn_mask: ``[T,S]`` or ``[B*N,T,S]`` (``[N,T,S]`` for inputs without a batch). bool: True = may not attend. Floating: added to the scores. Or
                 torch's CausalBias ``[T,S]``.
             average_attn_weights: return the mean of the attention maps over the heads, instead of one attention map per head.
-            is_causal: says that attn_mask, which is required, is the causal mask; a call without need_weights and key_padding_mask is then faster. As in torch, s of
-                its rule ``s <= t`` then also numbers the appended keys of add_bias_kv and add_zero_attn. If attn_mask is another mask, is_causal has no effect, as in torch
+            is_causal: says that attn_mask, which is required, is the causal mask; a call without need_weights and key_padding_mask is then faster. As in torch, the
+                keys appended by add_bias_kv and add_zero_attn then count as keys S, S+1, ..., and the rule ``s <= t`` masks them too. If attn_mask is another mask, is_causal has no effect, as in torch
                 with need_weights; torch without need_weights ignores attn_mask. Compiled and exported layers cannot compare the mask:
                 they use it, except layers with appended keys, which trust is_causal.
 
@@ -344,8 +344,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         assert mask is not None
         if _eager.watched() or type(mask) not in _eager.PLAIN:
             return self.add_zero_attn or self.bias_k is not None
-        if mask.dim() != 2:
-            return all(self._is_causal_mask(one) for one in mask)
+        if mask.requires_grad:
+            return False
         attended = ~mask if mask.dtype == torch.bool else mask == 0
         masked = mask if mask.dtype == torch.bool else mask == -torch.inf
         return not bool((~attended).tril().any()) and not bool((~masked).triu(1).any())
