@@ -40,7 +40,7 @@ std::vector<SourceStep> of_d2l(const nn::TraceStep& step, ConstTensorView before
   Steps steps(before);
   if (step.kind == TraceKind::merge) {  // before: [B,N,T,V]
     const Shape& s = before.shape();
-    steps.reshape(s);  // from [B*N,T,V], the shape in the source code
+    steps.reshape(s);  // the book's transpose_output begins with [B*N,T,V]
     steps.add("permute(0,2,1,3)", steps.last().permute(kSwapHeads));
     steps.reshape({s[0], s[2], s[1] * s[3]});
   } else {

@@ -48,7 +48,7 @@ TEST(Digits, LearnsWhichQuarterIsBright) {
   };
   const RunResult result = train(2, folder, 0);
   EXPECT_GE(result.best->score, 0.95) << result.best->text;
-  train(1, folder_of_one, 30);  // other bits would be seen in the first of the two losses
+  train(1, folder_of_one, 30);  // the first of the two reported losses is enough to compare one thread with two
   EXPECT_NEAR(first[0], 1.1982, 1e-3);  // recorded from an earlier run
   EXPECT_NEAR(first[1], 0.4448, 1e-3);
   EXPECT_EQ(second, std::vector<double>{first[0]}) << "one thread and two threads differ";

@@ -167,7 +167,7 @@ ByName run_sequence_model(const Held<models::SequenceToSequenceModel>& held, nb:
   const bool decodes = decoded.logits || decoded.all_hidden || decoded.attentions || decoded.cross_attentions;
   if (!target.view() && attend_target.view()) throw nb::value_error("attend_target is given without a target");
   if (decodes && !target.view()) throw nb::value_error("target is missing; only memory, encoder_hidden and encoder_attentions need none");
-  if (!decodes && target.view()) throw nb::value_error("target is given, and outputs names none that reads it: logits, decoder_hidden, decoder_attentions and cross_attentions do");
+  if (!decodes && target.view()) throw nb::value_error("target is given, but no entry of outputs needs a target; logits, decoder_hidden, decoder_attentions and cross_attentions do");
   without_gil([&] {
     const models::SequenceToSequenceOptions options{.executor = threads ? &*threads : nullptr, .workspace = &held.workspace};
     Tensor memory;  // the encoder's output in the model's dtype

@@ -474,7 +474,7 @@ def _setting_names(without: Iterable[str]) -> list[str]:
         if not isinstance(name, str):
             raise TypeError(f"a name in without is of type {type(name).__name__}; it must be a string")
         if name not in _SETTINGS:
-            raise ValueError(f"without names {name!r}; it may name {', '.join(_SETTINGS)}")
+            raise ValueError(f"the argument without has the entry {name!r}; each must be one of {', '.join(_SETTINGS)}")
     return names
 
 

@@ -44,7 +44,7 @@ else:
     Array = NumPyArray = Any
     A = TypeVar("A")
 
-# The docstrings of `sdpa` (and of `maps`, for MapValue) explain these words.
+# The docstring of `sdpa` explains the values of these options; that of `maps` explains the values of MapValue.
 Causal = Union[Literal["top_left", "bottom_right"], int, None]
 Window = Union[tuple[Union[int, None], Union[int, None]], None]
 BlockSize = Union[int, tuple[int, int], None]

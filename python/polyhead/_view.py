@@ -160,7 +160,7 @@ def _computed(arguments: MapArguments, size: PageSize) -> MapArguments:
     if pooling is None:
         return arguments._replace(source=source, computation=computation._replace(attend=attend))
     if computation.v is not None:
-        raise ValueError(f"v is for the computation of a single weight, and the page has pooled maps of {T} x {S} tokens, whose cells are blocks")
+        raise ValueError(f"v is given, and the page has pooled maps of {T} x {S} tokens: v shows how one attention weight is computed, and a cell of a pooled map is a block of them; leave v out")
     if computation.value_norms is not None:
         raise ValueError(f"value_norms are for maps of single keys, and the page has pooled maps of {T} x {S} tokens, whose cells are blocks")
     tokens, keys = arguments.tokens, arguments.keys
@@ -218,7 +218,7 @@ def _texts(arguments: MapArguments) -> list[dict[str, Any]]:
     tabs = tabs_of(arguments.source, arguments.pooling) if isinstance(arguments.source, Capture) else []
     plain = plain_layers(tabs)
     if vectors and arguments.pooling is not None:
-        raise ValueError(f"{', '.join(vectors)}: for the computation of a single weight, and the cells of pooled maps are blocks")
+        raise ValueError(f"{', '.join(vectors)}: these show how one attention weight is computed, and a cell of a pooled map is a block of them; leave them out")
     if tabs and plain is None:
         return captured_sets(tabs, arguments)
     return sets(arguments if plain is None else arguments._replace(source=plain))

@@ -77,7 +77,7 @@ TEST(QuantizeBert, RowsAreNearAndTheRestIsTheSame) {
       EXPECT_TRUE(test::same_bits(other, tensor)) << name;
       return;
     }
-    // Each row has a scale, although it has fewer than 16 values: rows of tensors with more dimensions are joined until at least 16 values share a scale.
+    // Each row of a matrix has its own scale, even with fewer than 16 values. Only tensors of three or more dimensions join rows until 16 values share a scale.
     const std::int64_t width = tensor.extent(-1);
     for (std::int64_t row = 0; row < tensor.numel() / width; ++row) {
       const float* const x = tensor.data<float>() + row * width;

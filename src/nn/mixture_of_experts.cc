@@ -72,7 +72,7 @@ void run_expert(const MixtureOfExperts& mixture, const FeedForward& expert, Cons
   expert.output.forward(gate, y, options);
 }
 
-// Computes sums[row] += factor * out[i] for the i-th use.
+// uses[i] = (row, factor) is a row sent to one expert, and out[i] is the expert's output for it. Computes sums[row] += factor * out[i] for every i.
 template <class T>
 void add_scaled(const std::vector<Use>& uses, const Tensor& out, Tensor& sums) {
   using A = Accumulator<T>;

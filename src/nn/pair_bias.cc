@@ -181,7 +181,7 @@ class PairBiasBackward {
 
 // A part of the bias that is computed at a time: for some leading indices of q and some queries.
 struct PairBlock {
-  Dims first, last;  // first and last index of each leading dimension
+  Dims first, last;  // the block has the indices [first, last) of each leading dimension
   std::int64_t first_row = 0, last_row = 0;
 
   // Returns this block's part of a view that has the leading dimensions of q; an extent of 1 is the same for all blocks.

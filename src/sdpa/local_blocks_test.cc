@@ -10,7 +10,8 @@
 namespace polyhead::test {
 namespace {
 
-// Returns the pairs (l,m) for which beta of algorithm 7 is 0: |l - c| < queries / 2 and |m - c| < keys / 2, where c is the middle of a window.
+// Returns the boolean mask of AlphaFold 3's algorithm 7 (Abramson et al. 2024): true where its bias beta is 0, that is where |l - c| < queries / 2 and
+// |m - c| < keys / 2 for the middle c of some window.
 Tensor algorithm_7(std::int64_t length, std::int64_t queries, std::int64_t keys) {
   Tensor attend(DType::boolean, {length, length});
   for (std::int64_t l = 0; l < length; ++l) {

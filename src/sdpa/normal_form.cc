@@ -443,8 +443,8 @@ class ArgumentReader {
     const bool is_start = end == &KeyRange::first;  // a start may lie beyond the keys that a cache has so far
     auto range = rules_.ranges.begin();
     for_each_integer(view, [&](auto number) {
-      require(std::cmp_greater_equal(number, 0), op_, ": a key ", word, " is ", number, "; it must be 0 or more");
-      require(is_start || std::cmp_less_equal(number, p.keys), op_, ": a key ", word, " is ", number, "; it must lie in [0,S] = [0,", p.keys, "]");
+      require(!is_start || std::cmp_greater_equal(number, 0), op_, ": a key ", word, " is ", number, "; it must be 0 or more");
+      require(is_start || (std::cmp_greater_equal(number, 0) && std::cmp_less_equal(number, p.keys)), op_, ": a key ", word, " is ", number, "; it must lie in [0,S] = [0,", p.keys, "]");
       for (std::int64_t i = 0; i < ranges_of_number; ++i) (*range++).*end = std::cmp_less(number, p.keys) ? static_cast<std::int64_t>(number) : p.keys;
     });
   }

@@ -53,7 +53,7 @@ def check_numbers(checks, session, choose, every):
 
 def check_order(checks, session, every):
     page = session.page
-    checks.that(page.locator("#over").input_value() == "text", "without a choice the measures are those of this text", page.locator("#over").input_value())
+    checks.that(page.locator("#over").input_value() == "text", "by default the measures are those of the text that is shown", page.locator("#over").input_value())
     page.locator("#measure").select_option("entropy")
     page.locator("#over").select_option("all")
     page.locator("#sort").check()

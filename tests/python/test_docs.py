@@ -29,7 +29,7 @@ README = ROOT / "python" / "README.md"
 MINILM = Path(os.environ.get("POLYHEAD_MINILM_DIR", "none"))
 
 TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-needs_torch = pytest.mark.skipif(not TORCH, reason="torch and transformers are not installed")
+needs_torch = pytest.mark.skipif(not TORCH, reason="torch or transformers is not installed")
 
 
 # --- what is public
@@ -242,7 +242,7 @@ UNITS = {
 @pytest.mark.parametrize("name", SOURCES)
 def test_published_formulas_have_their_source(name: str) -> None:
     if name not in PUBLIC:
-        pytest.skip("torch and transformers are not installed")
+        pytest.skip("torch or transformers is not installed")
     assert re.search(SOURCES[name], PUBLIC[name].doc)
 
 

@@ -72,7 +72,7 @@ def test_what_a_layout_says_is_not_contradicted() -> None:
 
 
 def test_names_of_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match="without names 'scale'; it may name axis, "):
+    with pytest.raises(ValueError, match="the argument without has the entry 'scale'; each must be one of axis, "):
         LAYER.state(without=["scale"])
 
 

@@ -147,7 +147,8 @@ def run_layer(case: Case) -> Arrays:
     assert case.option("is_global") in (None, config["global_query"] != "off")
     assert all(np.array_equal(tensor, source[name]) for name, tensor in layer.state(layout, without=NOT_IN_FILES).items())
 
-    # A file may have a mask [*,T,S], and a bias [B*N,T,S] (torch), [N,T,S] or with only the first of the dimensions *. The missing dimensions are inserted.
+    # A mask may lack the head dimension: [*,T,S]. A bias may be [B*N,T,S] (layout torch), [N,T,S], or [B,N,T,S] for inputs with more leading dimensions. Missing
+    # dimensions get the extent 1.
     rank = query.ndim + 1
     if options["block"] is not None and options["block"].ndim == rank - 1:
         options["block"] = np.expand_dims(options["block"], -3)

@@ -212,7 +212,8 @@ def test_layers_and_functions_are_exported(summary: list[str]) -> None:
     exported = export(model, (named,))
     nodes = sum(count for _, count, _ in calls)
     assert attention_nodes(exported) == nodes
-    # A plain causal call has no mask input: it becomes the node's attribute is_causal. A layer with a mask keeps the mask, because an export cannot read it.
+    # A causal call without a mask becomes a node with is_causal = 1 and no mask input. A layer's attn_mask stays an input even with is_causal=True, because an export
+    # cannot read its elements, and so cannot check that it is the causal mask.
     flags = [a.i for node in exported.graph.node if node.op_type == "Attention" for a in node.attribute if a.name == "is_causal"]
     assert sum(flags) == 2
     for evaluator in ("onnxruntime", "reference"):

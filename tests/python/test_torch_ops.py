@@ -167,13 +167,13 @@ def require_compiled_is_eager(compiled: Any, lengths: tuple[int, ...], function:
 
 @needs_compiler
 def test_compile_takes_the_whole_graph() -> None:
-    # In a quick run inductor compiles one layer. All layers are one graph also in the next test.
+    # A quick run compiles only one layer with inductor. The next test traces all layers as one graph.
     function = one_layer if QUICK else block_of_a_model
     require_compiled_is_eager(torch.compile(function, fullgraph=True), (5,), function)
 
 
 def test_compile_takes_any_length() -> None:
-    # Only shapes are tested, so the traced graph is run without compiling it.
+    # The lengths change here, and inductor's code is not what is tested, so the traced graph runs without compiling it.
     torch._dynamo.reset()
     with torch._dynamo.config.patch(error_on_recompile=True):
         require_compiled_is_eager(torch.compile(block_of_a_model, fullgraph=True, dynamic=True, backend="aot_eager"), (5, 7, 9))

@@ -267,7 +267,7 @@ def test_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
     for outputs in (["memory"], ["encoder_hidden", "encoder_attentions"]):
         with pytest.raises(ValueError, match="attend_target is given without a target"):
             model.run([3], attend_target=np.ones(1, bool), outputs=outputs)
-        with pytest.raises(ValueError, match="target is given, and outputs names none that reads it: logits, decoder_hidden, decoder_attentions and cross_attentions do"):
+        with pytest.raises(ValueError, match="target is given, but no entry of outputs needs a target; logits, decoder_hidden, decoder_attentions and cross_attentions do"):
             model.run([3], [3], outputs=outputs)
     with pytest.raises(ValueError, match="source is .2,3. and target .1,4.; their leading dimensions must be the same"):
         model.run(texts(2, 3), texts(1, 4))

@@ -355,11 +355,11 @@ def test_maps_that_fit_are_computed_whole_and_longer_ones_pooled(monkeypatch):
 def test_what_is_of_single_tokens_is_refused_with_pooled_maps():
     q = k = random.standard_normal((2, 40, 8)).astype(np.float32)
     source, words = maps(2, 4, 4), [str(place) for place in range(40)]
-    with pytest.raises(ValueError, match="v is for the computation of a single weight"):
+    with pytest.raises(ValueError, match="v is given, and the page has pooled maps"):
         polyhead.view(computation=polyhead.Computation(q=q, k=k, v=k), size=polyhead.PageSize(pooled_blocks=4))
     with pytest.raises(ValueError, match="pooling needs tokens"):
         polyhead.view(source, size=polyhead.PageSize(pooling="largest"))
-    with pytest.raises(ValueError, match="q, k: for the computation of a single weight"):
+    with pytest.raises(ValueError, match="q, k: these show how one attention weight is computed"):
         polyhead.view(source, tokens=words, size=polyhead.PageSize(pooling="largest"), computation=polyhead.Computation(q=q, k=k))
     of_tokens = [("annotations", polyhead.Annotations(**{name: value})) for name, value in {"special": [0] * 40, "segments": [0] * 40, "links": [(0, 0)], "block_keys": [0] * 40}.items()]
     of_heads = [("computation", polyhead.Computation(**{name: value})) for name, value in {"gate": maps(2, 40, 3), "pair_bias": source}.items()]

@@ -45,8 +45,8 @@ void save_parameters(const M& module, const Optimizer& optimizer, const std::fil
 }
 
 // Writes the parameters of file `from` to file `to`, which may be the same, in about a quarter of the space; load_parameters reads either file. A floating
-// tensor of two dimensions or more becomes NAME int8 and NAME.scale float32, with one scale for each row (quantize.h); a row is the last dimension, or as
-// many of the last dimensions as are needed for 16 values. Other tensors stay as they are. A tensor with a NaN or an infinity is an Error.
+// tensor of two dimensions or more becomes NAME int8 and NAME.scale float32, with one scale for each row (quantize.h); a row of a matrix is
+// its last dimension; of a tensor of more dimensions, as many of the last dimensions, but not the first, as are needed for 16 values. Other tensors stay as they are. A tensor with a NaN or an infinity is an Error.
 void quantize_parameters(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Copies a file's tensors into those of the module and returns the file's metadata. It is an Error if the file lacks a tensor of the module, has one that

@@ -67,7 +67,7 @@ struct TextClassifier : nn::Module<TextClassifier> {
     ConstTensorView lengths;        // [B] int64, in [1,T]
     ConstTensorView segments = {};  // [B,T,K] of the parameters' dtype: share of each token that belongs to each of K parts of the text; see Saved::masses
     ConstTensorView terms = {};     // [B,S] int64: for each text the terms whose scores are added, then -1; absent: none
-    ConstTensorView shares = {};    // [B] float64: for each text the factor of its terms' scores
+    ConstTensorView shares = {};    // [B] float64: the scores of all terms of text b are multiplied by shares[b]
   };
   // What backward and maps need from a forward pass. `batch` has views of the caller's memory, which must outlive Saved.
   struct Saved {

@@ -92,7 +92,8 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 class Recorder(TorchDispatchMode):
-    """Fills the lists `calls` and `missed` between __enter__ and __exit__. The other arguments are those of `polyhead.capture`."""
+    """Records attention while the mode is active: appends each captured call to `calls`, and attention that could not be captured to `missed`. The other arguments are
+    those of `polyhead.capture`."""
 
     supports_higher_order_operators = True
 

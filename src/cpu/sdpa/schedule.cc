@@ -27,8 +27,8 @@ struct EqualItems {
   std::int64_t count;
 };
 
-// Cuts the items into pieces of similar cost. A piece has as many items as cost at most `wanted`, but at least one. Returns the cost of the thread that ends
-// last.
+// Cuts the items into consecutive pieces of similar cost: a piece takes items while they cost at most `wanted`, but at least one. Returns the predicted cost of
+// the thread that ends last.
 double cut_pieces(std::span<const EqualItems> all, int threads, std::vector<std::int64_t>& pieces) {
   constexpr double kPiecesPerThread = 16;  // with many small pieces, all threads end at about the same time
   double total = 0;

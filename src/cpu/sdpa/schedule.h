@@ -40,7 +40,7 @@ struct BackwardSplits {
   std::int64_t rows_per_split, row_splits, keys_per_split, key_splits;
 };
 
-// A cell: some pairs of a key/value head, namely the splits [first_row, last_row) of its rows with the splits [first_key, last_key) of its keys.
+// A cell: some pairs of a key/value head, namely the rows [first_row, last_row) with the keys [first_key, last_key).
 struct BackwardCell {
   std::int64_t first_row, last_row, first_key, last_key;
   double cost;

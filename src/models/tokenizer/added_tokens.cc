@@ -35,7 +35,7 @@ AddedTokenFinder::AddedTokenFinder(std::vector<std::pair<const AddedToken*, std:
 
 std::vector<Section> AddedTokenFinder::split(std::string_view text) const {
   std::vector<Section> sections;
-  std::size_t done = 0;  // end of the last section that was added
+  std::size_t done = 0;  // end of the last element of `sections`, 0 if there is none
   for (std::size_t at = 0; at < text.size() && !tokens_.empty();) {
     Vocabulary::Prefix prefix = contents_.all();
     const VocabularyEntry* longest = nullptr;

@@ -9,7 +9,7 @@
 namespace polyhead::models {
 namespace {
 
-constexpr double kUnknownPenalty = 10;  // an unknown character scores this much below the least piece
+constexpr double kUnknownPenalty = 10;  // an unknown character scores this much below the lowest score of any piece
 constexpr std::size_t kNoPiece = static_cast<std::size_t>(-1);
 
 // The best split of the bytes before a place in the word: its score and its last token.
