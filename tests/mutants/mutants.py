@@ -102,7 +102,7 @@ MUTANTS = [
     Mutant("key starts ignored", KEYS, "first > range.first ? first : range.first", "first > set.keys ? first : range.first", "keys before a start do not exist", CORE),
     Mutant("starts for each query like the lengths", NORMAL, "rules_.range_per_query && !per_query ? p.queries : 1;", "1;",
            "starts per sequence may be combined with lengths per query", CORE),
-    Mutant("starts unchecked", NORMAL, "std::cmp_greater_equal(number, 0)", "true", "a start lies in [0,S]", ("sdpa",)),
+    Mutant("starts unchecked", NORMAL, "!is_start || std::cmp_greater_equal(number, 0)", "true", "a start is 0 or more", ("sdpa",)),
     Mutant("polarity swapped", NORMAL, "rules_.add({read_pairs(p, view, name, DType::boolean), static_cast<bool>(attend)});",
            "rules_.add({read_pairs(p, view, name, DType::boolean), !attend});", "true in attend lets a query attend, true in block forbids it", CORE),
     Mutant("key mask's polarity swapped", NORMAL, "p.keys})), static_cast<bool>(attend)});",
