@@ -157,7 +157,7 @@ TEST(LoadBert, AVocabularyThatIsLargerThanTheModelIsAnError) {
   folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\nb\nc\nd\ne\n");
   EXPECT_ERROR(load_bert(folder.path()), format, AllOf(HasSubstr("8 pieces"), HasSubstr("vocab_size is 7")));
   folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\n");
-  folder.write("tokenizer.json", R"({"added_tokens": [{"id": 7, "content": "<x>"}], "pre_tokenizer": {"type": "BertPreTokenizer"},
+  folder.write("tokenizer.json", R"({"added_tokens": [{"id": 7, "content": "<x>"}], "normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "BertPreTokenizer"},
     "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]}, "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4, "c": 5, "d": 6}}})");
   EXPECT_ERROR(load_bert(folder.path()), format, AllOf(HasSubstr("'<x>' has id 7"), HasSubstr("vocab_size is 7")));
 }
