@@ -94,7 +94,7 @@ TEST(LoadTokenizer, ManyNamesInTokenizerConfigTakeTimeInProportionToTheirNumber)
   json config{{"tokenizer_class", "BertTokenizer"}}, names = json::array(), map;
   for (int i = 0; i < 200000; ++i) {
     names.push_back("<" + std::to_string(i) + ">");
-    map["name" + std::to_string(i) + "_token"] = names.back();
+    if (i < 20000) map["name" + std::to_string(i) + "_token"] = names.back();
   }
   config["additional_special_tokens"] = std::move(names);
   config.update(map);
