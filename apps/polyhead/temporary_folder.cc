@@ -25,6 +25,8 @@ TemporaryFolder::TemporaryFolder(const std::vector<std::string>& names) {
   if (mkdtemp(name.data()) == nullptr) fail(ErrorCode::io, "cannot make a folder in ", fs::temp_directory_path().string(), ": ", std::generic_category().message(errno));
   path_ = name;
   for (const std::string& file : names) files_.push_back(path_ / file);
+  for (const std::string& file : names)  // after all files, the folders that hold them
+    for (fs::path folder = (path_ / file).parent_path(); folder != path_; folder = folder.parent_path()) files_.push_back(folder);
   living = this;
 }
 
@@ -37,7 +39,8 @@ TemporaryFolder::~TemporaryFolder() {
 void remove_temporary_folder() noexcept {
   const TemporaryFolder* const folder = living.exchange(nullptr);
   if (folder == nullptr) return;
-  for (const std::string& file : folder->files_) ::unlink(file.c_str());
+  for (const std::string& file : folder->files_)
+    if (::unlink(file.c_str()) != 0) ::rmdir(file.c_str());
   ::rmdir(folder->path_.c_str());
 }
 

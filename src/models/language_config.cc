@@ -1,5 +1,6 @@
 #include <cmath>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "core/text.h"
@@ -183,6 +184,7 @@ void read_bad_words(const JsonFile& file, AnswerRules& rules) {
   const auto* list = given->as<io::Json::Array>();
   if (list == nullptr) file.fail_at("", "bad_words_ids", cat("is ", io::describe(*given), "; a list of lists of tokens is needed"));
   bool has_longer = false;
+  const std::unordered_set<std::int64_t> ends(rules.end_tokens.begin(), rules.end_tokens.end());
   for (const io::Json& item : *list) {
     const auto* word = item.as<io::Json::Array>();
     const auto is_token = [](const io::Json& token) { return token.as<std::uint64_t>() != nullptr && *token.as<std::uint64_t>() <= std::uint64_t{1} << 31; };
@@ -190,7 +192,7 @@ void read_bad_words(const JsonFile& file, AnswerRules& rules) {
     has_longer = has_longer || word->size() > 1;
     // transformers still allows an end token that is in the list.
     const auto token = static_cast<std::int64_t>(*(*word)[0].as<std::uint64_t>());
-    if (word->size() == 1 && std::ranges::find(rules.end_tokens, token) == rules.end_tokens.end()) rules.suppressed.push_back(token);
+    if (word->size() == 1 && !ends.contains(token)) rules.suppressed.push_back(token);
   }
   if (has_longer) rules.rules_not_followed.emplace_back("bad_words_ids of several tokens");
 }
@@ -220,10 +222,13 @@ AnswerRules answer_rules(ConfigFile& file, const std::optional<JsonFile>& genera
   const JsonFile& from = generation ? *generation : file.file();
   AnswerRules rules{.end_tokens = end_tokens(file, generation),
                     .forced_first = one_token(from, "forced_bos_token_id"),
-                    .forced_last = one_token(from, "forced_eos_token_id"),
                     .suppressed = token_ids(from, "suppress_tokens"),
                     .rules_not_followed = rules_not_followed(from),
                     .suppressed_first = token_ids(from, "begin_suppress_tokens")};
+  if (const std::vector<std::int64_t> last = token_ids(from, "forced_eos_token_id"); last.size() > 1)
+    rules.rules_not_followed.emplace_back("forced_eos_token_id of several tokens");
+  else if (!last.empty())
+    rules.forced_last = last[0];
   read_bad_words(from, rules);
   return rules;
 }

@@ -344,7 +344,10 @@ TEST(ReadLanguageConfig, RulesOfAnswersAreReadOrNamed) {
   EXPECT_EQ(rules.rules_not_followed, (std::vector<std::string>{"num_beams = 4", "sequence_bias", "stop_strings", "bad_words_ids of several tokens"}));
   EXPECT_ERROR(read_rules({{"bad_words_ids", {3}}}), format, HasSubstr("generation_config.json: bad_words_ids has the number 3; lists of tokens are needed"));
   EXPECT_ERROR(read_rules({{"bad_words_ids", 3}}), format, HasSubstr("bad_words_ids is the number 3; a list of lists of tokens is needed"));
-  EXPECT_ERROR(read_rules({{"forced_eos_token_id", {1, 2}}}), unsupported, HasSubstr("forced_eos_token_id has 2 tokens; one or none is supported"));
+  const AnswerRules several = read_rules({{"forced_eos_token_id", {1, 2}}});
+  EXPECT_EQ(several.forced_last, std::nullopt);
+  EXPECT_EQ(several.rules_not_followed, std::vector<std::string>{"forced_eos_token_id of several tokens"});
+  EXPECT_ERROR(read_rules({{"forced_bos_token_id", {1, 2}}}), unsupported, HasSubstr("forced_bos_token_id has 2 tokens; one or none is supported"));
 }
 
 TEST(ReadLanguageConfig, AKeyThatNothingReadsIsAnErrorUnlessItIsKnownToDoNothing) {

@@ -42,7 +42,9 @@ std::vector<std::string> quantized_bert_files(const std::filesystem::path& direc
   if (!add("tokenizer.json"))  // with this file load_tokenizer() reads none of these
     for (const char* name : {"vocab.txt", "vocab.json", "merges.txt"}) add(name);
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) add(name);
-  if (!other_embedding(directory).empty()) add("modules.json");
+  if (const SentenceModules modules = read_sentence_modules(directory); !modules.other_embedding.empty())
+    for (const std::string& name : modules.files)
+      if (std::ranges::find(names, name) == names.end() && name != "config.json") names.push_back(name);
   names.emplace_back("config.json");
   return names;
 }
@@ -63,7 +65,10 @@ void quantize_bert(const std::filesystem::path& from, const std::filesystem::pat
   make_folder(to);
   const std::vector<std::string> files = quantized_bert_files(from);
   io::save_tensors(to / files.front(), io::int8_rows_of(tensors, cat("quantize_bert: ", from.string())));
-  for (const std::string& name : std::span(files).subspan(1)) io::write_file(to / name, io::read_file(from / name).text());
+  for (const std::string& name : std::span(files).subspan(1)) {
+    make_folder((to / name).parent_path());
+    io::write_file(to / name, io::read_file(from / name).text());
+  }
 }
 
 }  // namespace polyhead::models

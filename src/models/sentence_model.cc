@@ -156,7 +156,7 @@ Tensor SentenceModel::embed(std::span<const std::string> texts, const SentenceOp
 }
 
 SentenceModel load_bert(const std::filesystem::path& directory) {
-  SentenceModel model{.tokenizer = load_tokenizer(directory), .encoder = load_bert_encoder(directory), .other_embedding = models::other_embedding(directory)};
+  SentenceModel model{.tokenizer = load_tokenizer(directory), .encoder = load_bert_encoder(directory), .other_embedding = read_sentence_modules(directory).other_embedding};
   const std::int64_t rows = model.encoder.config.vocabulary;
   if (const std::int64_t pieces = model.tokenizer.vocabulary_size(); pieces > rows)
     fail(ErrorCode::format, "load_bert: the tokenizer has ", pieces, " pieces, but config.json's vocab_size is ", rows);

@@ -111,6 +111,9 @@ TEST(LoadBert, AnEmbeddingThatModulesJsonMakesInAnotherWayIsRefused) {
     EXPECT_EQ(static_cast<bool>(result.embedding), model.other_embedding.empty());
     const std::vector<std::string> texts{"a b"}, files = quantized_bert_files(folder.path());
     EXPECT_EQ(std::ranges::find(files, "modules.json") != files.end(), !model.other_embedding.empty());
+    ModelFolder copy;
+    quantize_bert(folder.path(), copy.path());
+    EXPECT_EQ(load_bert(copy.path()).other_embedding, model.other_embedding);
     if (model.other_embedding.empty()) {
       const Tensor embeddings = model.embed(texts);
       EXPECT_TRUE(test::near(embeddings.view().select(0, 0), result.embedding, 1e-6));
@@ -126,9 +129,19 @@ TEST(LoadBert, AnEmbeddingThatModulesJsonMakesInAnotherWayIsRefused) {
   EXPECT_EQ(reason(modules, {{"pooling_mode_mean_tokens", false}, {"pooling_mode_cls_token", true}}), "1_Pooling/config.json: pooling_mode_cls_token is true");
   EXPECT_EQ(reason(modules, {{"pooling_mode_mean_tokens", true}, {"pooling_mode_max_tokens", true}}), "1_Pooling/config.json: pooling_mode_max_tokens is true");
   EXPECT_EQ(reason(modules, {{"pooling_mode_mean_tokens", false}}), "1_Pooling/config.json: pooling_mode_mean_tokens is false");
-  EXPECT_EQ(reason(modules, {{"pooling_mode", "cls"}}), "1_Pooling/config.json: pooling_mode is 'cls'");
+  EXPECT_EQ(reason(modules, {{"pooling_mode", "cls"}}), "1_Pooling/config.json: pooling_mode is \"cls\"");
+  EXPECT_EQ(reason(modules, {{"pooling_mode", {"cls", "mean"}}}), "1_Pooling/config.json: pooling_mode is an array");
+  EXPECT_EQ(reason(modules, {{"pooling_mode_mean_tokens", 1}}), "1_Pooling/config.json: pooling_mode_mean_tokens is the number 1");
+  EXPECT_EQ(reason(modules, {{"pooling_mode_\n", true}}), "1_Pooling/config.json: \"pooling_mode_\\n\" is true");
   EXPECT_EQ(reason(nlohmann::json::array({module("Transformer", ""), module("Pooling", "none")}), mean), "modules.json has a Pooling, and none/config.json is missing");
   EXPECT_EQ(reason(nlohmann::json::array({module("Transformer", ""), module("Pooling", "1_Pooling"), module("Dense", "2_Dense")}), mean), "modules.json has the module Dense");
+  EXPECT_EQ(reason(nlohmann::json::array({module("Dense\n", "2_Dense")}), mean), "modules.json has the module \"Dense\\n\"");
+  EXPECT_EQ(reason(nlohmann::json::array({module("Transformer", "")}), mean), "modules.json has no Pooling");
+  EXPECT_EQ(reason(nlohmann::json::array(), mean), "modules.json has no Pooling");
+  for (const char* outside : {"../other", "1_Pooling/..", "/tmp"}) {
+    folder.write_json("modules.json", nlohmann::json::array({module("Pooling", outside)}));
+    EXPECT_ERROR(load_bert(folder.path()), format, HasSubstr(std::string("modules.json: path is \"") + outside + "\"; it must be a folder inside the model's folder"));
+  }
   folder.write_json("modules.json", nlohmann::json::object());
   EXPECT_ERROR(load_bert(folder.path()), format, HasSubstr("modules.json is an object; a list of modules is needed"));
   folder.write_json("modules.json", nlohmann::json::array({3}));
@@ -144,7 +157,7 @@ TEST(LoadBert, AVocabularyThatIsLargerThanTheModelIsAnError) {
   folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\nb\nc\nd\ne\n");
   EXPECT_ERROR(load_bert(folder.path()), format, AllOf(HasSubstr("8 pieces"), HasSubstr("vocab_size is 7")));
   folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\n");
-  folder.write("tokenizer.json", R"({"added_tokens": [{"id": 7, "content": "<x>"}], "pre_tokenizer": {"type": "BertPreTokenizer"},
+  folder.write("tokenizer.json", R"({"added_tokens": [{"id": 7, "content": "<x>"}], "normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "BertPreTokenizer"},
     "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]}, "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4, "c": 5, "d": 6}}})");
   EXPECT_ERROR(load_bert(folder.path()), format, AllOf(HasSubstr("'<x>' has id 7"), HasSubstr("vocab_size is 7")));
 }

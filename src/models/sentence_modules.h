@@ -3,11 +3,18 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace polyhead::models {
 
-// Returns why sentence_embedding() is not the embedding of the folder, such as "1_Pooling/config.json: pooling_mode_cls_token is true"; empty if it is, or if
-// the folder has no modules.json.
-std::string other_embedding(const std::filesystem::path& folder);
+struct SentenceModules {
+  // Why sentence_embedding() is not the embedding of the folder, such as "1_Pooling/config.json: pooling_mode_cls_token is true"; empty if it is, or if the
+  // folder has no modules.json.
+  std::string other_embedding;
+  std::vector<std::string> files;  // modules.json and the other files that were read, relative to the folder
+};
+
+// Error if modules.json is no list of modules, or names a folder outside the model's folder.
+SentenceModules read_sentence_modules(const std::filesystem::path& folder);
 
 }  // namespace polyhead::models

@@ -77,7 +77,7 @@ TokenizedText Tokenizer::encode_texts(const std::vector<std::string_view>& texts
   for (const std::string_view text : texts) {
     for (const std::string& missing : parts_->pipeline.parts().missing_tokens)
       if (text.find(missing) != std::string_view::npos)
-        fail(ErrorCode::unsupported, "tokenizer: the text has ", io::quote(missing), ", which a file beside tokenizer.json names as a token and tokenizer.json lacks, so it has no id");
+        fail(ErrorCode::unsupported, "tokenizer: the text has ", io::quote(missing), ". A file beside tokenizer.json names this token, tokenizer.json has no piece for it, and the model may have no row for it");
     DecodedBytes decoded = align_utf8(text);
     result.replaced_bytes += decoded.replaced_bytes;
     parts.push_back(parts_->pipeline.tokenize(std::move(decoded.text), static_cast<int>(parts.size())));

@@ -81,19 +81,6 @@ void add_token(std::vector<AddedToken>& tokens, AddedToken token, const Vocabula
   tokens.push_back(std::move(token));
 }
 
-AddedToken read_added_token(const JsonFile& file, const Json& json, std::string_view where) {
-  const auto flag = [&](std::string_view key) { return file.get<bool>(json, key, where); };
-  const bool special = flag("special").value_or(false);
-  file.require(json, "content", where);
-  return {.content = *file.get<std::string>(json, "content", where),
-          .id = -1,
-          .single_word = flag("single_word").value_or(false),
-          .strip_left = flag("lstrip").value_or(false),
-          .strip_right = flag("rstrip").value_or(false),
-          .normalized = flag("normalized").value_or(!special),
-          .special = special};
-}
-
 // Returns the tokens of added_tokens_decoder in tokenizer_config.json, in the order of their ids; if there is none, those of added_tokens.json.
 std::vector<AddedToken> read_added_tokens(const std::filesystem::path& directory, const Vocabulary& vocabulary) {
   std::map<std::int64_t, AddedToken> by_id;

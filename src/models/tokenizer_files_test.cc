@@ -1,3 +1,4 @@
+#include <chrono>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -85,6 +86,23 @@ TEST(LoadTokenizer, TokenizerConfigIsAppliedToTokenizerJson) {
   EXPECT_ERROR(pieces({{"cls_token", "[SEP]"}}, ""), unsupported, HasSubstr("cls_token is \"[SEP]\", and tokenizer.json puts \"[CLS]\" there"));
   EXPECT_ERROR(pieces({{"split_special_tokens", true}}, ""), unsupported, HasSubstr("split_special_tokens is true"));
   EXPECT_ERROR(pieces({{"do_lower_case", "yes"}}, ""), format, HasSubstr("do_lower_case"));
+}
+
+TEST(LoadTokenizer, ManyNamesInTokenizerConfigTakeTimeInProportionToTheirNumber) {
+  ModelFolder folder;
+  folder.write_json("tokenizer.json", tokenizer_json());
+  json config{{"tokenizer_class", "BertTokenizer"}}, names = json::array(), map;
+  for (int i = 0; i < 200000; ++i) {
+    names.push_back("<" + std::to_string(i) + ">");
+    if (i < 20000) map["name" + std::to_string(i) + "_token"] = names.back();
+  }
+  config["additional_special_tokens"] = std::move(names);
+  config.update(map);
+  folder.write_json("tokenizer_config.json", config);
+  folder.write_json("special_tokens_map.json", map);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_ERROR(load_tokenizer(folder.path()).encode("the <199999>"), unsupported, HasSubstr("the text has \"<199999>\""));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // with a search of all names for each name: many minutes
 }
 
 TEST(LoadTokenizer, EachSwitchOfTheNormalizerIsRead) {

@@ -130,6 +130,8 @@ class Families(ProgramTest):
             "post_processor": {"type": "TemplateProcessing", "single": [special("[CLS]"), a, special("[SEP]")], "pair": [special("[CLS]"), a, special("[SEP]"), special("[SEP]"), b, special("[SEP]")],
                                "special_tokens": {word: {"id": word, "ids": [vocabulary[word]], "tokens": [word]} for word in ("[CLS]", "[SEP]")}},
             "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": vocabulary}}))  # fmt: skip
+        self.fails(1, "view", model, "--text", TEXT, mentions=['cls_token is missing, which means "<s>", and tokenizer.json puts "[CLS]" there', "MPNetTokenizer"])
+        (model / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]", "sep_token": "[SEP]"}))
         text = json.loads(self.succeeds("view", model, "--text", TEXT, "--text-pair", "the dog", "--json").stdout)["texts"][0]
         self.assertEqual(text["tokens"], ["[CLS]", *TEXT.split(), "[SEP]", "[SEP]", "the", "dog", "[SEP]"])
 

@@ -178,7 +178,14 @@ CONFIGS: list[tuple[str, str, dict[str, Any] | None]] = [
     *(("xlm_roberta", "xlm-roberta", {"tokenizer_class": "XLMRobertaTokenizer"} | keys) for keys in ({}, {"add_prefix_space": True})),
     *(("clip", "clip", {"tokenizer_class": "CLIPTokenizer", "add_prefix_space": given, "do_lower_case": True}) for given in (True, False)),
 ]  # fmt: skip
-CONFIG_TEXTS = ["Straße the Ñandú 我们 in  on 12 café", "<s>the</s> x <|endoftext|>The", "", " [SEP] A"]
+# "Theon" has the token "the" only if the token is looked for in normalised text.
+THE = {"content": "the", "__type": "AddedToken"}
+CONFIGS += [("bert_uncased", "bert", BERT | keys) for keys in (*({"added_tokens_decoder": {"9": {"content": "the"} | flags}} for flags in ({}, {"special": True}, {"normalized": False})),
+                                                              {"bos_token": THE}, {"additional_special_tokens": [THE]}, {"additional_special_tokens": ["the"]}, {"extra_special_tokens": {"image_token": THE}}, {"extra_special_tokens": [THE | {"special": True}]})]  # fmt: skip
+CONFIGS += [("bert_uncased", "modernbert", {"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": {"9": {"content": "the"}, "4": {"content": "[MASK]", "rstrip": True}}})]
+CONFIGS += [("roberta", "roberta", ROBERTA | {"added_tokens_decoder": {"4": {"content": "<mask>", "lstrip": True, "special": True}}}), ("xlm_roberta", "xlm-roberta", {"tokenizer_class": "XLMRobertaTokenizer", "cls_token": "<mask>"})]
+CONFIGS += [("xlm_roberta", "camembert", {"tokenizer_class": "CamembertTokenizer"})]
+CONFIG_TEXTS = ["Theon [MASK] the", "Straße the Ñandú 我们 in  on 12 café", "<s>the</s> x <|endoftext|>The", "", " [SEP] A"]
 
 
 def folder_of(kind: str, model_type: str, config: dict[str, Any] | None, folder: Path) -> Path:
@@ -225,6 +232,11 @@ def test_tokens_that_only_another_file_names_are_found(files: tuple[dict[str, An
     ("word_level", "bert", {"do_lower_case": True}, "do_lower_case is true, and tokenizer.json has another normalizer than BertNormalizer"),
     ("bert_cased", "bert", {"cls_token": "[SEP]"}, 'cls_token is "[SEP]", and tokenizer.json puts "[CLS]" there; transformers\' BertTokenizer'),
     ("roberta", "roberta", {"sep_token": {"content": "<mask>"}}, 'sep_token is "<mask>", and tokenizer.json puts "</s>" there'),
+    ("roberta", "roberta", ROBERTA | {"added_tokens_decoder": {"4": {"content": "<mask>", "special": True}}}, 'added_tokens_decoder: lstrip of "<mask>" is false, and tokenizer.json has true; transformers\' RobertaTokenizer'),
+    ("xlm_roberta", "xlm-roberta", {"bos_token": "<mask>"}, 'bos_token is "<mask>", and tokenizer.json puts "<s>" there; transformers\' XLMRobertaTokenizer'),
+    ("xlm_roberta", "camembert", {"eos_token": "<mask>"}, 'eos_token is "<mask>", and tokenizer.json puts "</s>" there; transformers\' CamembertTokenizer'),
+    *(("xlm_roberta", model, {"cls_token": "<mask>", "sep_token": "</s>"}, 'cls_token is "<mask>", and tokenizer.json puts "<s>" there') for model in ("big_bird",)),
+    *(("xlm_roberta", "", {"tokenizer_class": name, "do_lower_case": False, "cls_token": "<mask>", "sep_token": "</s>"}, 'cls_token is "<mask>", and tokenizer.json puts "<s>" there') for name in ("DebertaV2Tokenizer", "RemBertTokenizer")),
     ("gpt2", "gpt2", {"split_special_tokens": True}, "tokenizer_config.json: split_special_tokens is true; special tokens in a text are not split"),
 ])  # fmt: skip
 def test_a_tokenizer_config_that_is_not_followed_is_refused(kind: str, model_type: str, config: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -232,12 +244,55 @@ def test_a_tokenizer_config_that_is_not_followed_is_refused(kind: str, model_typ
     assert done.returncode != 0 and message in done.stderr.decode()
 
 
+def with_member(json_value: Any, kind: str, key: str, value: Any) -> None:
+    """Sets the key of all objects of this type within a JSON value."""
+    for one in json_value.values() if isinstance(json_value, dict) else json_value if isinstance(json_value, list) else ():
+        with_member(one, kind, key, value)
+    if isinstance(json_value, dict) and json_value.get("type") == kind:
+        json_value[key] = value
+
+
+# A default of the class for a missing key, where tokenizer.json differs: (kind, model_type and class, members of tokenizer.json, type and key and value of a step, message).
+@needs_program
+@pytest.mark.parametrize(("kind", "model_type", "members", "step", "message"), [
+    ("bert_uncased", "bert", {"normalizer": None}, None, "do_lower_case is missing, which means true, and tokenizer.json has another normalizer than BertNormalizer; transformers' BertTokenizer"),
+    ("bert_uncased", "bert", {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]}}, None, "do_lower_case is missing, which means true"),
+    ("bert_uncased", "bert", {"post_processor": None}, None, 'cls_token is missing, which means "[CLS]", and tokenizer.json puts no token there'),
+    ("roberta", "roberta", {"post_processor": None}, None, 'cls_token is missing, which means "<s>", and tokenizer.json puts no token there'),
+    ("llama2", "llama", {"normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}}, None, "add_prefix_space is missing, which means true, and tokenizer.json puts no space before a text; transformers' LlamaTokenizer"),
+    ("xlm_roberta", "xlm-roberta", {}, ("Metaspace", "prepend_scheme", "never"), "add_prefix_space is missing, which means true, and tokenizer.json puts no space before a text"),
+    ("qwen2", "qwen2", {}, ("ByteLevel", "add_prefix_space", True), "add_prefix_space is missing, which means false, and tokenizer.json puts a space before a text; transformers' Qwen2Tokenizer"),
+])  # fmt: skip
+def test_a_default_of_the_class_that_contradicts_tokenizer_json_is_refused(kind: str, model_type: str, members: dict[str, Any], step: tuple[str, str, Any] | None, message: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    classes = {"bert": "BertTokenizer", "roberta": "RobertaTokenizer", "llama": "LlamaTokenizer", "xlm-roberta": "XLMRobertaTokenizer", "qwen2": "Qwen2Tokenizer"}
+    path = folder_of(kind, model_type, {"tokenizer_class": classes[model_type]}, tmp_path) / "tokenizer.json"
+    contents = json.loads(path.read_text()) | members
+    if step is not None:
+        with_member(contents, *step)
+    path.write_text(json.dumps(contents))
+    done = subprocess.run([PROGRAM, tmp_path], input=b"", capture_output=True, timeout=60)
+    assert done.returncode != 0 and message in done.stderr.decode()
+    of_file = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert any(fast(text)["input_ids"] != of_file(text)["input_ids"] for text in CONFIG_TEXTS)  # so the folder must not open
+
+
+@needs_program
+def test_other_steps_before_byte_level_without_a_space_open(tmp_path: Path) -> None:
+    path = folder_of("gpt2", "gpt2", {"tokenizer_class": "GPT2Tokenizer"}, tmp_path) / "tokenizer.json"
+    contents = json.loads(path.read_text())
+    contents["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}]}
+    path.write_text(json.dumps(contents))
+    assert next(ours(tmp_path, [["12"]]))["ids"]
+
+
 @needs_program
 def test_a_text_with_a_token_that_has_no_id_is_refused(tmp_path: Path) -> None:
     folder_of("gpt2", "gpt2", {"pad_token": "[PAD]", "added_tokens_decoder": {"2000": {"content": "<new>"}}}, tmp_path)
     assert next(ours(tmp_path, [["The [PAD"]]))["ids"]
     for name in ("[PAD]", "<new>"):
-        assert f'the text has "{name}", which a file beside tokenizer.json names as a token and tokenizer.json lacks, so it has no id' in next(ours(tmp_path, [[f"The {name}"]]))["error"]
+        assert f'the text has "{name}". A file beside tokenizer.json names this token, tokenizer.json has no piece for it, and the model may have no row for it' in next(ours(tmp_path, [[f"The {name}"]]))["error"]
 
 
 @needs_program

@@ -50,7 +50,8 @@ struct ExpertsConfig {
   std::vector<bool> layers{};            // which layers have experts; empty: all. From decoder_sparse_step and mlp_only_layers
 };
 
-// Rules for generate() in addition to the logits. Read from generation_config.json or, if there is none, from config.json.
+// Rules for generate() in addition to the logits. Read from generation_config.json or, if there is none, from config.json; eos_token_id is read from config.json
+// also if generation_config.json lacks it.
 struct AnswerRules {
   std::optional<std::int64_t> start_token{};  // decoder_start_token_id, else bos_token_id; not read by decoders without an encoder, whose caller gives a prompt
   std::vector<std::int64_t> end_tokens{};     // eos_token_id

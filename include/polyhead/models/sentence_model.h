@@ -72,9 +72,9 @@ SentenceModel load_bert(const std::filesystem::path& directory);
 // values with one float32 scale (polyhead/quantize.h), other parameters float32. What the encoder does not read, such as the head of a task, is left out. Error
 // if `from` is no encoder, is quantised already, or has a parameter that is not finite, or if `to` exists and is not an empty folder.
 void quantize_bert(const std::filesystem::path& from, const std::filesystem::path& to);
-// Names of the files that quantize_bert() writes for the model in `directory`: model.safetensors, the tokenizer's files that exist, modules.json if it asks
-// for another embedding (SentenceModel::other_embedding), and last config.json,
-// because a folder with config.json counts as a model.
+// Names of the files that quantize_bert() writes for the model in `directory`: model.safetensors, the tokenizer's files that exist, modules.json
+// and the config.json of its Pooling if they ask for another embedding (SentenceModel::other_embedding), and last config.json, because a folder with config.json
+// counts as a model.
 std::vector<std::string> quantized_bert_files(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models

@@ -107,7 +107,7 @@ class Tokenizer {
 // Loads a tokenizer from a model folder: from tokenizer.json, with the keys of tokenizer_config.json that the tokenizer's class in transformers 5 applies to it
 // (do_lower_case, strip_accents, tokenize_chinese_chars, add_prefix_space); else from vocab.txt, which has one WordPiece piece on each line, with the options of
 // tokenizer_config.json or, without that file, BERT's; else from vocab.json and merges.txt, GPT-2's byte-level BPE. Error if the folder has none of these, if a
-// file is malformed, if both files contradict each other in another key, or if tokenizer.json has something that is not supported: the message names its place in the file and what is supported.
+// file is malformed, if tokenizer_config.json contradicts tokenizer.json in a key that is not followed, such as cls_token, or if tokenizer.json has something that is not supported: the message names its place in the file and what is supported.
 Tokenizer load_tokenizer(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models

@@ -5,6 +5,9 @@
 #include <iterator>
 #include <optional>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <variant>
 
 #include "core/text.h"
@@ -17,52 +20,65 @@ namespace {
 using io::Json;
 
 // What a class of transformers 5 makes of the keys do_lower_case, strip_accents and tokenize_chinese_chars. Classes with `bert` replace the normaliser of
-// tokenizer.json by a BertNormalizer with these keys; those with `lowercase` put a step Lowercase into their normaliser, and StripAccents without keep_accents.
+// tokenizer.json by a BertNormalizer with these keys; those with `lowercase` put Lowercase into their normaliser if do_lower_case is true and, in classes with
+// keep_accents, StripAccents if that is false.
 enum class Letters : std::uint8_t { kept, bert, lowercase };
 // What it makes of add_prefix_space. Classes with `byte_level` replace the pre-tokeniser by ByteLevel, `byte_level_in_list` has other steps before it, and
 // those with `metaspace` put the mark of a space before a text.
 enum class Prefix : std::uint8_t { ignored, byte_level, byte_level_in_list, metaspace };
 
+// The keys of the tokens that a class puts before and after a text, whatever tokenizer.json says, and the tokens that missing keys mean. No key: the
+// post-processor of tokenizer.json is used.
+struct Ends {
+  std::string_view first_key, first, last_key, last;
+};
+constexpr Ends kBertEnds{.first_key = "cls_token", .first = "[CLS]", .last_key = "sep_token", .last = "[SEP]"};
+constexpr Ends kFunnelEnds{.first_key = "cls_token", .first = "<cls>", .last_key = "sep_token", .last = "<sep>"};
+constexpr Ends kRobertaEnds{.first_key = "cls_token", .first = "<s>", .last_key = "sep_token", .last = "</s>"};
+constexpr Ends kXlmRobertaEnds{.first_key = "bos_token", .first = "<s>", .last_key = "eos_token", .last = "</s>"};
+
 struct TokenizerClass {
   std::string_view name;  // without Tokenizer and Fast
   Letters letters = Letters::kept;
   Prefix prefix = Prefix::ignored;
-  bool prefix_default = false;
-  bool own_template = false;  // puts cls_token and sep_token around a text, whatever tokenizer.json says
+  bool prefix_default = false;  // what a missing add_prefix_space means
+  Ends ends{};
 };
 
 // Classes that are not listed, such as TokenizersBackend and PreTrainedTokenizerFast, read none of the keys.
-constexpr TokenizerClass kTokenizerClasses[] = {{"Albert", Letters::lowercase, Prefix::metaspace},
-                                       {"Bart", Letters::kept, Prefix::byte_level, false, true},
-                                       {"Barthez", Letters::kept, Prefix::metaspace},
-                                       {"Bert", Letters::bert, Prefix::ignored, false, true},
-                                       {"BigBird", Letters::kept, Prefix::metaspace},
-                                       {"Blenderbot", Letters::kept, Prefix::byte_level, true},
-                                       {"Camembert", Letters::kept, Prefix::metaspace},
-                                       {"CodeGen", Letters::kept, Prefix::byte_level},
-                                       {"CodeLlama", Letters::kept, Prefix::metaspace},
-                                       {"ConvBert", Letters::bert, Prefix::ignored, false, true},
-                                       {"Deberta", Letters::kept, Prefix::byte_level, false, true},
-                                       {"DebertaV2", Letters::lowercase, Prefix::metaspace},
-                                       {"DistilBert", Letters::bert, Prefix::ignored, false, true},
-                                       {"Electra", Letters::bert, Prefix::ignored, false, true},
-                                       {"FNet", Letters::lowercase, Prefix::metaspace},
-                                       {"Funnel", Letters::bert, Prefix::ignored, false, true},
-                                       {"GPT2", Letters::kept, Prefix::byte_level},
-                                       {"GPTNeoX", Letters::kept, Prefix::byte_level},
-                                       {"LED", Letters::kept, Prefix::byte_level, false, true},
-                                       {"Llama", Letters::kept, Prefix::metaspace},
-                                       {"Longformer", Letters::kept, Prefix::byte_level, false, true},
-                                       {"MPNet", Letters::bert, Prefix::ignored, false, true},
-                                       {"MobileBert", Letters::bert, Prefix::ignored, false, true},
-                                       {"Mvp", Letters::kept, Prefix::byte_level, false, true},
-                                       {"Qwen2", Letters::kept, Prefix::byte_level_in_list},
-                                       {"RemBert", Letters::lowercase, Prefix::metaspace},
-                                       {"Roberta", Letters::kept, Prefix::byte_level, false, true},
-                                       {"Whisper", Letters::kept, Prefix::byte_level},
-                                       {"XGLM", Letters::kept, Prefix::metaspace},
-                                       {"XLMRoberta", Letters::kept, Prefix::metaspace},
-                                       {"XLNet", Letters::lowercase, Prefix::ignored}};
+constexpr TokenizerClass kTokenizerClasses[] = {
+    {.name = "Albert", .letters = Letters::lowercase, .prefix = Prefix::metaspace, .prefix_default = true},
+    {.name = "Bart", .prefix = Prefix::byte_level, .ends = kRobertaEnds},
+    {.name = "Barthez", .prefix = Prefix::metaspace, .prefix_default = true},
+    {.name = "Bert", .letters = Letters::bert, .ends = kBertEnds},
+    {.name = "BigBird", .prefix = Prefix::metaspace, .prefix_default = true, .ends = kBertEnds},
+    {.name = "Blenderbot", .prefix = Prefix::byte_level, .prefix_default = true},
+    {.name = "Camembert", .prefix = Prefix::metaspace, .prefix_default = true, .ends = kXlmRobertaEnds},
+    {.name = "CodeGen", .prefix = Prefix::byte_level},
+    {.name = "CodeLlama", .prefix = Prefix::metaspace, .prefix_default = true},
+    {.name = "ConvBert", .letters = Letters::bert, .ends = kBertEnds},
+    {.name = "Deberta", .prefix = Prefix::byte_level, .ends = kBertEnds},
+    {.name = "DebertaV2", .letters = Letters::lowercase, .prefix = Prefix::metaspace, .prefix_default = true, .ends = kBertEnds},
+    {.name = "DistilBert", .letters = Letters::bert, .ends = kBertEnds},
+    {.name = "Electra", .letters = Letters::bert, .ends = kBertEnds},
+    {.name = "FNet", .letters = Letters::lowercase, .prefix = Prefix::metaspace, .prefix_default = true},
+    {.name = "Funnel", .letters = Letters::bert, .ends = kFunnelEnds},
+    {.name = "GPT2", .prefix = Prefix::byte_level},
+    {.name = "GPTNeoX", .prefix = Prefix::byte_level},
+    {.name = "LED", .prefix = Prefix::byte_level, .ends = kRobertaEnds},
+    {.name = "Llama", .prefix = Prefix::metaspace, .prefix_default = true},
+    {.name = "Longformer", .prefix = Prefix::byte_level, .ends = kRobertaEnds},
+    {.name = "MPNet", .letters = Letters::bert, .ends = kRobertaEnds},
+    {.name = "MobileBert", .letters = Letters::bert, .ends = kBertEnds},
+    {.name = "Mvp", .prefix = Prefix::byte_level, .ends = kRobertaEnds},
+    {.name = "Qwen2", .prefix = Prefix::byte_level_in_list},
+    {.name = "RemBert", .letters = Letters::lowercase, .prefix = Prefix::metaspace, .prefix_default = true, .ends = kBertEnds},
+    {.name = "Roberta", .prefix = Prefix::byte_level, .ends = kRobertaEnds},
+    {.name = "Whisper", .prefix = Prefix::byte_level},
+    {.name = "XGLM", .prefix = Prefix::metaspace, .prefix_default = true},
+    {.name = "XLMRoberta", .prefix = Prefix::metaspace, .prefix_default = true, .ends = kXlmRobertaEnds},
+    {.name = "XLNet", .letters = Letters::lowercase},
+};
 
 // The class that transformers chooses by the model_type of config.json if no file names one. `always`: it does so whatever class a file names.
 struct ClassOfModel {
@@ -104,7 +120,8 @@ Step* find_step(Steps& steps) {
   return nullptr;
 }
 
-// Applies tokenizer_config.json, or the defaults of the class if it lacks a key, to what tokenizer.json holds.
+// Applies tokenizer_config.json, or the defaults of the class if it lacks a key, to what tokenizer.json holds. Not compared: other steps that a class makes, such
+// as the pre-tokeniser of GPT2Tokenizer where tokenizer.json has steps before ByteLevel, and the templates of XGLMTokenizer and XLNetTokenizer.
 class Overrides {
  public:
   Overrides(const std::optional<JsonFile>& file, const std::optional<JsonFile>& map, const TokenizerClass& kind, PipelineParts& parts) : file_(file), map_(map), kind_(kind), parts_(parts) {}
@@ -113,7 +130,7 @@ class Overrides {
     if (kind_.letters == Letters::bert) set_bert_letters();
     if (kind_.letters == Letters::lowercase) require_letters();
     if (kind_.prefix != Prefix::ignored) set_prefix();
-    if (kind_.own_template) require_template();
+    if (!kind_.ends.first_key.empty()) require_template();
   }
 
  private:
@@ -124,12 +141,20 @@ class Overrides {
          ". Make both files agree, in Python: ", kSaveTokenizer);
   }
 
+  // Formats the value of a switch for a message.
+  static std::string value_of(std::optional<bool> given, bool otherwise) {
+    const char* const name = given.value_or(otherwise) ? "true" : "false";
+    return given ? name : cat("missing, which means ", name);
+  }
+
   void set_bert_letters() {
     const bool lowercase = flag("do_lower_case").value_or(true);
     auto* const step = parts_.normalizer.size() == 1 ? std::get_if<BertNormalizer>(&parts_.normalizer[0]) : nullptr;
     if (step == nullptr) {
       for (const std::string_view key : {"do_lower_case", "strip_accents", "tokenize_chinese_chars"})
         if (const auto given = flag(key)) refuse(key, *given ? "true" : "false", "has another normalizer than BertNormalizer");
+      // With a model of another kind, transformers makes no tokenizer, or one that differs in more than the normaliser.
+      if (std::holds_alternative<WordPiece>(parts_.model)) refuse("do_lower_case", value_of({}, true), "has another normalizer than BertNormalizer");
       return;
     }
     *step = {.clean_text = true, .isolate_cjk = flag("tokenize_chinese_chars").value_or(true), .strip_accents = flag("strip_accents").value_or(lowercase), .lowercase = lowercase};
@@ -151,16 +176,16 @@ class Overrides {
       if (bytes != nullptr) return;  // with ByteLevel, transformers makes a class that does not read the key
       const auto* const mark = find_step<Metaspace>(parts_.pre_tokenizer);
       const bool prepends = (mark != nullptr && mark->prepend != PrependScheme::never) || find_step<Prepend>(parts_.normalizer) != nullptr;
-      if (given && *given != prepends) refuse(kKey, *given ? "true" : "false", prepends ? "puts a space before a text" : "puts no space before a text");
+      if (given.value_or(kind_.prefix_default) != prepends) refuse(kKey, value_of(given, kind_.prefix_default), prepends ? "puts a space before a text" : "puts no space before a text");
       if (kind_.name == "Llama" && prepends) set_mark_of_llama();
       return;
     }
     if (kind_.prefix == Prefix::byte_level && bytes != nullptr && parts_.pre_tokenizer.size() == 1) {
       bytes->add_prefix_space = given.value_or(kind_.prefix_default);
-      TrimSpans* const trim = kind_.own_template ? find_step<TrimSpans>(parts_.post_processor) : nullptr;
+      TrimSpans* const trim = !kind_.ends.first_key.empty() ? find_step<TrimSpans>(parts_.post_processor) : nullptr;
       if (trim != nullptr) trim->add_prefix_space = bytes->add_prefix_space;
-    } else if (given && *given != (bytes != nullptr && bytes->add_prefix_space)) {
-      refuse(kKey, *given ? "true" : "false", *given ? "puts no space before a text" : "puts a space before a text");
+    } else if (const bool wanted = given.value_or(kind_.prefix_default); wanted != (bytes != nullptr && bytes->add_prefix_space)) {
+      refuse(kKey, value_of(given, wanted), wanted ? "puts no space before a text" : "puts a space before a text");
     }
   }
 
@@ -176,14 +201,17 @@ class Overrides {
 
   void require_template() const {
     const auto* const given = find_step<Template>(parts_.post_processor);
-    const auto require_end = [&](std::string_view key, const TemplatePart* part) {
+    const bool default_holds = kind_.letters != Letters::bert || std::holds_alternative<WordPiece>(parts_.model);  // see set_bert_letters()
+    const auto require_end = [&](std::string_view key, std::string_view otherwise, const TemplatePart* part) {
       const std::optional<std::string> of_map = token_content(map_, key), name = of_map ? of_map : token_content(file_, key);
       const std::string_view piece = part == nullptr || part->special.empty() ? std::string_view() : std::string_view(part->special[0].second);
-      if (name && *name != piece) refuse(key, io::quote(*name), piece.empty() ? "puts no token there" : cat("puts ", io::quote(piece), " there"), of_map ? "special_tokens_map.json" : "tokenizer_config.json");
+      if (name.value_or(std::string(otherwise)) == piece || (!name && !default_holds)) return;
+      refuse(key, name ? io::quote(*name) : cat("missing, which means ", io::quote(otherwise)), piece.empty() ? "puts no token there" : cat("puts ", io::quote(piece), " there"),
+             of_map ? "special_tokens_map.json" : "tokenizer_config.json");
     };
     const bool has_parts = given != nullptr && !given->single.empty();
-    require_end("cls_token", has_parts ? &given->single.front() : nullptr);
-    require_end("sep_token", has_parts ? &given->single.back() : nullptr);
+    require_end(kind_.ends.first_key, kind_.ends.first, has_parts ? &given->single.front() : nullptr);
+    require_end(kind_.ends.last_key, kind_.ends.last, has_parts ? &given->single.back() : nullptr);
   }
 
   // Returns the text of a special token, which is a string or an object with a string "content"; nullopt if the file has no such key.
@@ -203,41 +231,58 @@ class Overrides {
 // row: polyhead refuses texts with such a name (PipelineParts::missing_tokens).
 class NamedTokens {
  public:
-  explicit NamedTokens(PipelineParts& parts) : parts_(parts) {}
+  explicit NamedTokens(PipelineParts& parts) : parts_(parts), missing_(parts.missing_tokens.begin(), parts.missing_tokens.end()) {
+    for (std::size_t i = 0; i < parts.added_tokens.size(); ++i) added_.emplace(parts.added_tokens[i].content, i);
+  }
 
   // json: the name, or an object with "content" and flags. named: the token is special whatever its flags say.
   void add(const JsonFile& file, const Json& json, bool named) {
-    const bool has_flags = json.as<Json::Object>() != nullptr;
-    const Json* content = has_flags ? JsonFile::find(json, "content") : &json;
-    const auto* name = content == nullptr ? nullptr : content->as<std::string>();
-    if (name == nullptr) return;
-    const auto flag = [&](std::string_view key) { return has_flags && file.get<bool>(json, key, *name).value_or(false); };
-    add({.content = *name, .single_word = flag("single_word"), .strip_left = flag("lstrip"), .strip_right = flag("rstrip"), .normalized = flag("normalized"), .special = named || flag("special")});
+    if (std::optional<AddedToken> token = token_of(file, json, named)) add(std::move(*token));
   }
 
   void add(AddedToken token) {
     if (token.content.empty()) return;
-    const auto found = std::ranges::find(parts_.added_tokens, token.content, &AddedToken::content);
-    if (found != parts_.added_tokens.end()) {
+    if (AddedToken* const found = find(token.content)) {
       found->special = found->special || token.special;
     } else if (const auto id = parts_.vocabulary.find(token.content)) {
       token.id = *id;
+      added_.emplace(token.content, parts_.added_tokens.size());
       parts_.added_tokens.push_back(std::move(token));
-    } else if (std::ranges::find(parts_.missing_tokens, token.content) == parts_.missing_tokens.end()) {
+    } else if (missing_.insert(token.content).second) {
       parts_.missing_tokens.push_back(std::move(token.content));
     }
+  }
+
+  // Error if tokenizer.json has the token with other flags.
+  void require_same_flags(const JsonFile& file, const Json& json, const TokenizerClass& kind) {
+    const std::optional<AddedToken> token = token_of(file, json, false);
+    const AddedToken* const found = token ? find(token->content) : nullptr;
+    if (found == nullptr) return;
+    const auto require_flag = [&](std::string_view key, bool AddedToken::* flag) {
+      if ((*token).*flag != found->*flag)
+        fail(ErrorCode::unsupported, file.name(), ": added_tokens_decoder: ", key, " of ", io::quote(token->content), " is ", (*token).*flag ? "true" : "false", ", and tokenizer.json has ",
+             found->*flag ? "true" : "false", "; transformers' ", kind.name, "Tokenizer would follow ", file.name(), ". Make both files agree, in Python: ", kSaveTokenizer);
+    };
+    require_flag("lstrip", &AddedToken::strip_left);
+    require_flag("rstrip", &AddedToken::strip_right);
+    require_flag("single_word", &AddedToken::single_word);
+    require_flag("normalized", &AddedToken::normalized);
   }
 
   // Adds the special tokens of a file: members such as pad_token or image_token, and the lists or objects of further ones. `instead`: a file whose members take
   // the place of those with the same key.
   void add_special(const JsonFile& file, const std::optional<JsonFile>& instead) {
+    std::unordered_set<std::string_view> replaced;
+    if (instead)
+      for (const auto& [key, json] : *instead->root().as<Json::Object>())
+        if (json.as<std::nullptr_t>() == nullptr) replaced.insert(key);
     for (const auto& [key, json] : *file.root().as<Json::Object>()) {
-      if (instead && JsonFile::find(instead->root(), key) != nullptr) continue;
+      if (replaced.contains(key)) continue;
       if (key.ends_with("_token")) {
         add(file, json, true);
       } else if (key == "additional_special_tokens" || key == "extra_special_tokens") {
         if (const auto* list = json.as<Json::Array>())
-          for (const Json& one : *list) add(file, one, true);
+          for (const Json& one : *list) add_listed(file, one);
         else if (const auto* members = json.as<Json::Object>())
           for (const auto& [name, one] : *members) add(file, one, true);
       }
@@ -245,17 +290,42 @@ class NamedTokens {
   }
 
  private:
+  // Adds a token of a list of special tokens. transformers reads its flags before it makes the token special, so a missing `normalized` is true.
+  void add_listed(const JsonFile& file, const Json& json) {
+    std::optional<AddedToken> token = token_of(file, json, json.as<std::string>() != nullptr);
+    if (!token) return;
+    token->special = true;
+    add(std::move(*token));
+  }
+
+  static std::optional<AddedToken> token_of(const JsonFile& file, const Json& json, bool named) {
+    if (const auto* name = json.as<std::string>()) return AddedToken{.content = *name, .special = named};
+    const Json* content = json.as<Json::Object>() != nullptr ? JsonFile::find(json, "content") : nullptr;
+    if (content == nullptr || content->as<std::string>() == nullptr) return std::nullopt;
+    return read_added_token(file, json, *content->as<std::string>(), named);
+  }
+
+  AddedToken* find(const std::string& content) {
+    const auto found = added_.find(content);
+    return found == added_.end() ? nullptr : &parts_.added_tokens[found->second];
+  }
+
   PipelineParts& parts_;
+  std::unordered_map<std::string, std::size_t> added_;  // indices of parts_.added_tokens
+  std::unordered_set<std::string> missing_;             // parts_.missing_tokens
 };
 
-// `map`: special_tokens_map.json, where transformers reads it.
-void add_named_tokens(const std::filesystem::path& folder, const std::optional<JsonFile>& file, const std::optional<JsonFile>& map, PipelineParts& parts) {
+// `map`: special_tokens_map.json, where transformers reads it. `kind`: nullptr if the class is not in the table.
+void add_named_tokens(const std::filesystem::path& folder, const std::optional<JsonFile>& file, const std::optional<JsonFile>& map, const TokenizerClass* kind, PipelineParts& parts) {
   NamedTokens tokens(parts);
+  const Json* decoder = file ? JsonFile::find(file->root(), "added_tokens_decoder") : nullptr;
+  const auto* listed = decoder == nullptr ? nullptr : decoder->as<Json::Object>();
+  if (listed != nullptr && kind != nullptr)
+    for (const auto& [id, json] : *listed) tokens.require_same_flags(*file, json, *kind);
   if (file) tokens.add_special(*file, map);
   if (map) tokens.add_special(*map, {});
-  const Json* decoder = file ? JsonFile::find(file->root(), "added_tokens_decoder") : nullptr;
-  if (decoder != nullptr && decoder->as<Json::Object>() != nullptr)
-    for (const auto& [id, json] : *decoder->as<Json::Object>()) tokens.add(*file, json, false);
+  if (listed != nullptr)
+    for (const auto& [id, json] : *listed) tokens.add(*file, json, false);
   if (decoder != nullptr) return;
   if (const std::optional<JsonFile> added = file_of(folder, "added_tokens.json"))
     for (const auto& [content, id] : *added->root().as<Json::Object>()) tokens.add({.content = content, .normalized = true});
@@ -263,14 +333,28 @@ void add_named_tokens(const std::filesystem::path& folder, const std::optional<J
 
 }  // namespace
 
+AddedToken read_added_token(const JsonFile& file, const Json& json, std::string_view where, bool named) {
+  const auto flag = [&](std::string_view key) { return file.get<bool>(json, key, where); };
+  const bool special = named || flag("special").value_or(false);
+  file.require(json, "content", where);
+  return {.content = *file.get<std::string>(json, "content", where),
+          .id = -1,
+          .single_word = flag("single_word").value_or(false),
+          .strip_left = flag("lstrip").value_or(false),
+          .strip_right = flag("rstrip").value_or(false),
+          .normalized = flag("normalized").value_or(!special),
+          .special = special};
+}
+
 void apply_tokenizer_config(const std::filesystem::path& folder, PipelineParts& parts) {
   const std::optional<JsonFile> file = file_of(folder, "tokenizer_config.json");
   if (file && file->get<bool>(file->root(), "split_special_tokens").value_or(false))
     fail(ErrorCode::unsupported, "tokenizer_config.json: split_special_tokens is true; special tokens in a text are not split");
   const bool has_decoder = file && JsonFile::find(file->root(), "added_tokens_decoder") != nullptr;  // then transformers does not read older files of added tokens
   const std::optional<JsonFile> map = has_decoder ? std::nullopt : file_of(folder, "special_tokens_map.json");
-  add_named_tokens(folder, file, map, parts);
-  if (const TokenizerClass* kind = class_of(file, file_of(folder, "config.json"))) Overrides(file, map, *kind, parts).apply();
+  const TokenizerClass* const kind = class_of(file, file_of(folder, "config.json"));
+  add_named_tokens(folder, file, map, kind, parts);
+  if (kind != nullptr) Overrides(file, map, *kind, parts).apply();
 }
 
 }  // namespace polyhead::models
