@@ -417,8 +417,9 @@ def load(
     if empty_rows is not None:
         settings["empty_rows"] = empty_rows
     layer = _loaded(source, layout, prefix, heads, settings)
-    if empty_rows is not None and layer.config["empty_rows"] != empty_rows:
-        raise ValueError(f"empty_rows is {empty_rows!r}, and the layout of the parameters says {layer.config["empty_rows"]!r}")
+    loaded = layer.config["empty_rows"]
+    if empty_rows is not None and loaded != empty_rows:
+        raise ValueError(f"empty_rows is {empty_rows!r}, and the layout of the parameters says {loaded!r}")
     return layer
 
 
