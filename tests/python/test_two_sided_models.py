@@ -238,7 +238,7 @@ def test_what_would_change_results_is_refused_by_name(tmp_path: Path) -> None:
             (("encoder_attention_heads", 5),): "encoder_attention_heads is 5; it must divide d_model = 32",
             (("tie_word_embeddings", False),): "tie_word_embeddings is false; with models of the type bart only true is supported",
             (("model_type", "mbart"),): "has no tensor 'model.encoder.layer_norm.weight', which config.json implies",
-            (("forced_eos_token_id", (3, 4)),): "forced_eos_token_id has 2 tokens; one or none is supported",
+            (("forced_bos_token_id", (3, 4)),): "forced_bos_token_id has 2 tokens; one or none is supported",
         },
         "marian": {(("decoder_vocab_size", 50),): "decoder_vocab_size is 50; with share_encoder_decoder_embeddings it must be vocab_size = 61"},
     }.items():
