@@ -61,7 +61,7 @@ double change_without_head(SentenceModel& model, const SentenceResult& with, std
   require(layer >= 0 && layer < config.layers && head >= 0 && head < config.heads, "change_without_head: there is no head ", layer, ".", head, "; the model has the layers 0 to ",
           config.layers - 1, " and the heads 0 to ", config.heads - 1);
   if (!model.other_embedding.empty())
-    fail(ErrorCode::unsupported, "change_without_head: the effect of a head is measured on the embedding of a text by the mean over its tokens, and this model has another: ", model.other_embedding);
+    fail(ErrorCode::unsupported, "change_without_head compares embeddings that are the mean over the tokens, and this model has another: ", model.other_embedding);
   const OwnParameters own(&model.encoder, layer);
   nn::MultiHeadAttention& attention = model.encoder.layers[model.encoder.parameters_of(layer)].attention;
   const std::int64_t width = attention.config.value_head_width;

@@ -173,7 +173,7 @@ def test_compile_takes_the_whole_graph() -> None:
 
 
 def test_compile_takes_any_length() -> None:
-    # The lengths change here, and inductor's code is not what is tested, so the traced graph runs without compiling it.
+    # Tests that lengths may change between calls. This does not depend on inductor, so the traced graph runs without it.
     torch._dynamo.reset()
     with torch._dynamo.config.patch(error_on_recompile=True):
         require_compiled_is_eager(torch.compile(block_of_a_model, fullgraph=True, dynamic=True, backend="aot_eager"), (5, 7, 9))
