@@ -82,7 +82,7 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
   if (labels.empty()) json["constant"] = constant;
   if (as_json) return print_json(json);
   if (labels.empty()) {
-    rows.push_back({"  words and pairs", fixed(answer.score_part, 2), "scores of words, starts of words and pairs, without attention"});
+    rows.push_back({"  words and pairs", fixed(answer.score_part, 2), "scores of words, word beginnings and word pairs, without attention"});
     rows.push_back({"  constant", fixed(constant, 2), ""});
   }
   // The words that a head reads are wrapped in a separate column.

@@ -17,7 +17,7 @@ namespace polyhead {
 struct Diagonal {
   enum class Corner : std::uint8_t { top_left, bottom_right, offset };
   Corner corner = Corner::top_left;
-  std::int64_t shift = 0;  // with Corner::offset; Error if it is not 0 with another corner
+  std::int64_t shift = 0;  // the offset, if corner is Corner::offset; for the other corners it must be 0, else Error
 
   static constexpr Diagonal top_left() { return {Corner::top_left, 0}; }          // offset 0: query 0 is aligned with key 0
   static constexpr Diagonal bottom_right() { return {Corner::bottom_right, 0}; }  // offset S - T: the last query is aligned with the last key

@@ -12,7 +12,8 @@ namespace {
 
 constexpr char kBias = 'b', kGate = 'g', kExtraKey = 'k', kEmbeddingBias = 'e', kRelative = 'r', kSink = 's';
 
-// Returns the parameters of torch.nn.Linear modules, and `more`. `group` and `output_group`: Parameter::group of the biases of q, k and v, and of the output's bias.
+// Returns the weight and the bias of each torch.nn.Linear in `modules` (pairs of the name in the file and the canonical name), and then the parameters in `more`.
+// Parameter::group is `output_group` for the bias of the module "output", `group` for the other biases; weights are required.
 std::vector<Parameter> linear(std::initializer_list<std::pair<std::string, std::string>> modules, char group = kBias, char output_group = kBias, const std::vector<Parameter>& more = {}) {
   std::vector<Parameter> list;
   for (const auto& [name, canonical] : modules) list.push_back({name + ".weight", canonical + ".weight"});

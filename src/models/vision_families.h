@@ -8,10 +8,10 @@
 
 namespace polyhead::models {
 
-// Names of tensors without ".weight" and ".bias", except those of tokens and positions, which are whole names. Names of a layer's tensors follow `layer` and
-// the layer's number. Empty: the family has no such tensor.
+// Names of tensors. The ending ".weight" or ".bias" is left out; names of token and position tensors are complete. The full name of a layer's tensor is `layer`,
+// the layer's number, a dot and the name here. An empty name: the family has no such tensor.
 struct VisionTensors {
-  std::string_view prefix = "";  // precedes all names except those of classifiers and projections; files of models with neither of the two have no prefix
+  std::string_view prefix = "";  // precedes all names except those of classifiers and projections; a file of a model that has neither a classifier nor a projection has no prefix
   std::string_view patches = "embeddings.patch_embeddings.projection", class_token = "embeddings.cls_token", distillation_token = "", registers = "", positions = "embeddings.position_embeddings",
                    embedding_norm = "", layer = "encoder.layer.", final_norm = "layernorm", pooled_norm = "";
   std::string_view attention_norm = "layernorm_before", feed_forward_norm = "layernorm_after";

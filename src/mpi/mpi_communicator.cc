@@ -53,7 +53,7 @@ class Pending {
   bool same_peer_and_tag(const Pending& other) const { return receives_ && other.receives_ && peer_ == other.peer_ && tag_ == other.tag_; }
   const std::string& fault() const { return fault_; }
 
-  // Starts all pieces of a message to send, or the pieces of a message to receive that have arrived.
+  // For a message to send, passes all its pieces to MPI; for a message to receive, only those that have arrived.
   void start(MPI_Comm comm, std::size_t piece_bytes) {
     while (!is_started() && fault_.empty()) {
       if (comm == MPI_COMM_NULL) return set_fault("its MpiCommunicator has ended");

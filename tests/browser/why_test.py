@@ -17,7 +17,7 @@ FACTOR = 1.3  # the tables are scaled, as by yarn
 
 
 class Rotated:
-    """Self-attention with rotary positions, made from q and k before the rotation."""
+    """Random causal self-attention with rotary positions. q and k here are not rotated; write() stores the rotated vectors in the data of the page."""
 
     def __init__(self, seed, neighbours):
         self.draw, self.neighbours = random.Random(seed), neighbours
@@ -54,7 +54,7 @@ class Rotated:
 
 
 def check_rotated(checks, session, arrays):
-    """What rotation, scale, bias and mask make of q · k, for every key."""
+    """Checks the table that leads from q · k to the score of every key: rotation, scale, bias, mask."""
     for head in range(HEADS):
         session.open(0, head)
         t, s = 3, arrays.draw.randrange(4)

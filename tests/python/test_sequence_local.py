@@ -1,4 +1,4 @@
-"""Compares polyhead.torch.sequence_local_attention and its gradients with algorithm 7 of AlphaFold 3, with a bias of each pair of a window."""
+"""Compares polyhead.torch.sequence_local_attention and its gradients with a plain form of algorithm 7 of AlphaFold 3. Each pair (query, key) of a window has its own bias."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_it_is_attention_window_by_window(length: int, queries: int, keys: int, 
 
 
 def test_a_sink_of_each_sequence_is_that_of_each_sequence_alone() -> None:
-    given = inputs(64)  # 64 atoms have two windows, and there are also two sequences: a sink of each sequence must not be applied to each window
+    given = inputs(64)  # 2 sequences, each with 2 windows of 32 atoms: a leading dimension of 2 in the sink means the sequences, not the windows
     for sink in (torch.randn(2, N, 1, dtype=torch.float64), torch.randn(2, N, 64, dtype=torch.float64), torch.randn(N, dtype=torch.float64)):
         together = sequence_local_attention(*given, sink=sink)
         for i in range(2):

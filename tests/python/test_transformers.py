@@ -333,7 +333,8 @@ def test_it_is_refused_when_the_implementation_is_changed(implementation: Any) -
 
 @pytest.mark.skipif(transformers.__version__ < "5", reason="in this version Bloom makes its mask itself")
 def test_it_is_refused_when_a_mask_is_made() -> None:
-    """Models whose attention implementation is set without the check of set_attn_implementation() are refused when transformers makes a mask."""
+    """An implementation set in the config directly avoids the check of set_attn_implementation(). A family that computes attention in its own code is then refused when
+    transformers makes its mask."""
     model = transformers.AutoModelForCausalLM.from_config(transformers.BloomConfig(**BLOOM), attn_implementation="eager")
     model.config._attn_implementation_internal = "polyhead"
     with pytest.raises(NotImplementedError, match="bloom"):

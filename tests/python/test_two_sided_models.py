@@ -172,7 +172,8 @@ def test_checkpoints_of_other_dtypes(case: str, dtype: str, tmp_path: Path) -> N
 
 
 def test_output_projections_of_t5(tmp_path: Path) -> None:
-    """T5's output projection is the embedding. T5 1.1 has a separate one, which only the tensors of the file, or tie_word_embeddings in files of transformers 4, show."""
+    """T5's output projection is the embedding, that of T5 1.1 a separate matrix. The tensors of model.safetensors decide, or tie_word_embeddings in a config.json of
+    transformers 4."""
     from safetensors.numpy import load_file, save_file
 
     theirs = saved_model("t5", tmp_path)

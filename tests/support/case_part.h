@@ -43,7 +43,7 @@ AttentionCase alone(const AttentionCase& c, const CasePart& part);
 // Returns the outputs of a part. d_bias and d_sink are included only if each of their elements belongs to a single part.
 AttentionOutputs part_of(const AttentionCase& c, const AttentionOutputs& o, const CasePart& part);
 
-// Computes `d`, the part as a separate case, and checks that its outputs have the same bits as the part of `whole`.
+// Runs `d`, which is the part as a separate case, and checks that its outputs have the same bits as the part's outputs in `whole`, the outputs of `c`.
 void expect_same_bits_alone(const AttentionCase& c, const AttentionOutputs& whole, const CasePart& part, AttentionCase& d);
 
 void expect_same_maps_alone(const AttentionCase& c, const CasePart& part, const AttentionCase& d);

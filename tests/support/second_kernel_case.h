@@ -9,7 +9,8 @@ namespace polyhead::test {
 // Returns the same case with all tensors, tangents included, converted to float64.
 SecondCase in_float64(const SecondCase& narrow);
 
-// The error bound of each result: Tolerances::relative times the largest magnitude that the terms of the result can have.
+// Error bounds of the results. Each is a relative error (Tolerances::lse for lse, Tolerances::relative for the others) times a bound of the largest term that
+// is summed in the result. For d_sink and d_relative_bias it is also multiplied by the square root of the number of terms.
 struct SecondTolerances {
   double out, lse, d_q, d_k, d_v, d_bias, d_sink, d_relative_bias;
 

@@ -69,9 +69,9 @@ const POOLED = {
   },
   share: {
     caption: () => say("Share of attention that a token of the row’s block gives to the column’s block"),
-    where: (row, column) => say("Sum of the attention that a token of {0} gives to tokens {1}, on average.", row, column),
-    whereOfMean: (row, column) => say("Sum of the attention that a token of {0} gives to tokens {1}, on average, and averaged over heads.", row, column),
-    about: () => say("A cell holds the share of attention that a token of the row's block gives to all tokens of the column's block, on average over the row's block. Rows sum to 1; a single large weight shows little."),
+    where: (row, column) => say("Attention that one of tokens {0} gives to all of tokens {1}: mean over {0}.", row, column),
+    whereOfMean: (row, column) => say("Attention that one of tokens {0} gives to all of tokens {1}: mean over {0} and over heads.", row, column),
+    about: () => say("A cell holds the share of attention that a token of the row's block gives to all tokens of the column's block, averaged over the row's block. Rows sum to 1. A single large attention weight hardly changes such an average."),
   },
 };
 

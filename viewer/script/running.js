@@ -96,7 +96,7 @@ class Running {
     this.lit = [];
   }
 
-  // weightOf(index): an attention weight; null for no tint at all. A weight of exactly 0 has no colour but a grey word.
+  // weightOf(index): the attention weight of a word. If weightOf is null, words have no colour. A word with a weight of exactly 0 is grey.
   tint(weightOf, look, largest) {
     for (const [index, element] of this.words) {
       const weight = weightOf ? weightOf(index) : null;

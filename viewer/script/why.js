@@ -29,7 +29,7 @@ function whyPart(panel) {
   const { text, column, row: query, worked: { q, row } } = panel.cell, { products, bound, steps, told } = whyOf(panel.cell);
   const lines = row.map((key, s) => Worked.line([word(text.keys.word(s)), panel.strip(products[s], bound, say("q × k of “{0}”", text.keys.word(s))), ...steps.map(([, of]) => digits(of(key)))], { className: s === column ? "lit" : "", data: { key: s } }));
   const table = Worked.table([say("key"), say("q × k, all features"), ...steps.map(([name]) => name)], lines, "why");
-  return panel.part("why-of", sayParts("Why this row: q × k of all keys of “{0}”, feature by feature", word(text.queries.word(query))),
+  return panel.part("why-of", sayParts("Why this row: q of “{0}” × k of every key, feature by feature", word(text.queries.word(query))),
                     make("p", { dir: "auto", textContent: say("q of “{0}”", text.queries.word(query)) }), panel.strip([...q], largestSize(q), say("q of “{0}”", text.queries.word(query))),
                     make("p", { className: "quiet", textContent: say("Each line below multiplies this q by the k of one key. The squares of a line sum to its q · k; all lines have one scale of colours.") }),
                     panel.scale(bound), Worked.scroll(say("q × k of all keys"), table), ...(told ? [make("p", { id: "why-told", textContent: told })] : []));

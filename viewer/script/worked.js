@@ -117,7 +117,7 @@ class Worked {
     });
     const total = Worked.line([say("sum"), "", digits(worked.sum), digitsOfShare(worked.row.reduce((sum, { weight }) => sum + weight, 0)), ""], { className: "total" });
     const names = [say("key"), say("score"), say("exp(score − largest)"), say("weight"), ""];
-    return this.part("row-of", sayParts("3. All keys of “{0}”: softmax", word(this.#words()[0])),
+    return this.part("row-of", sayParts("3. Softmax over all keys, query “{0}”", word(this.#words()[0])),
                       Worked.scroll(say("Scores of the row"), Worked.table(names, [...lines, total], "softmax")));
   }
 

@@ -50,12 +50,12 @@ function workedFigure(figure, worked) {
   part(say("2. From q · k to the weight"));
   TableFigure.draw(figure, [say("step"), say("number")], worked.steps().map(([what, number]) => [what, digits(number)]), left, figure.y + 16);
 
-  part(say("3. All keys of “{0}”: softmax", query));
+  part(say("3. Softmax over all keys, query “{0}”", query));
   const lines = softmax.map(({ score, exp, weight }, s) => [text.keys.word(s), digits(score), digitsOfShare(exp), digitsOfShare(weight)]);
   const names = [say("key"), say("score"), say("exp(score − largest)"), say("weight")];
   TableFigure.draw(figure, names, [...lines, [say("sum"), "", digits(sum), digitsOfShare(softmax.reduce((total, { weight }) => total + weight, 0))]], left, figure.y + 16);
 
-  part(say("Why this row: q × k of all keys of “{0}”, feature by feature", query));
+  part(say("Why this row: q of “{0}” × k of every key, feature by feature", query));
   const why = whyOf(worked.cell);
   why.products.forEach((numbers, s) => strip(text.keys.word(s), numbers, why.bound));
   TableFigure.draw(figure, [say("key"), ...why.steps.map(([name]) => name)], softmax.map((one, s) => [text.keys.word(s), ...why.steps.map(([, of]) => digits(of(one)))]), left, figure.y + 28);

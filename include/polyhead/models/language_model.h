@@ -29,12 +29,12 @@ namespace polyhead::models {
 
 // Rotary positions of a model. With "dynamic" and "longrope", a text of more than `limit` tokens has other angles than shorter texts, at all of its tokens.
 struct RotaryRule {
-  nn::RotaryEmbeddingConfig embedding;  // frequencies for texts of at most `limit` tokens
+  nn::RotaryEmbeddingConfig embedding;  // the rotary embedding for texts of at most `limit` tokens
   std::int64_t limit = 0;               // 0: no limit
   double dynamic_factor = 0;            // longer texts have RotaryScaling::ntk, with the factor dynamic_factor length / limit - (dynamic_factor - 1); 0: they have long_factors
   std::vector<double> long_factors{};   // the factors of longrope for texts of more than `limit` tokens
 
-  nn::RotaryEmbeddingConfig at(std::int64_t length) const;  // frequencies for a text of `length` tokens
+  nn::RotaryEmbeddingConfig at(std::int64_t length) const;  // the rotary embedding for a text of `length` tokens
   bool same_angles(std::int64_t length, std::int64_t longer) const;
 };
 

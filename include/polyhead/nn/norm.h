@@ -16,7 +16,7 @@ struct NormConfig {
   DType dtype = DType::f32;
 };
 
-// Gives the results of LayerNorm or RMSNorm with the same parameters.
+// A layer norm or an RMS norm, as `kind` says, with the results of torch.nn.LayerNorm or torch.nn.RMSNorm.
 struct Norm : Module<Norm> {
   Tensor weight;  // [width]
   Tensor bias;    // [width], or absent, as with rms_norm

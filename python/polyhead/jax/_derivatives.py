@@ -267,7 +267,7 @@ def _fronts(call: Call, of: dict[str, Any], moves: dict[str, Any], arrays: Seque
     """The leading extents of each gradient, one for each level of vmap. An extent is 1 if the library sums the gradient over the examples of the level."""
     full = extents_of([*arrays, *moves.values()], call.levels)
     shared = [x for named in (of, moves, targets) for name, x in named.items() if name in SHARED]
-    # True for the levels that find_levels() in bindings/jax.cc computes as a loop, with a gradient of each example.
+    # Which levels of vmap run as a loop of calls, one for each example, as find_levels() in bindings/jax.cc decides. Each example then has its own gradient.
     loops = [extent != 1 and ("seed" in of or call.rule is not None or any(x.shape[level] != 1 for x in shared)) for level, extent in enumerate(full)]
 
     def front(name: str) -> tuple[int, ...]:

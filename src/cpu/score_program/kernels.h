@@ -8,8 +8,8 @@
 
 namespace polyhead::cpu {
 
-// What the number in a register depends on. `tile`: one number for a tile. `row`: one for each row. `key`: one for each key. `distance`: one for each key - query
-// (without the offset of the diagonal), so that a tile has rows + keys - 1 numbers. `pair`: one for each pair.
+// What the number in a register depends on. `tile`: one number for a tile. `row`: one for each row. `key`: one for each key. `distance`: one for each value of
+// the difference key index - query index, so a tile has rows + keys - 1 numbers; the offset of a diagonal is not part of the difference. `pair`: one for each pair.
 enum class ScoreKind : std::uint8_t { tile, row, key, distance, pair };
 
 struct ScoreStep;
@@ -47,7 +47,7 @@ inline constexpr std::int32_t kScoreRangeBytes = 512;  // bytes of a register fo
 inline constexpr int kMostScoreRows = 16;  // a register of the kind `distance` serves at most this many rows at a time
 
 struct ScoreSteps {
-  // Steps of the kinds tile, key, distance, and row and pair.
+  // The steps by kind: per_tile has those of the kind tile, per_range key, per_distance distance, and per_row both row and pair.
   const ScoreStep *per_tile, *per_range, *per_distance, *per_row;
   int per_tile_count, per_range_count, per_distance_count, per_row_count;
   int registers;

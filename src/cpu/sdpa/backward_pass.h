@@ -128,14 +128,15 @@ class DocumentPass {
             .every_pair = bias_->written() || sinks};
   }
 
-  // Computes the sequences first_b to last_b - 1: all sequences, or one group of BiasGradient.
+  // Runs the backward pass of the sequences first_b to last_b - 1. These are all sequences, or one group of the sequences that share elements of d_bias
+  // (BiasGradient::group_size()).
   void run_sequences(std::int64_t first_b, std::int64_t last_b) {
     const std::int64_t row_bytes = gradient_stride(p_.qk_width) * (p_.dtype == DType::f64 ? 8 : 4);
     Task largest = task_;
     largest.rows = most_rows_;
     const std::int64_t scratch_bytes = pass_.scratch_bytes(largest);
-    // Memory for the sums of d_q of a task's rows. A task with several splits of keys needs it twice if several products are added to d_q in a split: they are
-    // summed in the second part, and then added to the sum of the splits before.
+    // Memory for the sums of d_q of a task's rows. It has two halves if a task has several splits of keys and a split adds several products to d_q: the second
+    // half sums the products of one split, and is then added to the first half, which sums the earlier splits.
     const bool one_product = schedule_.splits.keys_per_split <= backward_block_keys(p_.dtype == DType::f64 ? 8 : 4) && !pass_.adds_often(p_);
     const bool split_memory = !schedule_.keys_apart && schedule_.splits.key_splits > 1 && !one_product;
     const std::int64_t own_bytes = !p_.d_q ? 0 : (split_memory ? 2 : schedule_.keys_apart ? 0 : 1) * most_rows_ * row_bytes;

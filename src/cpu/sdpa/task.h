@@ -134,7 +134,7 @@ struct BackwardBackwardTask : BackwardTask {
 // dtype.
 struct GradientTask {
   DType dtype = DType::f32;   // dtype of the gradient; the sums have its compute type
-  void* const* sums = nullptr;  // [splits]: address of the first row; the first array is overwritten
+  void* const* sums = nullptr;  // [splits]: the first row of each split's array of sums; the kernel adds the other arrays to the first
   std::int64_t splits = 0, rows = 0, width = 0;  // rows of sums are gradient_stride(width) apart
   double factor = 1;
   MutableHeadView to;  // row i of the result is row i of this tensor's first head
