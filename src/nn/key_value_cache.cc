@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/index.h"
 #include "core/overlap.h"
 #include "core/parallel.h"
 #include "core/text.h"

@@ -64,51 +64,28 @@ void forward_document(const ForwardProblem& p, int threads) {
   const ForwardTask first_task = largest_task(p, items, &mask);  // may ask the system for AMX tiles; a refusal changes the instruction set, so kernels are chosen after it
   const auto& kernels = current_kernels_of<ForwardKernels>();
   const auto& merge_kernels = current_kernels_of<MergeKernels>();
-  const std::int64_t splits = items.key_splits, per_group = static_cast<std::int64_t>(items.blocks.size()),
-                     bytes = kernels.forward_scratch(first_task);
+  const std::int64_t bytes = kernels.forward_scratch(first_task);
   std::optional<ScratchMemory> partials;
   if (items.split()) partials.emplace(items.count() * items.partial_bytes(), p.workspace);
   std::vector<std::atomic<std::int64_t>> done(static_cast<std::size_t>(items.split() ? items.count() : 0));
   parallel_pieces(items.pieces, p.executor, [&](std::int64_t first, std::int64_t last) {
     const ScratchMemory scratch(bytes, p.workspace);
     ForwardTask task = first_task;
-    // The indices are incremented from item to item, because computing them by divisions would take as long as computing a few rows.
-    std::int64_t i = first / splits, split = first % splits;
-    std::int64_t block = items.heaviest_first ? i / items.heads : i % per_group,
-                 head = items.heaviest_first ? i % items.heads : i / per_group;
-    std::int64_t b = head / p.kv_heads, kv = head % p.kv_heads;
-    const auto next_head = [&] {
-      if (++kv == p.kv_heads) kv = 0, ++b;
-      if (b < p.batch) return true;
-      b = 0;
-      return false;
-    };
-    const auto next = [&] {
-      if (++split < splits) return false;
-      split = 0, ++i;
-      if (items.heaviest_first) {
-        if (!next_head()) ++block;
-        return true;
-      }
-      if (++block < per_group) return false;
-      block = 0;
-      next_head();
-      return true;
-    };
+    ForwardCursor at(items, p.kv_heads, first);
     bool moved = first > 0;  // true: `task` must be set for another head; first_task is already set for head 0
-    for (std::int64_t item = first; item < last; ++item, moved = next()) {
+    for (std::int64_t item = first; item < last; ++item, moved = at.next()) {
       check_interrupt();
-      if (moved) move_to(p, &mask, b, kv, task);
-      items.place(items.blocks[static_cast<std::size_t>(block)], task);
+      if (moved) move_to(p, &mask, at.sequence, at.kv_head, task);
+      items.place(items.blocks[static_cast<std::size_t>(at.block)], task);
       if (!items.split()) {
         kernels.forward(task, scratch.get());
         continue;
       }
-      char* const of_block = static_cast<char*>(partials->get()) + i * items.partial_bytes();
-      items.place_keys(split, of_block, task);
+      char* const of_block = static_cast<char*>(partials->get()) + at.position * items.partial_bytes();
+      items.place_keys(at.split, of_block, task);
       kernels.forward(task, scratch.get());
       // The thread that finishes the last split of a query block merges the results of all key blocks of this query block.
-      if (++done[static_cast<std::size_t>(i)] < splits) continue;
+      if (++done[static_cast<std::size_t>(at.position)] < items.key_splits) continue;
       task.partial = of_block;
       merge_kernels.merge(task, items.key_blocks);
     }

@@ -328,4 +328,37 @@ void ForwardSchedule::share(const AttentionSizes& sizes, int threads) {
   if (key_splits > 1) load.longest += merged * static_cast<double>(divide_up(count(), threads));
 }
 
+ForwardCursor::ForwardCursor(const ForwardSchedule& schedule, std::int64_t kv_heads, std::int64_t item)
+    : split(item % schedule.key_splits),
+      position(item / schedule.key_splits),
+      blocks_(static_cast<std::int64_t>(schedule.blocks.size())),
+      splits_(schedule.key_splits),
+      kv_heads_(kv_heads),
+      sequences_(schedule.heads / kv_heads),
+      heads_first_(schedule.heaviest_first) {
+  const std::int64_t head = heads_first_ ? position % schedule.heads : position / blocks_;
+  block = heads_first_ ? position / schedule.heads : position % blocks_;
+  sequence = head / kv_heads, kv_head = head % kv_heads;
+}
+
+bool ForwardCursor::next() {
+  if (++split < splits_) return false;
+  split = 0, ++position;
+  if (heads_first_) {
+    next_head();
+    if (sequence == 0 && kv_head == 0) ++block;
+    return true;
+  }
+  if (++block < blocks_) return false;
+  block = 0;
+  next_head();
+  return true;
+}
+
+void ForwardCursor::next_head() {
+  if (++kv_head < kv_heads_) return;
+  kv_head = 0;
+  if (++sequence == sequences_) sequence = 0;
+}
+
 }  // namespace polyhead::cpu

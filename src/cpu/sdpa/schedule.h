@@ -103,4 +103,25 @@ struct ForwardSchedule {
   void share(const AttentionSizes& sizes, int threads);
 };
 
+// Goes through the items of a schedule in the order of their numbers. It increments indices, because computing them by divisions would take as long as computing
+// a few rows.
+class ForwardCursor {
+ public:
+  ForwardCursor(const ForwardSchedule& schedule, std::int64_t kv_heads, std::int64_t item);
+
+  // Moves to the next item. Returns true if that item belongs to another head or sequence.
+  bool next();
+
+  std::int64_t sequence, kv_head;
+  std::int64_t block;     // index in ForwardSchedule::blocks
+  std::int64_t split;     // split of the keys
+  std::int64_t position;  // number of the block among ForwardSchedule::count() blocks
+
+ private:
+  void next_head();
+
+  std::int64_t blocks_, splits_, kv_heads_, sequences_;
+  bool heads_first_;  // true: the next block is that of the next head
+};
+
 }  // namespace polyhead::cpu

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <set>
+#include <utility>
 
 #include "cpu/sdpa/task.h"
 
@@ -110,6 +113,41 @@ TEST(CpuSchedule, ForwardBlocksHaveEveryRowOnceAndSplitsEveryKey) {
     EXPECT_GT(cut_rows, 20);
     EXPECT_GT(cut_keys, 20);
   }
+}
+
+TEST(CpuSchedule, CursorFindsTheSameItemFromEveryStart) {
+  int heaviest_first = 0, split = 0;
+  for (const bool causal : {false, true}) {
+    for (const std::int64_t batch : {1, 3}) {
+      for (const std::int64_t kv_heads : {1, 4}) {
+        for (const std::int64_t queries : {1, 40, 2048}) {
+          for (const int threads : {1, 2, 64}) {
+            AttentionSizes sizes = square(kv_heads, queries, 64, causal);
+            sizes.batch = batch, sizes.keys = 20'000, sizes.upper = causal ? sizes.keys - queries + 1 : 0;
+            const ForwardSchedule schedule = forward(sizes, threads, 1 << 20);
+            heaviest_first += schedule.heaviest_first, split += schedule.key_splits > 1;
+            const std::int64_t items = schedule.count() * schedule.key_splits;
+            ASSERT_EQ(schedule.pieces.back(), items);
+            const auto indices = [](const ForwardCursor& c) { return std::array{c.sequence, c.kv_head, c.block, c.split, c.position}; };
+            ForwardCursor at(schedule, kv_heads, 0);
+            std::set<std::array<std::int64_t, 4>> seen;
+            for (std::int64_t item = 0; item < items; ++item) {
+              ASSERT_EQ(indices(at), indices(ForwardCursor(schedule, kv_heads, item))) << item << " of " << items;
+              ASSERT_LT(at.sequence, batch);
+              ASSERT_LT(at.kv_head, kv_heads);
+              ASSERT_LT(at.block, static_cast<std::int64_t>(schedule.blocks.size()));
+              ASSERT_TRUE(seen.insert({at.sequence, at.kv_head, at.block, at.split}).second) << item;
+              const std::pair head{at.sequence, at.kv_head};
+              const bool moved = at.next();
+              EXPECT_TRUE(moved || item + 1 == items || (head == std::pair{at.sequence, at.kv_head})) << item;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(heaviest_first, 0);
+  EXPECT_GT(split, 0);
 }
 
 TEST(CpuSchedule, BackwardFillsTheThreadsOfCommonMachines) {
