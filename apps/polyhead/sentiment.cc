@@ -95,7 +95,7 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
   if (start > width / 2) start = 4;  // then the list of words begins on the line below the name of the head
   for (std::size_t i = 0; i < lists.size(); ++i) {
     const std::string head = trimmed(printable(heads_and_parts[i]));
-    text += lists[i].empty() ? head + "\n" : hang(head, lists[i], start, width);
+    text += lists[i].empty() ? head + '\n' : hang(head, lists[i], start, width);
   }
   for (std::size_t at = 0; (at = text.find(kNoBreak, at)) != std::string::npos;) text.replace(at, kNoBreak.size(), " ");
   print(text);

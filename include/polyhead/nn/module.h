@@ -95,7 +95,7 @@ void visit(const std::string& prefix, M& layer, F& f) {
         } else if constexpr (kIsLayer<Member>) {
           visit(path("."), member, f);
         } else if constexpr (kIsLayers<Member>) {
-          for (std::size_t i = 0; i < member.size(); ++i) visit(path("." + std::to_string(i) + "."), member[i], f);
+          for (std::size_t i = 0; i < member.size(); ++i) visit(path(".").append(kNamed ? std::to_string(i) + "." : ""), member[i], f);
         }
       },
       layer);
