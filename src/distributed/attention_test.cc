@@ -8,7 +8,7 @@ namespace {
 TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
   for (const std::uint64_t seed : test::seeds(0, 1500)) {
     Random random(seed);
-    // Every fourth case has random sizes, 0 included, and up to four leading dimensions; the others have sizes around the kernels' blocks.
+    // Every fourth case has random sizes, 0 included, and up to four leading dimensions; the other cases have sizes close to the block sizes of the kernels.
     AttentionCase c = seed % 4 == 3 ? draw_case(random, kDTypes[seed / 4 % 5]) : draw_kernel_case(random, seed);
     leave_out_what_ranks_refuse(c);
     const DistributedRun run = draw_run(random, c);
@@ -159,7 +159,7 @@ TEST(Distributed, ExplainAndTheReportSayWhatHappens) {
     distributed::sdpa_forward(communicator, own, causal, options);
   });
   expect_no_errors(errors);
-  constexpr std::int64_t kStatements = 2 * 1024, kKeys = 2 * 2 * 10 * 4 * 4;  // both in bytes; kKeys: k and v of 2 heads, 10 keys, width 4, float32
+  constexpr std::int64_t kStatements = 2 * 1024, kKeys = 2 * 2 * 10 * 4 * 4;  // sizes in bytes; kKeys: k and v of 2 heads, with 10 keys of width 4 in float32
   EXPECT_EQ(reports[0].sent_bytes, kStatements + kKeys);
   EXPECT_EQ(reports[1].sent_bytes, kStatements);
   for (const distributed::CallReport& report : reports) {

@@ -1,4 +1,5 @@
-// Tests that all ranks throw an error if one rank is silent, gone, or passes other arguments: the error names that rank, and no rank returns wrong numbers.
+// Tests that all ranks throw an error if one rank is silent, has left, or passes different arguments: the error names that rank, and no rank returns wrong
+// numbers.
 #include <gmock/gmock.h>
 
 #include "support/distributed_case.h"
@@ -46,7 +47,8 @@ TEST(DistributedErrors, ARankThatDoesNotCallIsNamedByAllOthers) {
   }
 }
 
-// Forwards to another communicator. After a given number of messages, its send() throws; its abort messages are still sent unless `silent`.
+// A communicator that breaks: it passes a given number of messages on to another communicator, then its send() throws. Its abort messages are still sent unless
+// `silent`.
 class FallsSilent final : public Communicator {
  public:
   FallsSilent(Communicator& whole, int messages, bool silent = false) : whole_(whole), left_(messages), silent_(silent) {}
@@ -86,7 +88,7 @@ TEST(DistributedErrors, WhyARankLeftTheCallIsToldToTheOthers) {
   const auto errors = run_ranks(3, [&](Communicator& communicator) {
     Call call;
     call.distributed = {.plan = distributed::Plan{1, 3}, .timeout = std::chrono::seconds(20)};
-    FallsSilent breaks(communicator, 5);  // this rank still sends abort messages
+    FallsSilent breaks(communicator, 5);  // rank 1 breaks, but still sends abort messages
     call.run(communicator.rank() == 1 ? static_cast<Communicator&>(breaks) : communicator);
   });
   EXPECT_EQ(errors[1], "killed");

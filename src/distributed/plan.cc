@@ -11,9 +11,9 @@ namespace {
 
 double real(std::int64_t x) { return static_cast<double>(x); }
 
-// Bytes that a rank receives in the exchange of heads, and in the ring.
+// Bytes that one rank receives: in the exchange of rows for heads, and in the ring.
 struct Received {
-  double of_heads = 0;     // bytes of the rows of other ranks for this rank's heads, and of the results of other heads for this rank's rows
+  double of_heads = 0;     // bytes of other ranks' rows of q, k and v for this rank's heads, and of other ranks' results for this rank's rows
   double in_one_step = 0;  // bytes of the keys and values of one other group, which a rank receives in a step of the ring
 };
 
@@ -21,7 +21,7 @@ std::int64_t most_heads(std::int64_t heads, int ranks) { return (heads + ranks -
 
 Received received(const PlanInput& input, Plan plan) {
   const double ranks = input.ranks, others = plan.head_ranks - 1;
-  // In the forward pass each query row moves q and out, and each key row moves k and v. The backward pass moves twice as much: also d_q and d_out, d_k and d_v.
+  // The forward pass sends q and out for each query row, and k and v for each key row. The backward pass sends twice as much: also d_q and d_out, d_k and d_v.
   const double per_row = real(input.batch) * input.element_bytes * real(input.qk_width + input.v_width) * (input.backward ? 2 : 1);
   const double heads = real(most_heads(input.heads, plan.head_ranks)), kv_heads = real(most_heads(input.kv_heads, plan.head_ranks));
   return {others * per_row * (real(input.queries) / ranks * heads + real(input.keys) / ranks * kv_heads), per_row * kv_heads * real(input.keys) / plan.ring_ranks};

@@ -39,7 +39,8 @@ struct Decoder {
     (*any->err->format_message)(any, decoder.message);
     std::longjmp(decoder.jump, 1);  // NOLINT(cert-err52-cpp)
   }
-  // Treats damage that the decoder would replace by grey pixels as an error. Other warnings, such as bytes between segments, do not change pixels.
+  // Turns a warning about damaged data into an error, because the decoder would replace the damaged pixels by grey. Other warnings, such as bytes between
+  // segments, do not change pixels.
   static void on_message(j_common_ptr any, int level) {
     if (level >= 0) return;
     const int code = any->err->msg_code;
