@@ -13,8 +13,8 @@
 namespace polyhead::io {
 namespace {
 
-// Bounds the pixels per byte of a JPEG file. An entropy-coded block of 64 pixels takes at least two bits, one for DC and one for AC; colours may have a
-// quarter of the pixels; and one code of a progressive file may skip up to 2^15 blocks.
+// Upper bound of the pixels per byte of a JPEG file. An entropy-coded block of 64 pixels takes at least two bits, one for DC and one for AC; colours may be
+// stored for a quarter of the pixels; and one code of a progressive file may skip up to 2^15 blocks.
 constexpr std::int64_t kMostPixelsPerByte = 64 << 15;
 constexpr int kMostScans = 100;  // a progressive file of many scans would take hours; encoders write about 10
 

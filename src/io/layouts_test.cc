@@ -32,14 +32,14 @@ Names names_of(const std::string& text) {
 }
 
 struct Facts {
-  std::int64_t heads = 0, kv_heads = 0;  // the numbers that load_attention() finds in the file
-  std::int64_t given = 0;                // heads given by the caller
+  std::int64_t heads = 0, kv_heads = 0;  // numbers of heads and of key/value heads that load_attention() finds in the file
+  std::int64_t given = 0;                // number of heads that the caller gives
   std::int64_t given_kv = 0;             // key/value heads that follow from `given`; 0: as many as `given`
   bool global_query = false;
   Spelling spelling = {};
 };
 
-// A layer as its source stores it, with the expected result of loading it.
+// A layer as its library or tutorial stores it, and the result that loading it must give.
 struct Sample {
   std::string layout, variant;
   std::string written, canonical;
@@ -419,7 +419,7 @@ TEST(Layouts, T5AndTheTutorialsMultiHeadAttentionDifferByTheNameOfTheOutput) {
   EXPECT_EQ(found({{"o.weight", {12, 12}}}), "t5");
   EXPECT_EQ(found({{"out.weight", {12, 12}}}), "multi_head_dim_qk_dim_v");
   EXPECT_EQ(found({{"o.weight", {12, 12}}, {"out.weight", {12, 12}}}), "2 matches");
-  // If the shape of an output projection does not fit, the layer must not be loaded without it.
+  // If the shape of an output projection does not fit, load_attention() must not load the layer without this projection.
   EXPECT_EQ(found({{"out.weight", {12, 13}}}), "0 matches");
   EXPECT_EQ(found({{"o.weight", {12, 12}}, {"q.bias", {12}}, {"k.bias", {12}}, {"v.bias", {12}}}), "0 matches");
 }

@@ -125,7 +125,7 @@ TEST(Npz, MalformedArchivesAreRefusedWithTheReason) {
   std::string flipped = zip;
   flipped[zip.find("12345678")] ^= 1;
   std::string renamed = zip;
-  renamed[zip.find("a.npy")] = 'b';  // in the member's header, not in the directory at the end
+  renamed[zip.find("a.npy")] = 'b';  // changes the name in the member's header, but not in the directory at the end
   const std::vector<std::pair<std::string, std::string>> cases{
       {"PK\3\4", ": it is not a whole zip archive"},
       {zip.substr(0, zip.size() - 1), ": it is not a whole zip archive"},

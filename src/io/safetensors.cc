@@ -147,7 +147,7 @@ void check_offsets(const FileBytes& file, const Header& header, std::uint64_t da
 
 }  // namespace
 
-// The members of TensorFile are in this source, because live pages compile it and not tensor_file.cc.
+// The members of TensorFile are defined here, because the WebAssembly build for live pages compiles this file but not tensor_file.cc.
 const Tensor* TensorFile::find(std::string_view name) const {
   const auto item = std::ranges::find(tensors, name, &NamedTensor::name);
   return item == tensors.end() ? nullptr : &item->tensor;

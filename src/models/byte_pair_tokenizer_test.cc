@@ -185,7 +185,7 @@ TEST(BytePairTokenizer, WordsThatAreGivenArePrintedFirst) {
 
 TEST(BytePairTokenizer, ALongWordTakesNoMoreThanItsLengthTimesALogarithm) {
   const auto tokenizer = BytePairTokenizer::train(std::vector<std::string>{std::string(64, 'a')}, {.min_count = 1});
-  EXPECT_EQ(tokenizer.encode(std::string(200'000, 'a')).replaced_bytes, 0);  // takes minutes if each merge scans the whole word
+  EXPECT_EQ(tokenizer.encode(std::string(200'000, 'a')).replaced_bytes, 0);  // takes minutes if each merge scans the whole word again
 }
 
 TEST(BytePairTokenizer, FilesComeBack) {

@@ -39,7 +39,7 @@ std::vector<std::string> quantized_bert_files(const std::filesystem::path& direc
     if (exists) names.emplace_back(name);
     return exists;
   };
-  if (!add("tokenizer.json"))  // with this file load_tokenizer() reads none of these
+  if (!add("tokenizer.json"))  // if this file exists, load_tokenizer() reads none of the following files
     for (const char* name : {"vocab.txt", "vocab.json", "merges.txt"}) add(name);
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) add(name);
   if (const SentenceModules modules = read_sentence_modules(directory); !modules.other_embedding.empty())
@@ -51,7 +51,7 @@ std::vector<std::string> quantized_bert_files(const std::filesystem::path& direc
 
 void quantize_bert(const std::filesystem::path& from, const std::filesystem::path& to) {
   require_new_folder(to);
-  const BertConfig config = load_bert(from).encoder.config;  // an Error if the folder is not an encoder
+  const BertConfig config = load_bert(from).encoder.config;  // throws an Error if the folder holds no encoder
   const EncoderTensors& names = find_encoder_family("config.json", config.family).tensors;
   const io::TensorFile file = io::open_tensors(from);
   const std::string words = cat(names.words, ".weight");

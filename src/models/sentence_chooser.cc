@@ -22,7 +22,8 @@
 namespace polyhead::models {
 namespace {
 
-// Eight counts describe a sentence. The table of learned vectors `places` has `rows` rows for each of them, and a count c uses row min(c / unit, rows - 1).
+// Eight counts describe a sentence. The table of learned vectors `places` has `rows` rows for each count; the value c of a count uses row min(c / unit, rows -
+// 1).
 struct Rows {
   std::int64_t rows, unit = 1;
 };

@@ -97,7 +97,7 @@ TEST(SentenceChooser, ReadsStartsOfNeighboursAndWhoSaysWe) {
   model.config.slots = 1 << 30;  // with so many slots no two terms share one; the table of scores is not read
   const auto slots = [&](std::initializer_list<std::string> sentences, std::size_t of) { return model.read(std::vector(sentences))[of].slots; };
   const auto alone = slots({"x"}, 0), first = slots({"x", "a b c d"}, 0), last = slots({"a b c d", "x"}, 1);
-  EXPECT_EQ(first.size(), alone.size() + 2);  // the starts "a" and "a b" of the next sentence
+  EXPECT_EQ(first.size(), alone.size() + 2);  // and the terms "a" and "a b" for the start of the next sentence
   EXPECT_TRUE(std::ranges::includes(first, alone));
   EXPECT_EQ(slots({"x", "a b z"}, 0), first);
   EXPECT_NE(slots({"x", "a z c d"}, 0), first);
@@ -128,7 +128,7 @@ TEST(SentenceChooser, AFolderGivesTheSameAnswers) {
   save_sentence_chooser(SentenceChooser(taught), folder);
   EXPECT_EQ(load_sentence_chooser(folder).config.taught_heads, 2);
   const std::string sizes = R"({"model_type": "polyhead-sentence-chooser", "slots": 16, "model_width": 4, "hidden_width": 6, "layers": 2, "heads": 2, "dropout": 0)";
-  std::ofstream(folder / "config.json") << sizes << "}";  // as version 0.2 wrote it
+  std::ofstream(folder / "config.json") << sizes << "}";  // a config.json as version 0.2 wrote it
   EXPECT_EQ(load_sentence_chooser(folder).config.taught_heads, 0);
   EXPECT_EQ(choose(load_sentence_chooser(folder), kText).scores, a.scores);
   std::ofstream(folder / "config.json") << sizes << R"(, "taught_heads": -1})";

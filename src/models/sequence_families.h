@@ -41,7 +41,7 @@ struct SequenceTensors {
 };
 
 enum class SequencePositions : std::uint8_t {
-  relative,    // biases of the scores by distance
+  relative,    // score biases that depend on the distance between query and key
   learned,
   sinusoidal,  // sin in the first half of the features, cos in the second
 };
@@ -49,7 +49,7 @@ enum class SequencePositions : std::uint8_t {
 // Tells whether the decoder's hidden states are divided by sqrt(E) before the output projection.
 enum class OutputScale : std::uint8_t {
   none,
-  by_key,  // scale_decoder_outputs, else whether tie_word_embeddings is true or missing
+  by_key,  // as scale_decoder_outputs says; without this key: yes if tie_word_embeddings is true or missing
 };
 
 struct SequenceFamily {

@@ -47,7 +47,8 @@ struct VisionFamily {
 struct TextSideFamily {
   std::string_view model_type;
   std::string_view prefix = "text_model.", words = "embeddings.token_embedding", positions = "embeddings.position_embedding", final_norm = "final_layer_norm", head = "", projection = "";
-  std::int64_t vocabulary = 0, positions_count = 0, width = 0, hidden_width = 0, heads = 0;  // used, like the next two members, for keys that config.json lacks
+  // this member and the next two: values of keys that config.json lacks
+  std::int64_t vocabulary = 0, positions_count = 0, width = 0, hidden_width = 0, heads = 0;
   std::string_view activation = "";
   double epsilon = 0;
   bool causal = true;

@@ -70,7 +70,7 @@ void read_step(const JsonNode& node, const std::vector<StepKind<Steps>>& kinds, 
   fail(ErrorCode::unsupported, node.location("type"), " is '", type, "', which is not supported; supported: ", join(kinds, &StepKind<Steps>::name));
 }
 
-// Returns the value that belongs to a member's name, which must be one of a few.
+// Reads a member that must have one of a few names as value. Returns the value that `choices` gives for this name.
 template <class Value>
 Value required_choice(const JsonNode& node, std::string_view key, std::initializer_list<std::pair<std::string_view, Value>> choices) {
   const std::string name = node.required<std::string>(key);
