@@ -148,7 +148,7 @@ TEST(DistributedErrors, ABiasHasARowForEachQueryOfTheRankAndAllKeys) {
   EXPECT_THAT(errors[0], HasSubstr("bias is [2,5,5]; it must broadcast to [*,N,T,S] = [2,5,10]"));
 }
 
-TEST(DistributedErrors, AnotherOperationIsNamed) {
+TEST(DistributedErrors, RanksThatCallDifferentOperationsAreRefused) {
   const auto errors = run_ranks(2, [](Communicator& communicator) {
     Call call;
     if (communicator.rank() == 0) return call.run(communicator);
@@ -210,7 +210,7 @@ TEST(DistributedErrors, ZigzagOrderSaysWhichLengthsItNeeds) {
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("rank 0 has 5 queries; of T = 14 in zigzag order over 2 ranks it must have 7"));
 }
 
-TEST(DistributedErrors, WhatARingCannotDoIsRefusedByName) {
+TEST(DistributedErrors, OptionsThatARingDoesNotSupportAreRefusedByName) {
   const auto errors = errors_of(2, [](Call& call, Communicator&) {
     call.options.empty_rows = EmptyRows::uniform;
     call.distributed.plan = distributed::Plan{1, 2};
@@ -224,7 +224,7 @@ TEST(DistributedErrors, WhatARingCannotDoIsRefusedByName) {
   EXPECT_THAT(weights[0], HasSubstr("attention_weights over several ranks are not supported"));
 }
 
-TEST(DistributedErrors, AGradientThatDependsOnOneRowNeedsToBeToldWhichItIs) {
+TEST(DistributedErrors, AGradientOfABiasOfOneRowIsRefusedWithoutOneRow) {
   for (const bool told : {false, true}) {
     std::vector<double> sums(2);
     const auto errors = run_ranks(2, [&](Communicator& communicator) {
@@ -248,7 +248,7 @@ TEST(DistributedErrors, AGradientThatDependsOnOneRowNeedsToBeToldWhichItIs) {
   }
 }
 
-TEST(DistributedErrors, AForwardPassThatKnowsOfTheGradientAsksForOneRowAtOnce) {
+TEST(DistributedErrors, AForwardPassWhoseGradientNeedsOneRowIsRefusedWithoutIt) {
   // follows = 0: no rank sets d_bias_follows (or d_sink_follows). 1: rank 1 sets it. 2 and 3: all ranks set it. With 3, rank 0 has two queries, so a bias (or
   // sink) of one row can only be shared by all queries.
   for (const bool sink : {false, true}) {

@@ -42,7 +42,7 @@ std::vector<Foreign> foreign_files() {
           {std::string("\x08\x08\x12\x07pytorch\x1a\x05" "2.3.0:", 18) + zeros, "ONNX"}};
 }
 
-TEST(Foreign, FilesAreNamedWhateverTheyAreCalled) {
+TEST(Foreign, AForeignFileIsNamedByItsContentsWhateverItsExtension) {
   const TestFolder folder;
   for (const Foreign& file : foreign_files()) {
     for (const char* name : {"model.safetensors", "a.npy", "a.npz", "model.bin"}) {
@@ -52,14 +52,14 @@ TEST(Foreign, FilesAreNamedWhateverTheyAreCalled) {
   }
 }
 
-TEST(Foreign, AModelsOtherFilesTooAreNamed) {
+TEST(Foreign, AForeignFileInPlaceOfConfigJsonIsNamed) {
   for (const Foreign& file : foreign_files()) {
     EXPECT_THAT(error_of([&] { parse_json(file.bytes, "config.json"); }), HasSubstr(file.said));
   }
   EXPECT_THAT(error_of([] { parse_json("{\"a\":1", "config.json"); }), Not(HasSubstr("it is")));
 }
 
-TEST(Foreign, TensorsAreNot) {
+TEST(Foreign, FilesOfTensorsAreNotTakenForForeignOnes) {
   const TestFolder folder;
   for (const FormatDescription& format : formats()) {
     if (!format.writable) continue;

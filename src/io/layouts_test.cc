@@ -373,7 +373,7 @@ TEST(Layouts, EveryLayerOfAModelIsFoundInOrderAndThePrefixChooses) {
               HasSubstr("there is no attention layer at \"encoder.layer.11\"; the layers that fit are \"bert\" at \"encoder.layer.0.\", "));
 }
 
-TEST(Layouts, ALayerWithoutAPrefixIsChosenByTheEmptyOne) {
+TEST(Layouts, AnEmptyPrefixChoosesALayerWithoutAPrefix) {
   TensorFile file = file_of(sample("torch", "packed").parameters());
   TensorFile other = file_of(sample("torch", "packed").parameters(), "decoder.");
   std::ranges::move(other.tensors, std::back_inserter(file.tensors));
@@ -383,7 +383,7 @@ TEST(Layouts, ALayerWithoutAPrefixIsChosenByTheEmptyOne) {
   EXPECT_THAT(error_of([&] { load_attention(other, {.prefix = ""}); }), HasSubstr("there is no attention layer without a prefix"));
 }
 
-TEST(Layouts, ExtentsWhoseProductIsNoNumberAreAMisfit) {
+TEST(Layouts, ExtentsWhoseProductOverflowsDoNotFit) {
   constexpr std::int64_t kMany = std::int64_t{1} << 62;
   TensorFile file{.path = "m"};
   file.tensors.push_back({"attn.c_attn.weight", Tensor::share(TensorView(nullptr, DType::f32, {kMany, 0}), nullptr)});
@@ -467,7 +467,7 @@ TEST(Layouts, ARefusalNamesTheNearestLayoutsAndAllNamesThatTheyMiss) {
                                "\"x.out_proj.weight\"; \"whisper\" at \"x.\", but there is no \"x.out_proj.weight\", \"x.q_proj.bias\""));
 }
 
-TEST(Layouts, AKeyWithoutABiasGetsZerosAndGivesThemBack) {
+TEST(Layouts, AKeyWithoutABiasGetsABiasOfZerosThatIsNotStored) {
   TensorFile file = file_of(sample("whisper", "plain").parameters());
   AttentionParameters parameters = load_attention(file, {.heads = 3});
   expect_same(parameters.tensors.at("k.bias"), Tensor(DType::f64, {12}));

@@ -182,7 +182,7 @@ TEST(Npz, EveryTruncationIsRefused) {
   }
 }
 
-TEST(Npz, NoFlippedBitGoesUnnoticedInTheData) {
+TEST(Npz, AFlippedBitInTheDataIsAnError) {
   const TestFolder folder;
   const std::string zip = zip_bytes({{"a.npy", npy("<f4", "(2,)", "12345678")}});
   const std::size_t begin = zip.find("\x93NUMPY"), end = zip.find("PK\1\2");

@@ -41,7 +41,7 @@ TEST(DefaultModels, AreTheFoldersOfTheRepository) {
 }
 
 // The images of the built-in file were not used for training the model.
-TEST(DefaultModels, DigitsKnowTheImagesThatWerePutAside) {
+TEST(DefaultModels, DigitsClassifiesImagesThatWereNotUsedForTraining) {
   const ImageClassifier model = load_image_classifier(default_model("digits"));
   const io::TensorFile examples = io::open_tensors(default_model("digits") / "examples.safetensors");
   const Tensor images = Tensor::copy_of(examples.at("images"), DType::f32);
@@ -53,7 +53,7 @@ TEST(DefaultModels, DigitsKnowTheImagesThatWerePutAside) {
 }
 
 // Abstracts with two sentences of background, one that says what was done, and one with a result.
-TEST(DefaultModels, SummaryChoosesWhatWasDoneAndItsHeadsDiffer) {
+TEST(DefaultModels, SummaryChoosesTheSentenceThatSaysWhatWasDoneAndItsHeadsDiffer) {
   const SentenceChooser model = load_sentence_chooser(default_model("summary"));
   const std::vector<std::vector<std::string>> abstracts{
       {"Long rivers of text are hard to read for people who have little time.", "Earlier tools cut a text after its first lines, and so they miss what a report has found.",

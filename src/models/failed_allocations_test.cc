@@ -207,7 +207,7 @@ TEST(FailedAllocations, ParametersAreLoadedWhollyOrNot) {
   expect_same(state_of(other), state_of(optimizer));
 }
 
-TEST(FailedAllocations, MemoryThatAWorkspaceDidNotGetIsNotItsPeak) {
+TEST(FailedAllocations, AFailedAllocationDoesNotCountInThePeakOfAWorkspace) {
   const Workspace workspace;
   const auto tensor = [&](std::int64_t kibibytes) { return workspace.tensor(DType::u8, {kibibytes << 10}); };
   EXPECT_GT(run_out_of_memory([&] { tensor(250); }, [] {}), 0);

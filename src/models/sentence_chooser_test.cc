@@ -64,7 +64,7 @@ TEST(SentenceChooser, GradientsOfALossOnAttentionWeightsAreAdded) {
 }
 
 // A text has the same scores alone and in a batch in which it is padded.
-TEST(SentenceChooser, TextsOfABatchDoNotMeet) {
+TEST(SentenceChooser, TextsOfABatchDoNotAffectEachOther) {
   const SentenceChooser model(tiny_chooser(DType::f64));
   const std::vector<SentenceChooser::Text> texts{model.read(std::span(kText).first(2)), model.read(kText)};
   Tensor both(DType::f64, {2, 3}), alone(DType::f64, {1, 2});
@@ -74,7 +74,7 @@ TEST(SentenceChooser, TextsOfABatchDoNotMeet) {
   for (std::int64_t s = 0; s < 2; ++s) EXPECT_EQ(both.data<double>()[s], alone.data<double>()[s]);
 }
 
-TEST(SentenceChooser, ReadsWordsPairsStartAndPlace) {
+TEST(SentenceChooser, ReadsWordsPairsPrefixesAndPlaces) {
   SentenceChooser model(tiny_chooser(DType::f32));
   model.config.slots = 1 << 30;  // with so many slots no two terms share one; the table of scores is not read
   const auto terms = [&](const std::string& sentence) { return model.read({&sentence, 1})[0].slots; };
@@ -92,7 +92,7 @@ TEST(SentenceChooser, ReadsWordsPairsStartAndPlace) {
   EXPECT_THAT(model.read(shared)[0].places, ElementsAre(0, 14, 25, 48 + 2, 64 + 1, 80 + 3, 92, 98));  // "measur" is in 2 other sentences, "rainfa" in 1
 }
 
-TEST(SentenceChooser, ReadsStartsOfNeighboursAndWhoSaysWe) {
+TEST(SentenceChooser, ReadsTheStartsOfNeighboursAndCountsTheWordWe) {
   SentenceChooser model(tiny_chooser(DType::f32));
   model.config.slots = 1 << 30;  // with so many slots no two terms share one; the table of scores is not read
   const auto slots = [&](std::initializer_list<std::string> sentences, std::size_t of) { return model.read(std::vector(sentences))[of].slots; };
@@ -158,7 +158,7 @@ TEST(SentenceChooser, WhatDoesNotFitIsRefused) {
   EXPECT_ERROR(model.backward(saved, scores, gradients), invalid_argument, HasSubstr("holds no forward pass"));
 }
 
-TEST(SplitSentences, EndAtStopsBeforeCapitals) {
+TEST(SplitSentences, SentencesEndAtFullStopsBeforeCapitals) {
   EXPECT_THAT(split_sentences(" One two.  Three? \u00c9t\u00e9!\n(\u201cFour.\u201d) 5 six"), ElementsAre("One two.", "Three?", "\u00c9t\u00e9!", "(\u201cFour.\u201d)", "5 six"));
   EXPECT_THAT(split_sentences("See e.g. Smith et al. The J. S. Bach of 3.5 Hz. and so on (cf. Fig. 2). End"), ElementsAre("See e.g. Smith et al. The J. S. Bach of 3.5 Hz. and so on (cf. Fig. 2).", "End"));
   EXPECT_THAT(split_sentences(" \n"), ElementsAre());
