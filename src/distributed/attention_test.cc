@@ -20,8 +20,8 @@ TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
     AttentionCase wide = in_float64(c);
     const AttentionOutputs expected = reference_run(wide);
     Tolerances tolerances(c);
-    // In a ring delta is computed from out, which is rounded to 16 bits (attention.h). If all rows share an element of d_bias, the errors of the rows add up in
-    // this element.
+    // In a ring, the backward pass computes delta = <d_out, out> of a row from out, which is rounded to 16 bits (attention.h). If all rows share an element of
+    // d_bias, it adds up the errors of all rows.
     if (info(c.dtype).size == 2 && run.plan.ring_ranks > 1) tolerances.d_bias = tolerances.d_sink;
     expect_forward_near(actual, expected, tolerances);
     expect_gradients_near(actual, expected, tolerances);
@@ -71,7 +71,7 @@ TEST(Distributed, ARingHasTheSameBitsFromRunToRun) {
   }
 }
 
-// One document has many queries and no keys, or many keys and no queries. It is so large that a rank computes it with several threads.
+// One document has many queries and no keys, or many keys and no queries. The document is so large that a rank computes it with several threads.
 TEST(Distributed, DocumentsWithoutKeysAreEmptyRows) {
   for (const Shape& extents : {Shape{1100, 16}, Shape{16, 1100}}) {
     for (const distributed::Plan& plan : {distributed::Plan{2, 1}, distributed::Plan{1, 2}}) {

@@ -88,7 +88,7 @@ AllIncoming exchange(Call& call, MessageKind kind, const Theirs& theirs, const M
   return incoming;
 }
 
-// Waits for the messages, and copies each to mine(rank).
+// Waits for the messages, and copies the message of each rank to mine(rank).
 template <class Mine>
 void take_into(Call& call, AllIncoming incoming, const Mine& mine) {
   for (int other = 0; other < call.size(); ++other) {
@@ -174,7 +174,7 @@ void all_to_all(Communicator& communicator, ConstTensorView own, int from_axis, 
     statement.agree(call);
     const Cut rows(from, statement.of_ranks("rows")), columns(to, statement.of_ranks("columns"));
     if (rows.extent() != other.extent(from) || columns.extent() != own.extent(to)) {
-      throw Refusal(ErrorCode::invalid_argument, cat("all_to_all: the ranks have ", rows.extent(), " and ", columns.extent(), " rows of the two axes together, whose extents are ", other.extent(from),
+      throw Refusal(ErrorCode::invalid_argument, cat("all_to_all: the ranks have ", rows.extent(), " and ", columns.extent(), " rows in total along the two axes, whose extents are ", other.extent(from),
                                                      " and ", own.extent(to)));
     }
     const auto part = [&](int rank) { return rows.part(other, rank); };

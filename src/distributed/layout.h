@@ -50,7 +50,7 @@ class Layout {
   // Estimates the multiply-adds of this rank in a forward pass.
   double own_multiply_adds() const { return multiply_adds(rows(), shard_.heads.last - shard_.heads.first); }
 
-  // Exchanges a tensor that has this rank's rows of all heads for one that has the group's rows of the shard's heads.
+  // Returns the group's rows of the shard's heads. They are exchanged for `view`, which has this rank's rows of all heads.
   ConstTensorView of_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, rows_, heads_, view)) : view; }
   ConstTensorView of_kv_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, key_rows_, kv_heads_, view)) : view; }
   // Returns whether several ranks compute parts of the gradient of the same key/value head. These parts must be added up.

@@ -81,7 +81,7 @@ Entry read_entry(const FileBytes& file, const std::string& name, const Json::Obj
   return entry;
 }
 
-// Checks the grammar and the types, not the offsets. An unknown, missing or repeated field is an Error that names the file and the tensor.
+// Checks the grammar and the types of the header, but not the offsets. An unknown, missing or repeated field is an Error that names the file and the tensor.
 Header parse_header(const FileBytes& file, std::string_view text) {
   const std::string what = file.name() + ": the safetensors header";
   const Json json = parse_json(text, what);

@@ -20,7 +20,7 @@
 
 namespace polyhead::models {
 
-// Words of Checkpoint::prefix_of()'s messages.
+// Words that complete the messages of Checkpoint::prefix_of().
 struct CheckpointWords {
   std::string_view models = "models";  // "holds two models"
   std::string type{};                  // TYPE in the message "is not TYPE"; if empty, TYPE is "a model of the type " and the model_type

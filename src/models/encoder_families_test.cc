@@ -71,7 +71,7 @@ TEST(EncoderFamilies, GradientsAgreeWithCentralDifferences) {
     const Tensor d_hidden = random.tensor(DType::f64, {2, 5, 8});
     BertEncoder::Saved saved;
     encoder.forward(input, {.hidden = hidden}, {}, &saved);
-    BertEncoder grads = random_encoder(config, 5);  // backward overwrites these values
+    BertEncoder grads = random_encoder(config, 5);  // holds the gradients; backward() overwrites these values
     encoder.backward(saved, d_hidden, {&grads});
     test::expect_gradients(
         [&] {

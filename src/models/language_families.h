@@ -90,7 +90,7 @@ struct Family {
   Windows windows = Windows::none;
   bool transposed = false;      // the layers' linear weights are stored [in,out]
   bool packed_by_head = false;  // the tensor of q, k and v has q, k and v of head 0, then of head 1, ...
-  bool qkv_bias_key = false;    // the key qkv_bias (default: true) tells whether q, k and v have biases; the key of `bias` is not read
+  bool qkv_bias_key = false;    // the key qkv_bias (default: true) tells whether q, k and v have biases; the key that belongs to `bias` is not read
   bool parallel_key = false;    // reads use_parallel_residual, by default true
   bool gemma = false;           // norms store weight - 1, embedded tokens are multiplied by sqrt(E)
   bool gelu_is_tanh = false;    // "gelu" means its tanh form

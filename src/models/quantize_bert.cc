@@ -14,7 +14,7 @@
 namespace polyhead::models {
 namespace {
 
-// Returns whether load_bert() reads the tensor. It does not read poolers and heads of tasks. `name` is without its prefix.
+// Returns whether load_bert() reads the tensor. load_bert() does not read poolers and the output layers of tasks. `name` is without its prefix.
 bool is_of_encoder(const EncoderTensors& names, std::string_view name) {
   for (const std::string_view own : {names.words, names.positions, names.segments, names.embedding_norm, names.embedding_projection, names.relative_bias, names.final_norm})
     if (!own.empty() && name.starts_with(own) && name.substr(own.size()).starts_with('.')) return true;

@@ -75,7 +75,8 @@ struct SequenceFamily {
 // The config as read from config.json. Two settings follow from the checkpoint later: the dtype, and whether there is a separate output projection.
 struct SequenceConfigRead {
   SequenceToSequenceConfig config;
-  bool output_by_file = false;  // true: the output projection is tied unless the file has one that differs from the embedding; false: config.tied_output tells
+  // true: the output projection is tied unless the file has one that differs from the embedding; false: config.tied_output says whether it is tied
+  bool output_by_file = false;
 };
 SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options);
 

@@ -20,8 +20,8 @@ struct VisionTensors {
   std::string_view pooler = "", pooling_head = "";                                             // names that follow the prefix
   // Names without the prefix. A model with a distillation_classifier has taught_classifier instead of classifier.
   std::string_view projection = "", classifier = "classifier", taught_classifier = "", distillation_classifier = "";
-  std::span<const std::string_view> ignored{};  // beginnings of names, with or without the prefix before them. Tensors with these names are for training or are
-                                                // buffers, and are not read
+  // Beginnings of names, with or without the prefix before them. Tensors with these names are not read: they are for training, or are buffers.
+  std::span<const std::string_view> ignored{};
 };
 
 // Values of missing keys of config.json.

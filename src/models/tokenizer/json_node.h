@@ -37,9 +37,9 @@ class JsonNode {
   std::size_t required_count(std::string_view key) const;  // an integer in [0, 2^31)
 
   bool has(std::string_view key) const { return JsonFile::find(json_, key) != nullptr; }
-  JsonNode member(std::string_view key) const;              // Error if it is missing or not an object
-  std::vector<JsonNode> list(std::string_view key) const;   // Error if it is missing or not a list of objects
-  const io::Json::Array& array(std::string_view key) const;  // Error if it is missing or not a list
+  JsonNode member(std::string_view key) const;              // Error if the member is missing or not an object
+  std::vector<JsonNode> list(std::string_view key) const;   // Error if the member is missing or not a list of objects
+  const io::Json::Array& array(std::string_view key) const;  // Error if the member is missing or not a list
   [[noreturn]] void fail_at(std::string_view key, std::string_view message) const { file_.fail_at(where_, key, message); }
 
  private:
