@@ -63,21 +63,21 @@ PlanChoice choose_plan(const PlanInput& input) {
   require(links.seconds_per_message >= 0, "choose_plan: seconds_per_message is ", links.seconds_per_message, "; it must not be negative");
   const int ranks = input.ranks;
   if (ranks == 1) return {{1, 1}, "one rank: nothing is sent"};
-  if (input.needs_all_keys) return {{ranks, 1}, "heads on all ranks: if empty_rows is not zero, a rank must hold all keys of a row"};
+  if (input.needs_all_keys) return {{ranks, 1}, "the heads are divided among all ranks: empty_rows is not zero, so a rank must hold all keys of a row"};
   if (input.shared_head_bias)
-    return {{1, ranks}, "a ring of all ranks: all heads share a bias or boolean mask of all pairs, and ranks that divide the heads would need the rows of this tensor for all queries"};
+    return {{1, ranks}, "a ring of all ranks: all heads share a bias or boolean mask, and ranks that divide the heads would need the rows of this tensor for all queries"};
   Plan best{1, ranks};
   for (int head_ranks = 2; head_ranks <= ranks; ++head_ranks) {
     const Plan plan{head_ranks, ranks / head_ranks};
     if (ranks % head_ranks == 0 && predicted_seconds(input, plan) <= predicted_seconds(input, best)) best = plan;
   }
   const auto of_plan = [&](Plan plan) { return cat(short_number(predicted_seconds(input, plan)), " s and ", short_number(received_bytes(input, plan) / 1048576), " MiB received"); };
-  std::string reason = best.head_ranks == ranks ? std::string("heads on all ranks")
+  std::string reason = best.head_ranks == ranks ? std::string("the heads are divided among all ranks")
                        : best.head_ranks == 1   ? std::string("a ring of all ranks")
-                                                : cat("heads on groups of ", best.head_ranks, " ranks, and a ring of ", best.ring_ranks, " groups");
+                                                : cat("the heads are divided among the ", best.head_ranks, " ranks of a group, and ", best.ring_ranks, " groups form a ring");
   append(reason, cat(": predicted ", of_plan(best), input.backward ? " in a backward pass" : " in a forward pass"));
-  if (best.head_ranks > 1) append(reason, cat("; a ring alone: ", of_plan({1, ranks})));
-  if (best.ring_ranks > 1) append(reason, cat("; heads alone: ", of_plan({ranks, 1})));
+  if (best.head_ranks > 1) append(reason, cat("; a ring of all ranks: ", of_plan({1, ranks})));
+  if (best.ring_ranks > 1) append(reason, cat("; without a ring: ", of_plan({ranks, 1})));
   return {best, reason};
 }
 

@@ -74,8 +74,8 @@ TEST(Plan, DividesHeadsAndUsesARingBetweenMachinesWithSlowLinks) {
   slow.queries = slow.keys = 8192;
   const PlanChoice choice = choose_plan(slow);
   EXPECT_EQ(choice.plan, (Plan{4, 4}));
-  EXPECT_THAT(choice.reason, HasSubstr("heads on groups of 4 ranks, and a ring of 4 groups"));
-  EXPECT_THAT(choice.reason, HasSubstr("heads alone"));
+  EXPECT_THAT(choice.reason, HasSubstr("the heads are divided among the 4 ranks of a group, and 4 groups form a ring"));
+  EXPECT_THAT(choice.reason, HasSubstr("without a ring"));
 }
 
 TEST(Plan, LeavesNoRankWithoutAHead) {

@@ -340,7 +340,7 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
     problem.dropout = {options.dropout.p, options.dropout.seed.value_or(0), {}, {}};
     plan = {1, call.size()};
     if (distributed.plan) {
-      plan = *distributed.plan, plan_reason = "the caller's";
+      plan = *distributed.plan, plan_reason = "given by the caller";
       require(plan.head_ranks >= 1 && plan.ring_ranks >= 1 && std::int64_t{plan.head_ranks} * plan.ring_ranks == call.size(), operation, ": the plan has ", plan.head_ranks,
               " head ranks and ", plan.ring_ranks, " ring ranks; their product must be the number of ranks, ", call.size());
     } else {
