@@ -73,7 +73,7 @@ void require_wanted(const char* operation, std::span<const WantedOutput> outputs
 
 // Outputs of all L layers of a model. Each is optional.
 struct LayerOutputs {
-  TensorView all_hidden = {};          // [L+1,*,T,E]: the input of the first layer, then each layer's output
+  TensorView all_hidden = {};          // [L+1,*,T,E]: the input of the first layer, then each layer's output; the last one is the result of through_layers()
   TensorView attentions = {};          // [L,*,N,T,S]
   TensorView pooled = {};              // [L,*,N,h,w]
   Pooling pooling = Pooling::largest;  // how the attention weights of a block become one value of `pooled`

@@ -78,7 +78,7 @@ TEST(SentenceChooser, ReadsWordsPairsPrefixesAndPlaces) {
   SentenceChooser model(tiny_chooser(DType::f32));
   model.config.slots = 1 << 30;  // with so many slots no two terms share one; the table of scores is not read
   const auto terms = [&](const std::string& sentence) { return model.read({&sentence, 1})[0].slots; };
-  EXPECT_EQ(terms("a b a b").size(), 2U + 3U + 3U);  // words a, b; pairs "^ a", "a b", "b a"; prefixes "a", "a b", "a b a"
+  EXPECT_EQ(terms("a b a b").size(), 2U + 3U + 3U);  // 2 words a, b; 3 pairs (start, a), (a, b), (b, a); 3 prefixes "a", "a b", "a b a"
   EXPECT_EQ(terms("We SEE Caf\u00e9s."), terms("we see cafes ."));
   EXPECT_NE(terms("dog bites man"), terms("man bites dog"));
   EXPECT_EQ(terms("\u200b").size(), 1U);
