@@ -6,8 +6,8 @@
 namespace polyhead::distributed {
 namespace {
 
-// Layout of a statement as a message: kFacts values, then the text of a refusal. The size is the same for all operations, so that ranks which call
-// different operations can still compare them.
+// A Statement travels as one message: kFacts values, then the text of a refusal. The message has the same size for all operations, so that ranks which call
+// different operations can still compare their statements.
 constexpr std::int64_t kFacts = 64, kText = 512, kBytes = 8 * kFacts + kText;
 
 Tensor packed(const std::vector<std::int64_t>& values, const std::string& text) {
@@ -40,7 +40,8 @@ void Statement::agree(Call& call) {
     refusals[from] = reinterpret_cast<const char*>(message.data<std::uint8_t>() + 8 * kFacts);
   }
   call.finish();
-  // The operation is compared first: if operations differ, later facts do not correspond.
+  // A rank that refuses the call throws its own reason. The facts are compared in order, the operation first: if operations differ, later facts mean different
+  // things.
   if (!refusal_.empty()) throw Refusal(ErrorCode::invalid_argument, refusal_);
   for (std::size_t i = 0; i < facts_.size(); ++i) {
     const Fact& fact = facts_[i];

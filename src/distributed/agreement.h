@@ -1,4 +1,4 @@
-// Arguments that ranks compare before a call, so that every rank reports the same error.
+// Before a distributed call computes, the ranks exchange and compare their arguments. If one rank's arguments are wrong or differ, every rank throws an error.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Statement {
   void same(std::string name, std::int64_t value) { same(names_.emplace_back(std::move(name)).c_str(), value); }
   void same(const char* name, double value);
   void same(const char* name, DType dtype) { add(name, static_cast<std::int64_t>(dtype), Type::dtype, true); }
-  // Does what same() does, for a text. Only hashes are compared, so the error names the fact but not the two texts.
+  // Adds a text that must be the same on all ranks. Only hashes are compared, so the error names the fact but not the two texts.
   void same_text(const char* name, std::string_view text) { same_hash(name, static_cast<std::int64_t>(fnv1a(text))); }
   void same_hash(const char* name, std::int64_t hash) { add(name, hash, Type::hash, true); }
   // Adds a fact that may differ between ranks.
@@ -33,10 +33,10 @@ class Statement {
   // Sets the reason why this rank refuses the call.
   void refuse(const std::string& reason) { refusal_ = reason; }
 
-  // Exchanges the statements. Throws Refusal on every rank if one rank refuses or differs.
+  // Exchanges the statements of all ranks. If a rank refuses the call, or a fact differs that must be the same, every rank throws Refusal.
   void agree(Call& call);
 
-  // After agree(): returns the value of a fact on each rank.
+  // Returns the value of a fact on each rank. Call it after agree().
   std::vector<std::int64_t> of_ranks(const char* name) const;
 
  private:
@@ -52,7 +52,7 @@ class Statement {
   }
   static std::string text_of(Type type, std::int64_t value);
 
-  std::deque<std::string> names_;  // keeps names of facts_ that are not string literals alive
+  std::deque<std::string> names_;  // owns the names in facts_ that are not string literals
   std::vector<Fact> facts_;
   std::vector<std::int64_t> values_;
   std::string refusal_;

@@ -57,7 +57,7 @@ class Forward {
     out_ = in_place_or(own_.out, in_place, shard_.dtype(), appended(rows, {p.v_width}), out_memory);
     lse_ = in_place_or(given_lse, in_place, shard_.all_keys ? accumulation_dtype(p.dtype) : DType::f64, appended(rows, {1}), lse_memory);
     if (shard_.all_keys) {
-      call_.finish();  // send all rows first: then no other rank waits for rows while this rank computes
+      call_.finish();  // finish sending this rank's rows before computing: no other rank then waits for them while this rank computes
       const ComputeTime time(call_, layout_.own_multiply_adds());
       for (const HeadRun& run : shard_.runs()) {
         for (const Block& block : whole_blocks(p)) compute(run, block, shard_.q, k, v, shard_.of_rows(out_, run, block.rows), lse_ ? shard_.of_rows(lse_, run, block.rows) : lse_);
@@ -122,7 +122,7 @@ class Backward {
     const Problem& p = shard_.problem();
     shard_.q = layout_.of_heads(own_.q);
     shard_.widened |= layout_.key_heads_are_shared() && (own_.d_k || own_.d_v);
-    // A ring sends keys in the caller's dtype and converts them to float32 where they are used.
+    // In a ring, keys travel in the caller's dtype; each rank converts them to float32 when it computes with them.
     const auto at_hand = [&](const ConstTensorView& view) { return shard_.all_keys ? widened(view) : view; };
     const ConstTensorView k = at_hand(layout_.of_kv_heads(own_.k)), v = at_hand(layout_.of_kv_heads(own_.v));
     q_ = widened(shard_.q), out_ = widened(layout_.of_heads(own_.out)), d_out_ = widened(layout_.of_heads(own_.d_out));
@@ -138,7 +138,7 @@ class Backward {
     if (own_.d_relative_bias) d_relative_ = Tensor(DType::f64, p.relative_bias.shape());
 
     if (shard_.all_keys) {
-      call_.finish();  // send all rows first: then no other rank waits for rows while this rank computes
+      call_.finish();  // finish sending this rank's rows before computing: no other rank then waits for them while this rank computes
       if (shard_.heads.empty()) {  // this rank computes no query heads, so its key/value heads get no gradient
         if (d_k_) fill(d_k_, 0);
         if (d_v_) fill(d_v_, 0);
@@ -170,7 +170,8 @@ class Backward {
  private:
   ConstTensorView widened(const ConstTensorView& view) { return view.dtype() == shard_.dtype() ? view : ConstTensorView(kept_.emplace_back(Tensor::copy_of(view, shard_.dtype()))); }
 
-  // Allocates the sums of d_bias in the shape of the shard's bias, or uses the caller's memory if that can hold them.
+  // Chooses the memory in which gradients of the bias are added up: the caller's d_bias if its dtype and layout allow it, else new memory in the shape of the
+  // shard's bias.
   void begin_bias() {
     if (!own_.d_bias) return;
     const PairTensor& bias = shard_.pairs.bias;
@@ -180,13 +181,14 @@ class Backward {
     bias_in_place_ = !layout_.exchanges() && bias.own_rows && given.dtype() == dtype && given.stride(-1) == 1;
     d_bias_ = in_place_or(given, bias_in_place_, dtype, bias.view.shape(), bias_memory_);
     if (bias_in_place_) fill(d_bias_, 0);
-    // True if each element of d_bias belongs to only one block and one run of heads: d_bias is then written, as on one machine, and not accumulated.
+    // True if each element of d_bias gets a gradient from only one block and one run of heads. d_bias is then written, as on one machine, instead of
+    // accumulated.
     write_bias_ = shard_.all_keys && bias.own_rows && bias.view.extent(-1) == shard_.problem().keys && (!bias.one_head() || shard_.runs().size() < 2);
   }
 
   void through_ring(const ConstTensorView& k, const ConstTensorView& v) {
     Ring ring = layout_.ring();
-    // Receives gradients of this rank's keys from other ranks and adds them in the order of the steps. The messages of two steps may be under way:
+    // Gradients of this rank's keys that arrive from other ranks. They are added in the order of the steps. The messages of two steps may be under way:
     // gradients of one step travel while the next step is computed.
     struct Returning {
       std::vector<Positions> rows;
@@ -236,7 +238,8 @@ class Backward {
       }
       if (step == 0) return;
       const int owner = ring.rank(ring.owner_of_step(step));
-      call_.limit_sent({MessageKind::d_keys, MessageKind::d_values}, 4);  // keeps only messages of two earlier steps, so that memory does not grow with the number of ranks
+      // at most 4 messages stay under way (d_k and d_v of two earlier steps), so that memory does not grow with the number of ranks
+      call_.limit_sent({MessageKind::d_keys, MessageKind::d_values}, 4);
       if (d_k.numel() > 0) call_.send(d_k, MessageKind::d_keys, owner);
       if (d_v.numel() > 0) call_.send(d_v, MessageKind::d_values, owner);
     });
@@ -244,7 +247,7 @@ class Backward {
     while (!returning.empty()) add_first();
   }
 
-  // Computes a piece of a block, and adds its gradients to the sums.
+  // Computes the gradients of one piece of a block and adds them to the sums.
   void add_piece(const HeadRun& run, const Block& piece, const ConstTensorView& k, const ConstTensorView& v, const TensorView& to_k, const TensorView& to_v) {
     Tensor d_q, d_k, d_v;
     const auto part = [&](const TensorView& sums, Tensor& memory) {
@@ -325,7 +328,7 @@ class Backward {
   std::list<Tensor> kept_;
   ConstTensorView q_, out_, lse_, d_out_;
   TensorView d_q_, d_k_, d_v_;
-  TensorView d_bias_;  // shape of the shard's bias
+  TensorView d_bias_;  // sums of the bias gradient, in the shape of the shard's bias
   Tensor bias_memory_;
   bool bias_in_place_ = false, write_bias_ = false;
   Tensor d_sink_, d_relative_;  // float64: [*,heads,rows,1], [N,L]

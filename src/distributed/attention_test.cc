@@ -8,7 +8,7 @@ namespace {
 TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
   for (const std::uint64_t seed : test::seeds(0, 1500)) {
     Random random(seed);
-    // Every fourth case has random sizes, 0 included, and up to four leading dimensions; the others have sizes around the kernels' blocks.
+    // Every fourth case has random sizes, 0 included, and up to four leading dimensions; the other cases have sizes close to the block sizes of the kernels.
     AttentionCase c = seed % 4 == 3 ? draw_case(random, kDTypes[seed / 4 % 5]) : draw_kernel_case(random, seed);
     leave_out_what_ranks_refuse(c);
     const DistributedRun run = draw_run(random, c);
@@ -20,8 +20,8 @@ TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
     AttentionCase wide = in_float64(c);
     const AttentionOutputs expected = reference_run(wide);
     Tolerances tolerances(c);
-    // In a ring delta is computed from out, which is rounded to 16 bits (attention.h). If all rows share an element of d_bias, the errors of the rows add up in
-    // this element.
+    // In a ring, the backward pass computes delta = <d_out, out> of a row from out, which is rounded to 16 bits (attention.h). If all rows share an element of
+    // d_bias, it adds up the errors of all rows.
     if (info(c.dtype).size == 2 && run.plan.ring_ranks > 1) tolerances.d_bias = tolerances.d_sink;
     expect_forward_near(actual, expected, tolerances);
     expect_gradients_near(actual, expected, tolerances);
@@ -71,7 +71,7 @@ TEST(Distributed, ARingHasTheSameBitsFromRunToRun) {
   }
 }
 
-// One document has many queries and no keys, or many keys and no queries. It is so large that a rank computes it with several threads.
+// One document has many queries and no keys, or many keys and no queries. The document is so large that a rank computes it with several threads.
 TEST(Distributed, DocumentsWithoutKeysAreEmptyRows) {
   for (const Shape& extents : {Shape{1100, 16}, Shape{16, 1100}}) {
     for (const distributed::Plan& plan : {distributed::Plan{2, 1}, distributed::Plan{1, 2}}) {
@@ -154,12 +154,12 @@ TEST(Distributed, ExplainAndTheReportSayWhatHappens) {
     const distributed::DistributedOptions options{.plan = distributed::Plan{1, 2}, .report = &report};
     const SdpaOptions causal{.mask = {.causal = Causal::top_left()}};
     const std::string text = distributed::explain(communicator, own, causal, options);
-    EXPECT_NE(text.find("plan: 1 head ranks x 2 ring ranks: the caller's"), std::string::npos) << text;
+    EXPECT_NE(text.find("plan: 1 head ranks x 2 ring ranks: given by the caller"), std::string::npos) << text;
     EXPECT_NE(text.find(communicator.rank() == 0 ? "rank 0 of 2: 10 queries, 10 keys; computes heads [0, 2) of 10 queries in 1 of 2 steps" : "of 10 queries in 2 of 2 steps"), std::string::npos) << text;
     distributed::sdpa_forward(communicator, own, causal, options);
   });
   expect_no_errors(errors);
-  constexpr std::int64_t kStatements = 2 * 1024, kKeys = 2 * 2 * 10 * 4 * 4;  // both in bytes; kKeys: k and v of 2 heads, 10 keys, width 4, float32
+  constexpr std::int64_t kStatements = 2 * 1024, kKeys = 2 * 2 * 10 * 4 * 4;  // sizes in bytes; kKeys: k and v of 2 heads, with 10 keys of width 4 in float32
   EXPECT_EQ(reports[0].sent_bytes, kStatements + kKeys);
   EXPECT_EQ(reports[1].sent_bytes, kStatements);
   for (const distributed::CallReport& report : reports) {

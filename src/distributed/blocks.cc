@@ -7,8 +7,8 @@ namespace {
 
 Positions both(const Positions& a, const KeyRange& b) { return {std::max(a.first, b.first), std::min(a.last, b.last)}; }
 
-// Removes keys at both ends that no query of the block attends to. Returns false if no key is left. With KeyRules::bands the document's band encloses
-// the bands of all sequences.
+// Removes keys at both ends of the block that no query of the block attends to. Returns false if no key is left. If sequences have bands of their own
+// (KeyRules::bands), the document's band encloses all of them.
 bool narrow(const Problem& whole, Block& block) {
   const std::int64_t queries = block.rows.last - block.rows.first, keys = block.keys.last - block.keys.first;
   const KeyRules& rules = *whole.rules;
@@ -16,7 +16,7 @@ bool narrow(const Problem& whole, Block& block) {
   if (rules.banded) {
     const Band band = band_of_block(block.document->band, block);
     if (band.lower >= band.upper) return false;
-    // Query t has keys [t + lower, t + upper).
+    // Query t of the block attends to its keys [t + lower, t + upper).
     left = {std::max<std::int64_t>(0, band.lower), std::min(keys, queries - 1 + band.upper)};
   }
   if (!rules.ranges.empty() && !rules.range_per_query) {

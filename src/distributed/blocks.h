@@ -9,21 +9,21 @@
 namespace polyhead::distributed {
 
 struct Block {
-  KeyRange rows, keys;            // row ranges in the tensors of queries, and of keys
-  std::int64_t query = 0, key = 0;  // positions of the first query and of the first key
+  KeyRange rows, keys;            // the block's rows in the query tensor and in the key tensor
+  std::int64_t query = 0, key = 0;  // positions of the block's first query and first key in the whole sequence
   const Document* document = nullptr;
 };
 
-// Returns the blocks in which causal, window, key starts and key lengths leave at least one pair.
+// Returns the blocks in which at least one query attends to a key, by the causal mask, the window, the key starts and the key lengths.
 std::vector<Block> blocks_of(const Problem& whole, const std::vector<Positions>& queries, const std::vector<Positions>& keys);
 
-// Returns one block for each document; for a rank that has all queries and keys.
+// Returns one block for each document, with all queries and keys of the document.
 std::vector<Block> whole_blocks(const Problem& whole);
 
-// Returns the band of a block, computed from the band of its document.
+// Returns the band of a block, relative to the block's first query and key; it is computed from the band of the block's document.
 Band band_of_block(const Band& of_document, const Block& block);
 
-// Estimates how many pairs of the blocks the band does not mask. This number times heads and widths is the number of multiply-adds of a forward pass.
+// Estimates how many query-key pairs of the blocks lie inside the band. This number times heads and widths is the number of multiply-adds of a forward pass.
 double pairs_of(const Problem& whole, const std::vector<Block>& blocks);
 
 }  // namespace polyhead::distributed

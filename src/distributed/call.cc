@@ -12,8 +12,8 @@ struct Communicator::History {
   std::string fault;
   int calls = 0;
   double expected = 0;                         // multiply-adds of the busiest rank in the previous call
-  double multiply_adds = 0, nanoseconds = 0;  // work and compute time of this rank over all calls
-  // Open receives for the abort message of each other rank. A rank posts them only after a long wait, so most programs never do.
+  double multiply_adds = 0, nanoseconds = 0;  // multiply-adds and compute time of this rank, summed over all calls
+  // Receives that wait for the abort message of each other rank. They are posted only after a long wait, so most programs never post them.
   std::vector<Call::Incoming> listening;
 };
 
@@ -24,8 +24,8 @@ namespace {
 
 constexpr std::int64_t kAbortBytes = 512;
 
-// Bounds the timeout by a year, which does not overflow. A timeout <= 0 is replaced here, because the ranks need a working timeout to refuse it
-// together (require_timeout).
+// Limits the timeout to a year, so that adding it to a time does not overflow. A timeout <= 0 becomes 30 s: require_timeout() refuses it, but the ranks need a
+// working timeout to exchange this refusal.
 std::chrono::nanoseconds limited(std::chrono::milliseconds timeout) {
   if (timeout.count() <= 0) return std::chrono::seconds(30);
   return std::min(timeout, std::chrono::milliseconds(std::chrono::hours(24 * 365)));
@@ -141,12 +141,12 @@ std::optional<Call::AbortMessage> Call::listen(const F& wanted) {
 void Call::wait_longer(Transfer& transfer, int rank, std::string_view what, std::chrono::steady_clock::time_point begin) {
   using Clock = std::chrono::steady_clock;
   using namespace std::chrono_literals;
-  // The factor 4 allows for ranks that share a machine or are slower than this one.
-  constexpr double kSlowest = 0.1;  // nanoseconds for a multiply-add: a slow rank; used until this rank has measured its own speed
+  // The time for the expected work is multiplied by 4, because ranks may share a machine or be slower than this one.
+  constexpr double kSlowest = 0.1;  // nanoseconds per multiply-add on a slow rank; used until this rank has measured its own speed
   const Communicator::History& history = *communicator_.history_;
   const double per_multiply_add = history.multiply_adds > 0 ? history.nanoseconds / history.multiply_adds : kSlowest;
   const std::chrono::nanoseconds work(static_cast<std::int64_t>(std::min(4 * expected_ * per_multiply_add, 1e18))), timeout = timeout_;
-  const std::chrono::nanoseconds last_part = timeout / 8;  // kept for receiving the abort messages of other ranks
+  const std::chrono::nanoseconds last_part = timeout / 8;  // reserved for receiving the abort messages of other ranks
   const auto end = begin + timeout - last_part + work;
   if (transfer.wait(std::min<std::chrono::nanoseconds>(timeout / 4, 1s))) return;
   const std::chrono::nanoseconds slice = std::min<std::chrono::nanoseconds>(timeout / 16, 20ms);
@@ -181,7 +181,7 @@ void Call::leave(const std::string& why, std::int64_t blamed) {
     std::memcpy(words.data<std::uint8_t>(), &blamed, sizeof blamed);
     std::memcpy(words.data<std::uint8_t>() + sizeof blamed, why.data(), std::min<std::size_t>(why.size(), kAbortBytes - sizeof blamed - 1));
     for (int other = 0; other < size_; ++other) {
-      // Do not wait for delivery: the transport sends the message if it can, and keeps its memory.
+      // Wait 1 ms at most: the transport delivers the message if it can, and keeps the message's memory alive.
       if (other != rank_) communicator_.send(message_of(words), other, kAbortTag)->wait(std::chrono::milliseconds(1));
     }
   } catch (const std::exception&) {  // ignored: the error that made this rank leave is more important

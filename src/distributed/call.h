@@ -20,7 +20,7 @@ namespace polyhead::distributed {
 
 // The content of a message. Messages of one kind between two ranks keep their order; messages of different kinds may overtake each other.
 enum class MessageKind : std::uint8_t { statement, keys, values, d_keys, d_values, to_heads, to_rows, addends, sums };
-inline constexpr int kAbortTag = 2047 * 16;  // tag of a rank's abort message; tags of calls are below
+inline constexpr int kAbortTag = 2047 * 16;  // tag of abort messages; all other tags are smaller
 
 // An error that every rank of the call throws. The ranks therefore still agree on later messages, and later calls are allowed.
 class Refusal : public Error {
@@ -46,17 +46,18 @@ class Call {
     int from = 0;
   };
   Incoming receive(DType dtype, const Shape& shape, MessageKind kind, int from);
-  // Waits for a tensor and returns it. Error that names the sender if nothing arrives in time.
+  // Waits for a tensor and returns it. Throws an Error that names the sender if nothing arrives in time.
   Tensor take(Incoming&& incoming);
 
   void finish();  // waits until all sent messages have left
-  // Waits, oldest message first, until at most `most` sent messages of these kinds are under way. Frees those that have left.
+  // Waits, oldest message first, until at most `most` sent messages of these kinds are under way. Frees the messages that have left.
   void limit_sent(std::initializer_list<MessageKind> kinds, std::size_t most);
   // Tries to tell the other ranks why this one leaves the call. Later calls are refused.
   void leave(const std::string& why, std::int64_t blamed = -1);
   void progress() { communicator_.progress(); }
 
-  // Announces the work of the busiest rank. This work, at this rank's speed, extends the timeout, because a rank that computes does not answer.
+  // Sets the number of multiply-adds of the busiest rank. The timeout is extended by the time that this rank would need for them, because a rank that computes
+  // does not answer.
   void expect(double multiply_adds);
   void computed(double multiply_adds, std::chrono::nanoseconds time);
 
@@ -88,16 +89,16 @@ class Call {
   const char* operation_;
   std::chrono::nanoseconds timeout_;
   int rank_, size_, call_;
-  double expected_ = 0;  // multiply-adds of the busiest rank, in this call and in the previous call, which that rank may not have finished
+  double expected_ = 0;  // multiply-adds of the busiest rank in this call and in the previous call, because that rank may not have finished the previous call
   CallReport report_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::vector<Sent> sent_;
 };
 
-// Error unless the timeout is positive. Call it where errors become refusals of the Statement, so that all ranks throw.
+// Throws an Error unless the timeout is positive. Call it where errors become refusals of the Statement, so that all ranks throw.
 void require_timeout(const char* operation, std::chrono::milliseconds timeout);
 
-// Runs f(call). After an error that other ranks may not have, the communicator is marked as faulty.
+// Runs f(call). If f throws an error that other ranks may not throw, the communicator is marked as faulty.
 template <class F>
 void run_call(Communicator& communicator, const char* operation, std::chrono::milliseconds timeout, const F& f) {
   Call call(communicator, operation, timeout);

@@ -16,7 +16,7 @@ int from_first(const Call& call, int axis, int rank) {
   return axis < 0 ? axis + rank : axis;
 }
 
-// How a tensor is cut along an axis into the parts of the ranks.
+// The bounds that cut a tensor along one axis into one part for each rank.
 class Cut {
  public:
   Cut(int axis, const std::vector<std::int64_t>& counts) : axis_(axis) {
@@ -34,7 +34,7 @@ class Cut {
   std::vector<std::int64_t> bounds_{0};
 };
 
-// Adds to the statement the facts about a tensor that is cut along `axis`: all extents except that one must agree.
+// Adds to the statement the facts about a tensor that is cut along `axis`: dtype, axis, and all other extents must be the same on every rank.
 void describe(Statement& statement, const ConstTensorView& view, int axis) {
   statement.same("the dtype", view.dtype());
   statement.same("the axis", std::int64_t{axis});
@@ -44,7 +44,8 @@ void describe(Statement& statement, const ConstTensorView& view, int axis) {
   }
 }
 
-// Error unless `own` and the tensor `name` have one dtype and differ along the axes only. `which`: the axes in words, for tensors of different ranks.
+// Throws an Error unless `own` and the tensor `name` have the same dtype, and the same extents along all axes except `axes`. `which` names these axes in words,
+// `numbers` by number.
 void require_alike(const Call& call, const ConstTensorView& own, const char* name, const ConstTensorView& view, std::initializer_list<int> axes, const char* which, const std::string& numbers) {
   Shape wanted = own.shape(), given = view.shape();
   require(given.size() == wanted.size() && view.dtype() == own.dtype(), call.operation(), ": own is ", own.dtype(), ' ', own.shape(), " and ", name, ' ', view.dtype(), ' ', view.shape(),
@@ -53,7 +54,7 @@ void require_alike(const Call& call, const ConstTensorView& own, const char* nam
   require(wanted == given, call.operation(), ": own is ", own.shape(), " and ", name, ' ', view.shape(), "; they must differ along ", numbers, " only");
 }
 
-// Agrees with the other ranks on how `all` is cut into the tensors `own` of the ranks. `given`: the input of the operation, own or all.
+// Agrees with the other ranks on how the tensor `all` is cut into the tensors `own`, one on each rank. `given` is the input of the operation: own or all.
 Cut agree_on_cut(Call& call, const CollectiveOptions& options, const ConstTensorView& given, int axis, const ConstTensorView& own, const ConstTensorView& all, bool adds) {
   Statement statement(call);
   int at = 0;
@@ -74,7 +75,8 @@ Cut agree_on_cut(Call& call, const CollectiveOptions& options, const ConstTensor
 
 using AllIncoming = std::vector<std::optional<Call::Incoming>>;  // for each rank
 
-// Sends theirs(rank) to each other rank, and returns the messages to take from them: tensors like mine(rank). Tensors without elements are not sent.
+// Sends theirs(rank) to each other rank. Returns the messages to receive from the other ranks: each has the dtype and shape of mine(rank). Tensors without
+// elements are not sent.
 template <class Theirs, class Mine>
 AllIncoming exchange(Call& call, MessageKind kind, const Theirs& theirs, const Mine& mine) {
   AllIncoming incoming(static_cast<std::size_t>(call.size()));
@@ -86,7 +88,7 @@ AllIncoming exchange(Call& call, MessageKind kind, const Theirs& theirs, const M
   return incoming;
 }
 
-// Waits for the messages, and copies each to mine(rank).
+// Waits for the messages, and copies the message of each rank to mine(rank).
 template <class Mine>
 void take_into(Call& call, AllIncoming incoming, const Mine& mine) {
   for (int other = 0; other < call.size(); ++other) {
@@ -130,7 +132,7 @@ void reduce_scatter(Communicator& communicator, ConstTensorView all, int axis, T
     const auto part = [&](int rank) { return Tensor::copy_of(cut.part(all, rank)); };
     AllIncoming incoming = exchange(call, MessageKind::addends, part, [&](int) { return own; });
     if (own.numel() == 0) return;
-    const DType wide = accumulation_dtype(all.dtype());  // sums in this dtype are rounded once, at the end
+    const DType wide = accumulation_dtype(all.dtype());  // add up in the accumulation dtype and round once, at the end
     Tensor sum;
     for (int rank = 0; rank < call.size(); ++rank) {
       Tensor next = rank == call.rank() ? part(rank) : call.take(std::move(*incoming[static_cast<std::size_t>(rank)]));
@@ -172,7 +174,7 @@ void all_to_all(Communicator& communicator, ConstTensorView own, int from_axis, 
     statement.agree(call);
     const Cut rows(from, statement.of_ranks("rows")), columns(to, statement.of_ranks("columns"));
     if (rows.extent() != other.extent(from) || columns.extent() != own.extent(to)) {
-      throw Refusal(ErrorCode::invalid_argument, cat("all_to_all: the ranks have ", rows.extent(), " and ", columns.extent(), " rows of the two axes together, whose extents are ", other.extent(from),
+      throw Refusal(ErrorCode::invalid_argument, cat("all_to_all: the ranks have ", rows.extent(), " and ", columns.extent(), " rows in total along the two axes, whose extents are ", other.extent(from),
                                                      " and ", own.extent(to)));
     }
     const auto part = [&](int rank) { return rows.part(other, rank); };

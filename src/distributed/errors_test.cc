@@ -1,4 +1,5 @@
-// Tests that all ranks throw an error if one rank is silent, gone, or passes other arguments: the error names that rank, and no rank returns wrong numbers.
+// Tests that all ranks throw an error if one rank is silent, has left, or passes different arguments: the error names that rank, and no rank returns wrong
+// numbers.
 #include <gmock/gmock.h>
 
 #include "support/distributed_case.h"
@@ -46,7 +47,8 @@ TEST(DistributedErrors, ARankThatDoesNotCallIsNamedByAllOthers) {
   }
 }
 
-// Forwards to another communicator. After a given number of messages, its send() throws; its abort messages are still sent unless `silent`.
+// A communicator that breaks: it passes a given number of messages on to another communicator, then its send() throws. Its abort messages are still sent unless
+// `silent`.
 class FallsSilent final : public Communicator {
  public:
   FallsSilent(Communicator& whole, int messages, bool silent = false) : whole_(whole), left_(messages), silent_(silent) {}
@@ -86,7 +88,7 @@ TEST(DistributedErrors, WhyARankLeftTheCallIsToldToTheOthers) {
   const auto errors = run_ranks(3, [&](Communicator& communicator) {
     Call call;
     call.distributed = {.plan = distributed::Plan{1, 3}, .timeout = std::chrono::seconds(20)};
-    FallsSilent breaks(communicator, 5);  // this rank still sends abort messages
+    FallsSilent breaks(communicator, 5);  // rank 1 breaks, but still sends abort messages
     call.run(communicator.rank() == 1 ? static_cast<Communicator&>(breaks) : communicator);
   });
   EXPECT_EQ(errors[1], "killed");
@@ -146,7 +148,7 @@ TEST(DistributedErrors, ABiasHasARowForEachQueryOfTheRankAndAllKeys) {
   EXPECT_THAT(errors[0], HasSubstr("bias is [2,5,5]; it must broadcast to [*,N,T,S] = [2,5,10]"));
 }
 
-TEST(DistributedErrors, AnotherOperationIsNamed) {
+TEST(DistributedErrors, RanksThatCallDifferentOperationsAreRefused) {
   const auto errors = run_ranks(2, [](Communicator& communicator) {
     Call call;
     if (communicator.rank() == 0) return call.run(communicator);
@@ -208,7 +210,7 @@ TEST(DistributedErrors, ZigzagOrderSaysWhichLengthsItNeeds) {
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("rank 0 has 5 queries; of T = 14 in zigzag order over 2 ranks it must have 7"));
 }
 
-TEST(DistributedErrors, WhatARingCannotDoIsRefusedByName) {
+TEST(DistributedErrors, OptionsThatARingDoesNotSupportAreRefusedByName) {
   const auto errors = errors_of(2, [](Call& call, Communicator&) {
     call.options.empty_rows = EmptyRows::uniform;
     call.distributed.plan = distributed::Plan{1, 2};
@@ -222,7 +224,7 @@ TEST(DistributedErrors, WhatARingCannotDoIsRefusedByName) {
   EXPECT_THAT(weights[0], HasSubstr("attention_weights over several ranks are not supported"));
 }
 
-TEST(DistributedErrors, AGradientThatDependsOnOneRowNeedsToBeToldWhichItIs) {
+TEST(DistributedErrors, AGradientOfABiasOfOneRowIsRefusedWithoutOneRow) {
   for (const bool told : {false, true}) {
     std::vector<double> sums(2);
     const auto errors = run_ranks(2, [&](Communicator& communicator) {
@@ -246,7 +248,7 @@ TEST(DistributedErrors, AGradientThatDependsOnOneRowNeedsToBeToldWhichItIs) {
   }
 }
 
-TEST(DistributedErrors, AForwardPassThatKnowsOfTheGradientAsksForOneRowAtOnce) {
+TEST(DistributedErrors, AForwardPassWhoseGradientNeedsOneRowIsRefusedWithoutIt) {
   // follows = 0: no rank sets d_bias_follows (or d_sink_follows). 1: rank 1 sets it. 2 and 3: all ranks set it. With 3, rank 0 has two queries, so a bias (or
   // sink) of one row can only be shared by all queries.
   for (const bool sink : {false, true}) {

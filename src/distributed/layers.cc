@@ -78,10 +78,10 @@ void TensorParallelAttention::forward(const nn::AttentionInput& input, TensorVie
 }
 
 void TensorParallelAttention::backward(const nn::MultiHeadAttention::Saved& saved, ConstTensorView d_out, const nn::MultiHeadAttention::Gradients& gradients, const nn::RunOptions& options) const {
-  require(!gradients.sink && !gradients.relative_bias, "TensorParallelAttention: gradients of options.sink and options.relative_bias are not supported; that of a learned sink is");
+  require(!gradients.sink && !gradients.relative_bias, "TensorParallelAttention: gradients of options.sink and options.relative_bias are not supported; the gradient of a learned sink is");
   require(!gradients.projected_key && !gradients.projected_value, "TensorParallelAttention: gradients of projected keys and values are not supported");
   nn::MultiHeadAttention::Gradients own = gradients;
-  std::vector<nn::AttentionWeightsGradient> of_heads;  // the gradients of this part's heads
+  std::vector<nn::AttentionWeightsGradient> of_heads;  // gradients of the attention weights of this rank's heads
   for (nn::AttentionWeightsGradient gradient : gradients.attention_weights) {
     require(gradient.head >= 0 && gradient.head < heads_, "TensorParallelAttention: a gradient of attention weights is given for head ", gradient.head, "; there are ", heads_, " heads");
     gradient.head -= first_head_;

@@ -33,7 +33,7 @@ TEST(Collectives, GatherPutsTheRowsOfTheRanksInOrder) {
   expect_no_errors(errors);
 }
 
-TEST(Collectives, ExchangeCutsAlongAnotherAxis) {
+TEST(Collectives, AllToAllCutsAlongAnotherAxis) {
   const Tensor whole = drawn(2, {5, 6, 2});
   const std::vector<std::int64_t> rows{0, 1, 5, 5}, columns{0, 3, 4, 6};
   const auto errors = run_ranks(3, [&](Communicator& communicator) {
@@ -68,7 +68,7 @@ TEST(Collectives, SumsHaveTheSameBitsOnAllRanks) {
   }
 }
 
-TEST(Collectives, RanksThatDoNotFitAreRefused) {
+TEST(Collectives, TensorsThatDoNotFitAreRefusedOnAllRanks) {
   const auto errors = run_ranks(2, [&](Communicator& communicator) {
     const Tensor own(DType::f32, {2, communicator.rank() == 0 ? 3 : 4});
     Tensor all(DType::f32, {4, own.extent(1)});

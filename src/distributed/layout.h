@@ -1,4 +1,4 @@
-// The tasks of one rank under a plan: its group, whose members exchange rows for heads, and its ring.
+// What one rank does under a plan. The members of its group exchange rows for heads; the members of its ring exchange keys and values.
 #pragma once
 
 #include <list>
@@ -26,8 +26,8 @@ class Layout {
       one_.push_back({0, 1});
     }
     shard_.heads = heads_[static_cast<std::size_t>(group_.me)], shard_.kv_heads = kv_heads_[static_cast<std::size_t>(group_.me)];
-    // Work of the busiest rank: it has the most queries and the most heads. With a causal mask in contiguous order it may have up to twice its share
-    // of the pairs.
+    // The estimate of the busiest rank's work takes the most queries and the most heads of any rank. It is doubled, because with a causal mask in contiguous
+    // order this rank may have up to twice its share of the query-key pairs.
     std::int64_t most_rows = 0, most_heads = 0;
     for (int i = 0; i < ring_.size(); ++i) most_rows = std::max(most_rows, GroupRows(of_group(whole.queries, i)).count());
     for (const KeyRange& heads : heads_) most_heads = std::max(most_heads, heads.last - heads.first);
@@ -50,15 +50,15 @@ class Layout {
   // Estimates the multiply-adds of this rank in a forward pass.
   double own_multiply_adds() const { return multiply_adds(rows(), shard_.heads.last - shard_.heads.first); }
 
-  // Exchanges a tensor that has this rank's rows of all heads for one that has the group's rows of the shard's heads.
+  // Returns the group's rows of the shard's heads. They are exchanged for `view`, which has this rank's rows of all heads.
   ConstTensorView of_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, rows_, heads_, view)) : view; }
   ConstTensorView of_kv_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, key_rows_, kv_heads_, view)) : view; }
-  // Returns whether several ranks compute parts of the gradient of the same keys; these parts must be added up.
+  // Returns whether several ranks compute parts of the gradient of the same key/value head. These parts must be added up.
   bool key_heads_are_shared() const { return exchanges() && whole_.problem.kv_heads < group_.size(); }
   // The inverse of of_heads(): writes this rank's rows of all heads to `to`.
   void to_rows_of(const ConstTensorView& of_heads, const TensorView& to) { return_rows(rows_, heads_, of_heads, to); }
   void to_keys_of(const ConstTensorView& of_heads, const TensorView& to) { return_rows(key_rows_, kv_heads_, of_heads, to); }
-  // Does what to_rows_of() does, for a gradient with one head that the members of a group share: writes the sum of the members' gradients.
+  // As to_rows_of(), for a gradient with one head, to which every member of the group contributes: writes the sum of the members' gradients.
   void add_to_rows_of(const ConstTensorView& of_group, const TensorView& to) { return_rows(rows_, one_, of_group, to); }
 
   Ring ring() {
@@ -90,7 +90,7 @@ class Layout {
   const WholeProblem& whole_;
   const Members group_, ring_;
   const GroupRows rows_, key_rows_;
-  std::vector<KeyRange> heads_, kv_heads_, one_;  // for each member of the group
+  std::vector<KeyRange> heads_, kv_heads_, one_;  // the heads of each member of the group; one_: head 0 for every member
   Shard shard_;
   std::list<Tensor> kept_;
 };

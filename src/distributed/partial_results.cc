@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The factors by which two partial results are multiplied before they are added, and their joint lse. All are NaN if either lse is NaN.
+// The factors by which two partial results are multiplied before they are added, and the lse of their sum. All are NaN if either lse is NaN.
 struct Shares {
   double first, second, lse;
 

@@ -7,11 +7,11 @@
 
 namespace polyhead::distributed {
 
-// Joins out [*,N,rows,V] and lse [*,N,rows,1] of further keys to the results so far: sums [*,N,rows,V] in the same dtype and all_lse float64
+// Adds the result for further keys, out [*,N,rows,V] and lse [*,N,rows,1], to the result so far: sums [*,N,rows,V] in the same dtype and all_lse float64
 // [*,N,rows,1]. Before the first call, sums is 0 and all_lse is -infinity. The rows of all tensors have the same row-major order, and V is contiguous.
 void join(const ConstTensorView& out, const ConstTensorView& lse, const TensorView& sums, const TensorView& all_lse, Executor* executor);
 
-// Joins a sink [*,N,rows,1] as a key whose value is 0. A row without keys stays 0.
+// Adds a sink [*,N,rows,1] to the result, as a key whose value is 0. A row without keys stays 0.
 void join_sink(const ConstTensorView& sink, const TensorView& sums, const TensorView& all_lse);
 
 // Writes the gradient of each row's sink, float64 [*,N,rows,1]: -exp(sink - lse) <d_out, out>     (docs/maths.md, eq. 7a)

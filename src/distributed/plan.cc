@@ -11,9 +11,9 @@ namespace {
 
 double real(std::int64_t x) { return static_cast<double>(x); }
 
-// Bytes that a rank receives in the exchange of heads, and in the ring.
+// Bytes that one rank receives: in the exchange of rows for heads, and in the ring.
 struct Received {
-  double of_heads = 0;     // bytes of the rows of other ranks for this rank's heads, and of the results of other heads for this rank's rows
+  double of_heads = 0;     // bytes of other ranks' rows of q, k and v for this rank's heads, and of other ranks' results for this rank's rows
   double in_one_step = 0;  // bytes of the keys and values of one other group, which a rank receives in a step of the ring
 };
 
@@ -21,7 +21,7 @@ std::int64_t most_heads(std::int64_t heads, int ranks) { return (heads + ranks -
 
 Received received(const PlanInput& input, Plan plan) {
   const double ranks = input.ranks, others = plan.head_ranks - 1;
-  // In the forward pass each query row moves q and out, and each key row moves k and v. The backward pass moves twice as much: also d_q and d_out, d_k and d_v.
+  // The forward pass sends q and out for each query row, and k and v for each key row. The backward pass sends twice as much: also d_q and d_out, d_k and d_v.
   const double per_row = real(input.batch) * input.element_bytes * real(input.qk_width + input.v_width) * (input.backward ? 2 : 1);
   const double heads = real(most_heads(input.heads, plan.head_ranks)), kv_heads = real(most_heads(input.kv_heads, plan.head_ranks));
   return {others * per_row * (real(input.queries) / ranks * heads + real(input.keys) / ranks * kv_heads), per_row * kv_heads * real(input.keys) / plan.ring_ranks};
@@ -63,21 +63,21 @@ PlanChoice choose_plan(const PlanInput& input) {
   require(links.seconds_per_message >= 0, "choose_plan: seconds_per_message is ", links.seconds_per_message, "; it must not be negative");
   const int ranks = input.ranks;
   if (ranks == 1) return {{1, 1}, "one rank: nothing is sent"};
-  if (input.needs_all_keys) return {{ranks, 1}, "heads on all ranks: if empty_rows is not zero, a rank must hold all keys of a row"};
+  if (input.needs_all_keys) return {{ranks, 1}, "the heads are divided among all ranks: empty_rows is not zero, so a rank must hold all keys of a row"};
   if (input.shared_head_bias)
-    return {{1, ranks}, "a ring of all ranks: all heads share a bias or boolean mask of all pairs, and ranks that divide the heads would need the rows of this tensor for all queries"};
+    return {{1, ranks}, "a ring of all ranks: all heads share a bias or boolean mask, and ranks that divide the heads would need the rows of this tensor for all queries"};
   Plan best{1, ranks};
   for (int head_ranks = 2; head_ranks <= ranks; ++head_ranks) {
     const Plan plan{head_ranks, ranks / head_ranks};
     if (ranks % head_ranks == 0 && predicted_seconds(input, plan) <= predicted_seconds(input, best)) best = plan;
   }
   const auto of_plan = [&](Plan plan) { return cat(short_number(predicted_seconds(input, plan)), " s and ", short_number(received_bytes(input, plan) / 1048576), " MiB received"); };
-  std::string reason = best.head_ranks == ranks ? std::string("heads on all ranks")
+  std::string reason = best.head_ranks == ranks ? std::string("the heads are divided among all ranks")
                        : best.head_ranks == 1   ? std::string("a ring of all ranks")
-                                                : cat("heads on groups of ", best.head_ranks, " ranks, and a ring of ", best.ring_ranks, " groups");
+                                                : cat("the heads are divided among the ", best.head_ranks, " ranks of a group, and ", best.ring_ranks, " groups form a ring");
   append(reason, cat(": predicted ", of_plan(best), input.backward ? " in a backward pass" : " in a forward pass"));
-  if (best.head_ranks > 1) append(reason, cat("; a ring alone: ", of_plan({1, ranks})));
-  if (best.ring_ranks > 1) append(reason, cat("; heads alone: ", of_plan({ranks, 1})));
+  if (best.head_ranks > 1) append(reason, cat("; a ring of all ranks: ", of_plan({1, ranks})));
+  if (best.ring_ranks > 1) append(reason, cat("; without a ring: ", of_plan({ranks, 1})));
   return {best, reason};
 }
 

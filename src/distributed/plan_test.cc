@@ -41,7 +41,7 @@ TEST(Slices, ZigzagTakesOneRangeFromEachEnd) {
   EXPECT_THAT(slice_of(SliceOrder::zigzag, 80, 3, 4), ElementsAre(Positions{30, 50}));
 }
 
-TEST(Slices, AreOfHugeSequencesToo) {
+TEST(Slices, OfHugeSequencesDoNotOverflow) {
   EXPECT_THAT(slice_of(SliceOrder::contiguous, std::int64_t{1} << 62, 999, 1000), ElementsAre(Positions{((std::int64_t{1} << 62) / 1000 * 999) + 903, std::int64_t{1} << 62}));
 }
 
@@ -56,26 +56,26 @@ TEST(Plan, OfOneRankSendsNothing) {
   EXPECT_EQ(received_bytes(input(1, 8, 8, 1), {1, 1}), 0);
 }
 
-TEST(Plan, OnOneMachineWithShortStepsIsHeads) {
+TEST(Plan, DividesHeadsOnOneMachineIfStepsAreShort) {
   PlanInput fast = input(16, 16, 16, 16);
   fast.queries = fast.keys = 4096;
   fast.links.near_bytes_per_second = 2e8;  // keys take longer to arrive than a rank takes to compute with them
   EXPECT_EQ(choose_plan(fast).plan, (Plan{16, 1}));
 }
 
-TEST(Plan, WithLongStepsIsARingBecauseItHidesItsMessages) {
+TEST(Plan, UsesARingIfStepsAreLongEnoughToHideItsMessages) {
   const PlanChoice choice = choose_plan(input(4, 8, 8, 1));
   EXPECT_EQ(choice.plan, (Plan{1, 4}));
   EXPECT_THAT(choice.reason, HasSubstr("a ring of all ranks: predicted 5.5 s"));  // 65536^2 pairs * 8 heads * 128 / 4 ranks / 2e11 a second
 }
 
-TEST(Plan, BetweenMachinesWithSlowLinksIsBoth) {
+TEST(Plan, DividesHeadsAndUsesARingBetweenMachinesWithSlowLinks) {
   PlanInput slow = input(16, 16, 16, 4);
   slow.queries = slow.keys = 8192;
   const PlanChoice choice = choose_plan(slow);
   EXPECT_EQ(choice.plan, (Plan{4, 4}));
-  EXPECT_THAT(choice.reason, HasSubstr("heads on groups of 4 ranks, and a ring of 4 groups"));
-  EXPECT_THAT(choice.reason, HasSubstr("heads alone"));
+  EXPECT_THAT(choice.reason, HasSubstr("the heads are divided among the 4 ranks of a group, and 4 groups form a ring"));
+  EXPECT_THAT(choice.reason, HasSubstr("without a ring"));
 }
 
 TEST(Plan, LeavesNoRankWithoutAHead) {
@@ -84,14 +84,14 @@ TEST(Plan, LeavesNoRankWithoutAHead) {
   EXPECT_LE(choose_plan(few).plan.head_ranks, 4);
 }
 
-TEST(Plan, WithABiasOfOneHeadIsARing) {
+TEST(Plan, UsesARingIfAllHeadsShareABias) {
   PlanInput shared = input(4, 8, 8, 4);
   shared.queries = shared.keys = 512;
   shared.shared_head_bias = true;
   EXPECT_EQ(choose_plan(shared).plan, (Plan{1, 4}));
 }
 
-TEST(Plan, ThatNeedsAllKeysIsHeads) {
+TEST(Plan, DividesHeadsIfARankNeedsAllKeys) {
   PlanInput all = input(8, 4, 4, 1);
   all.needs_all_keys = true;
   EXPECT_EQ(choose_plan(all).plan, (Plan{8, 1}));

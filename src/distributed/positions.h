@@ -17,8 +17,8 @@ std::vector<Positions> joined(std::vector<Positions> ranges);
 // Returns the row of a position that lies in one of the ranges.
 std::int64_t row_of(const std::vector<Positions>& ranges, std::int64_t position);
 
-// Returns the positions of every rank, given the number of positions on each rank. Error if zigzag order requires other numbers; `what` and `letter` name
-// the positions in the message.
+// Returns the positions of every rank, given the number of positions on each rank. Error if zigzag order requires other numbers than these; `what` and `letter`
+// name the positions in the message.
 std::vector<std::vector<Positions>> slices_of(SliceOrder order, const std::vector<std::int64_t>& lengths, const char* what, char letter);
 
 }  // namespace polyhead::distributed

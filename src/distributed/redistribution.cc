@@ -85,7 +85,8 @@ Tensor to_rows(Call& call, const Members& group, const GroupRows& rows, const st
     for (std::int64_t n = theirs.first; n < theirs.last; ++n) {
       const ConstTensorView from = part.view().slice(-3, n - theirs.first, n - theirs.first + 1);
       const TensorView to = result.view().slice(-3, n, n + 1);
-      written[static_cast<std::size_t>(n)] ? nn::add(from, to, nullptr) : copy(from, to);  // copy the first one: 0 + x would lose the sign of -0
+      // copy the first result of a head: adding it to 0 would turn -0 into +0
+      written[static_cast<std::size_t>(n)] ? nn::add(from, to, nullptr) : copy(from, to);
       written[static_cast<std::size_t>(n)] = true;
     }
   }
@@ -94,7 +95,7 @@ Tensor to_rows(Call& call, const Members& group, const GroupRows& rows, const st
 
 void all_reduce(Call& call, Tensor& tensor) {
   if (call.size() == 1 || tensor.numel() == 0) return;
-  if (const DType wide = accumulation_dtype(tensor.dtype()); wide != tensor.dtype()) {  // sums in this dtype are rounded once, at the end
+  if (const DType wide = accumulation_dtype(tensor.dtype()); wide != tensor.dtype()) {  // add up in the accumulation dtype and round once, at the end
     Tensor sum = Tensor::copy_of(tensor, wide);
     all_reduce(call, sum);
     return copy(sum, tensor);

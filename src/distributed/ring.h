@@ -36,13 +36,13 @@ class Ring {
   int owner_of_step(int step) const { return (me() - step + size()) % size(); }
   int user_in_step(int step) const { return (me() + step) % size(); }
 
-  // Calls f(step, k, v, blocks) for each step that has pairs for this rank to compute. The arguments k and v of run() are this rank's keys and values. f
+  // Calls f(step, k, v, blocks) for each step in which a query of this rank attends to a key. The arguments k and v of run() are this rank's keys and values. f
   // receives the keys and values of the step's owner: all rows in step 0, later only the rows that this rank needs. Block::keys counts the rows that f
   // receives.
   template <class F>
   void run(const ConstTensorView& k, const ConstTensorView& v, const F& f) {
     const Tensor own_k = Tensor::copy_of(k), own_v = Tensor::copy_of(v);
-    struct Part {  // ranks that need the same rows share one copy; with a causal mask all later ranks do
+    struct Part {  // A copy of rows to send. Ranks that need the same rows share one copy: with a causal mask, all ranks with later queries do.
       std::vector<Positions> rows;
       Tensor k, v;
     };
@@ -58,7 +58,7 @@ class Ring {
       if (part->k.numel() > 0) call_.send(part->k, MessageKind::keys, rank(user_in_step(step)));
       if (part->v.numel() > 0) call_.send(part->v, MessageKind::values, rank(user_in_step(step)));
     }
-    parts.clear();  // messages under way keep their tensors alive
+    parts.clear();  // a message that is still under way keeps its tensor alive
     std::optional<Arriving> next = arriving(1, k, v);
     if (const std::vector<Block> own = blocks(me(), me()); !own.empty()) f(0, widened(own_k), widened(own_v), own);
     while (next) {
@@ -75,11 +75,11 @@ class Ring {
     }
   }
 
-  // Calls f(piece) for pieces of a block that take about 10 ms, and Communicator::progress() between them.
+  // Cuts a block into pieces that take about 10 ms each. Calls f(piece) for each piece, and Communicator::progress() between pieces.
   template <class F>
   void in_pieces(const Block& block, double passes, const F& f) {
     const double per_row = multiply_adds(pairs_of(shard_.problem(), {block})) * passes / static_cast<double>(block.rows.last - block.rows.first);
-    const double piece_size = 1e9 * threads_of(shard_.executor);  // multiply-adds: 10 ms at 100 per nanosecond and thread
+    const double piece_size = 1e9 * threads_of(shard_.executor);  // number of multiply-adds in 10 ms, at 100 per nanosecond and thread
     constexpr std::int64_t kRows = 768;  // a multiple of the query blocks of both passes (src/cpu/sdpa/README.md)
     const std::int64_t rows = std::max(kRows, static_cast<std::int64_t>(std::min(piece_size / std::max(per_row, 1.0), 1e12)) / kRows * kRows);
     for (std::int64_t row = block.rows.first; row < block.rows.last; row += rows) {
@@ -117,7 +117,7 @@ class Ring {
   }
   Tensor widened(const Tensor& tensor) const { return tensor.dtype() == shard_.dtype() ? shared(tensor) : Tensor::copy_of(tensor, shard_.dtype()); }
 
-  // Posts the receive for the next step >= `step` in which this rank has pairs.
+  // Posts the receive for the next step >= `step` in which this rank needs keys.
   std::optional<Arriving> arriving(int step, const ConstTensorView& k, const ConstTensorView& v) {
     while (step < size() && !needs(me(), owner_of_step(step))) ++step;
     if (step >= size()) return std::nullopt;

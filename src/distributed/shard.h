@@ -1,5 +1,5 @@
-// The part of a problem that one rank computes: some heads of some queries, with the keys of one rank after the other. Shard also makes the Problem of each
-// block.
+// The part of a problem that one rank computes: some heads of some queries, first with the keys of one rank, then of the next. Shard also fills in the Problem
+// of each block, which the kernels read.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ struct HeadRun {
 
 struct Shard {
   const WholeProblem& whole;
-  KeyRange heads{0, 0}, kv_heads{0, 0};  // as numbered in the whole problem
+  KeyRange heads{0, 0}, kv_heads{0, 0};  // numbers of the shard's heads in the whole problem
   PairTensors pairs;                     // tensors with these heads (or one head for all) and the shard's rows
   ConstTensorView q;                     // [*,heads,rows,H]
   bool all_keys = false;                 // true: the plan has no ring, so this rank has all keys
@@ -28,17 +28,17 @@ struct Shard {
   DType dtype() const { return widened ? accumulation_dtype(problem().dtype) : problem().dtype; }
   std::vector<HeadRun> runs() const;
 
-  // Returns the slice of a tensor [*,heads,rows,...] for a run and some rows.
+  // Returns the slice of a tensor [*,heads,rows,...] for a run of heads and a range of rows.
   template <class View>
   View of_rows(const View& view, const HeadRun& run, KeyRange rows) const {
     return view.slice(-3, run.heads.first - heads.first, run.heads.last - heads.first).slice(-2, rows.first, rows.last);
   }
-  // Returns the slice of a tensor [*,kv_heads,keys,...] for a run and some keys.
+  // Returns the slice of a tensor [*,kv_heads,keys,...] for a run of heads and a range of keys.
   template <class View>
   View of_keys(const View& view, const HeadRun& run, KeyRange keys) const {
     return view.slice(-3, run.kv_heads.first - kv_heads.first, run.kv_heads.last - kv_heads.first).slice(-2, keys.first, keys.last);
   }
-  // Returns the slice of a tensor of pairs, or of rows, for a run and a block; an extent of 1 broadcasts.
+  // Returns the slice of a tensor over query-key pairs, or over query rows, for a run of heads and a block. An extent of 1 broadcasts.
   template <class View>
   View rows_of_pairs(View view, bool own_rows, const HeadRun& run, const Block& block) const {
     if (view.extent(-3) == heads.last - heads.first) view = view.slice(-3, run.heads.first - heads.first, run.heads.last - heads.first);

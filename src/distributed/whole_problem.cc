@@ -66,7 +66,7 @@ bool per_query(const Argument& argument, const ConstTensorView& view, const Cons
   return argument.extent == ArgumentExtent::sequences && view && view.rank() == q.rank() - 2;
 }
 
-// Returns the options that are no tensors, without rules for positions. Dropout is left out if its keep bits are a tensor.
+// Returns a copy of the options without tensors, mask and relative bias. Dropout is also left out if its keep bits are a tensor.
 SdpaOptions without_tensors(const SdpaOptions& options) {
   SdpaOptions result = options;
   visit_arguments(result, TensorArguments{[](const Argument&, ConstTensorView& view) { view = {}; }});
@@ -75,7 +75,7 @@ SdpaOptions without_tensors(const SdpaOptions& options) {
   return result;
 }
 
-// True if a tensor's extent counts positions of the whole sequence or heads: such a tensor is the same on every rank.
+// True for tensors that belong to whole sequences, to documents or to heads: they are the same on every rank.
 bool in_positions(ArgumentExtent extent) {
   return extent == ArgumentExtent::sequences || extent == ArgumentExtent::documents || extent == ArgumentExtent::heads;
 }
@@ -112,7 +112,7 @@ SdpaOptions of_rows(const SdpaOptions& options, const ConstTensorView& q) {
   return result;
 }
 
-// Error for a tensor that neither of_positions() nor of_rows() copies: a new argument must not be ignored.
+// Throws an Error if a tensor is given that neither of_positions() nor of_rows() copies. A new argument is then not ignored by mistake.
 void require_handed_on(const char* operation, const SdpaOptions& options, const ConstTensorView& q) {
   const auto given = [](const SdpaOptions& some) {
     std::vector<bool> flags;
@@ -128,7 +128,7 @@ void require_handed_on(const char* operation, const SdpaOptions& options, const 
   }});
 }
 
-// Checks what this rank can check by itself.
+// Checks what this rank can check without other ranks.
 template <class Tensors>
 bool check_own(const char* operation, const Tensors& own, const SdpaOptions& options, const DistributedOptions& distributed) {
   require_timeout(operation, distributed.timeout);
@@ -152,7 +152,8 @@ bool check_own(const char* operation, const Tensors& own, const SdpaOptions& opt
   return native;
 }
 
-// Checks the tensors of pairs and rows, once the number of all keys is known. Returns the key range of each query, if the call gives key ranges per query.
+// Checks the tensors over query-key pairs and over query rows, once the number of all keys is known. Returns the key range of each query, if the call gives key
+// ranges per query.
 template <class Tensors>
 std::optional<std::vector<KeyRange>> check_rows(const char* operation, const Tensors& own, const SdpaOptions& options, const Problem& whole) {
   Shape k = own.k.shape(), v = own.v.shape();
@@ -185,10 +186,10 @@ std::optional<std::vector<KeyRange>> check_rows(const char* operation, const Ten
   return memory.rules.range_per_query ? std::optional(std::move(memory.rules.ranges)) : std::nullopt;
 }
 
-// Adds the facts of a call on which all ranks must agree.
+// Adds to the statement the facts on which all ranks must agree.
 template <class Tensors>
 void state(const Tensors& own, const SdpaOptions& options, const DistributedOptions& distributed, const ConstTensorView& pair_mask, const ConstTensorView& sink_rows, Statement& statement) {
-  // A new argument does not compile until it is named here; it then needs a fact, and a line in WholeProblem() if ranks compute with it.
+  // A new argument of the options does not compile until it is named here. It then needs a fact, and a line in WholeProblem() if ranks compute with it.
   const auto& [scale, mask, bias, relative_bias, softcap, score_rule, sink, dropout, empty_rows, precision, backend, executor, workspace] = options;
   const auto& [named_rules, causal, window, key_starts, key_lengths, attend, block, attend_keys, block_keys, diagonal_offsets, query_offsets, key_offsets, blocks] = mask;
   const auto& [named_bias, slopes, table, bidirectional, max_distance, diagonal] = relative_bias;
@@ -245,7 +246,7 @@ void state(const Tensors& own, const SdpaOptions& options, const DistributedOpti
   }
 }
 
-// Returns true if a tensor has a row for each of the rank's queries, on every rank; false if it has one row that all ranks share.
+// Returns true if a tensor has one row for each of the rank's queries, on every rank; false if it has a single row that all ranks share.
 bool has_own_rows(const char* operation, const char* name, const std::vector<std::int64_t>& extents, const std::vector<std::int64_t>& queries, std::optional<OneRow> one_row,
                   bool gradient) {
   bool own = true, shared = true;
@@ -339,7 +340,7 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
     problem.dropout = {options.dropout.p, options.dropout.seed.value_or(0), {}, {}};
     plan = {1, call.size()};
     if (distributed.plan) {
-      plan = *distributed.plan, plan_reason = "the caller's";
+      plan = *distributed.plan, plan_reason = "given by the caller";
       require(plan.head_ranks >= 1 && plan.ring_ranks >= 1 && std::int64_t{plan.head_ranks} * plan.ring_ranks == call.size(), operation, ": the plan has ", plan.head_ranks,
               " head ranks and ", plan.ring_ranks, " ring ranks; their product must be the number of ranks, ", call.size());
     } else {

@@ -11,7 +11,7 @@
 
 namespace polyhead::distributed {
 
-// A tensor over pairs of query and key, [*,N,T_r,S] in full rank; an extent of 1 broadcasts.
+// A tensor over query-key pairs, [*,N,T_r,S] in full rank; an extent of 1 broadcasts.
 struct PairTensor {
   ConstTensorView view;   // absent: not given
   bool own_rows = false;  // true: a row for each of the rank's queries; false: one row, which all ranks share
@@ -49,7 +49,8 @@ class WholeProblem {
 
   Plan plan;
   std::string plan_reason;
-  Problem problem;  // covers all queries and keys: sizes, scale, documents and bands, relative bias; no tensors of pairs or rows
+  // The problem of all ranks together: sizes, scale, documents, bands and relative bias. It has no tensors over query-key pairs or query rows.
+  Problem problem;
   PairTensors pairs;
   std::vector<std::vector<Positions>> queries, keys;  // the positions of each rank
   ProblemMemory memory;

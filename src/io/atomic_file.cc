@@ -17,7 +17,7 @@
 namespace polyhead::io {
 namespace {
 
-constexpr int kMaxLinks = 40;  // Linux follows at most this many symbolic links in a path
+constexpr int kMaxLinks = 40;  // the most symbolic links that Linux follows in one path
 
 // Returns the open descriptor that a path such as /dev/stdout names; nullopt for an ordinary path. Opening /dev/stdout again would lose the
 // append mode of `>> log`.
@@ -127,7 +127,7 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 void AtomicFile::commit() {
   require(descriptor_ >= 0, "AtomicFile: ", path_.string(), " is committed already");
   const int descriptor = std::exchange(descriptor_, -1);
-  if (close(descriptor) != 0 && errno != EINTR) fail_errno("cannot write ", path_.string());  // NFS reports a full disk here
+  if (close(descriptor) != 0 && errno != EINTR) fail_errno("cannot write ", path_.string());  // on NFS, only close() reports a full disk
   if (temporary_.empty()) return;
   if (rename(temporary_.c_str(), target_.c_str()) != 0) fail_errno("cannot write ", path_.string());
   forget_temporary();

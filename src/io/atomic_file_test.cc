@@ -32,7 +32,7 @@ TEST(AtomicFile, AppearsOnCommitAndNotBefore) {
   EXPECT_EQ(folder.count(), 1u);
 }
 
-TEST(AtomicFile, WithoutCommitTheOldFileStaysAndNothingElse) {
+TEST(AtomicFile, WithoutCommitTheOldFileStaysAndNoOtherFileIsLeft) {
   const TestFolder folder;
   folder.write("a.txt", "old");
   {
@@ -43,7 +43,7 @@ TEST(AtomicFile, WithoutCommitTheOldFileStaysAndNothingElse) {
   EXPECT_EQ(folder.count(), 1u);
 }
 
-TEST(AtomicFile, ASignalHandlerCanRemoveTheTemporaryFilesThatAreThere) {
+TEST(AtomicFile, ASignalHandlerCanRemoveTheTemporaryFiles) {
   const TestFolder folder;
   { AtomicFile gone(folder / "gone.txt"); }
   AtomicFile whole(folder / "whole.txt"), half(folder / "half.txt"), other(folder / "other.txt");
@@ -173,7 +173,7 @@ TEST(AtomicFile, AnOpenDescriptorIsAppendedTo) {
   EXPECT_EQ(read_bytes(folder / "log"), "first\nsecond\nthird\n");
 }
 
-TEST(AtomicFile, ItEndsWithTheCommit) {
+TEST(AtomicFile, NothingCanBeWrittenAfterTheCommit) {
   const TestFolder folder;
   AtomicFile file(folder / "a.txt");
   file.commit();

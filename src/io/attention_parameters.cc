@@ -18,7 +18,7 @@ std::string listed(const std::vector<Candidate>& fits) {
   return join(fits, &Candidate::description, ", ", 12);
 }
 
-// Describes the candidates that fit most nearly, at most one for each of three layouts, and how their names or shapes differ from the layout.
+// Describes the candidates that come closest to a layout, at most one for each of three layouts, and how their names or shapes differ from the layout.
 template <class Wanted>
 std::string nearest(const std::vector<Candidate>& misses, const Wanted& wanted) {
   constexpr std::size_t kMost = 3;

@@ -15,11 +15,11 @@ std::string spelled(std::string_view dotted, const Spelling& spelling) {
   return name + spelling.suffix;
 }
 
-// Returns why the tensors' names do not fit, or "". They fit if every required parameter is present, every group is complete or absent, and
-// the layer's modules hold no other tensor: ignoring a tensor, such as a bias or an adapter's matrix, would give wrong results.
+// Returns why the tensors' names do not fit, or "". They fit if every required parameter is present, every group of optional parameters is complete or absent,
+// and the layer's modules hold no other tensor: ignoring a tensor, such as a bias or an adapter's matrix, would give wrong results.
 std::string check_names(const TensorIndex& index, Candidate& candidate) {
   std::string reason;
-  std::map<char, std::pair<std::string, std::string>> groups;  // for each group: one name that the file has, and one name that it lacks
+  std::map<char, std::pair<std::string, std::string>> groups;  // for each group of parameters: one name that the file has, and one name that it lacks
   std::vector<std::string> known;
   std::size_t required = 0, present = 0;
   for (const Parameter& parameter : *candidate.parameters) {

@@ -1,4 +1,4 @@
-// Candidates for attention layers in a file: checks whether the tensors at a prefix fit a layout, and gives the reason if they do not.
+// Finds attention layers in a file: checks whether the tensors at a prefix fit a layout, and gives the reason if they do not.
 #pragma once
 
 #include <map>
@@ -27,7 +27,7 @@ struct Candidate {
   std::vector<std::string> names{};  // names of the layer's tensors in the file; names and all members below are complete only if the layer fits
   std::map<std::string, ConstTensorView> tensors{};
   HeadCounts counts{};
-  std::int64_t group = 1;  // N / K; 1 if it does not follow from the shapes
+  std::int64_t group = 1;  // N / K, query heads per key/value head; 1 if the shapes do not determine it
   bool global_query = false;
 
   std::string name_of(const Parameter& parameter) const;  // the parameter's name in the file

@@ -12,7 +12,8 @@
 
 namespace polyhead::io {
 
-// Returns the size of a tensor in bytes; nullopt if the size of an element times all extents except zeros exceeds 2^63 - 1, because the strides would overflow.
+// Returns the size of a tensor in bytes. Returns nullopt if the element size times all extents other than 0 exceeds 2^63 - 1, because the strides would
+// overflow.
 std::optional<std::uint64_t> byte_count(DType dtype, const Shape& shape);
 
 // Error (format) unless every byte of a boolean tensor is 0 or 1: reading another value as a C++ bool is undefined.

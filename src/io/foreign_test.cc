@@ -42,7 +42,7 @@ std::vector<Foreign> foreign_files() {
           {std::string("\x08\x08\x12\x07pytorch\x1a\x05" "2.3.0:", 18) + zeros, "ONNX"}};
 }
 
-TEST(Foreign, FilesAreNamedWhateverTheyAreCalled) {
+TEST(Foreign, AForeignFileIsNamedByItsContentsWhateverItsExtension) {
   const TestFolder folder;
   for (const Foreign& file : foreign_files()) {
     for (const char* name : {"model.safetensors", "a.npy", "a.npz", "model.bin"}) {
@@ -52,21 +52,21 @@ TEST(Foreign, FilesAreNamedWhateverTheyAreCalled) {
   }
 }
 
-TEST(Foreign, AModelsOtherFilesTooAreNamed) {
+TEST(Foreign, AForeignFileInPlaceOfConfigJsonIsNamed) {
   for (const Foreign& file : foreign_files()) {
     EXPECT_THAT(error_of([&] { parse_json(file.bytes, "config.json"); }), HasSubstr(file.said));
   }
   EXPECT_THAT(error_of([] { parse_json("{\"a\":1", "config.json"); }), Not(HasSubstr("it is")));
 }
 
-TEST(Foreign, TensorsAreNot) {
+TEST(Foreign, FilesOfTensorsAreNotTakenForForeignOnes) {
   const TestFolder folder;
   for (const FormatDescription& format : formats()) {
     if (!format.writable) continue;
     save_tensors(folder / ("a" + std::string(format.extension)), {{"data.pkl", random_tensor(DType::f32, {2, 3})}});
     EXPECT_EQ(open_tensors(folder / ("a" + std::string(format.extension))).format, format.name);
   }
-  // A safetensors file begins with the length of its header. The bytes of the length 0x8b1f are those that begin a gzip file. Spaces fill the header to that
+  // A safetensors file begins with the length of its header. The length 0x8b1f has the same bytes as the start of a gzip file. Spaces fill the header to that
   // length.
   const std::string header = "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}";
   const auto path = folder.write("gzip.safetensors", safetensors_bytes(header + std::string(0x8b1f - header.size(), ' '), "x"));

@@ -85,7 +85,7 @@ std::string message_of(const TestFolder& folder, const std::string& bytes, Error
   return "";
 }
 
-TEST(ImageFile, APngHasItsPixelsWhateverItsKind) {
+TEST(ImageFile, PixelsOfEveryKindOfPngAreExact) {
   const TestFolder folder;
   const std::vector<std::uint8_t> rgba = noise(kHeight * kWidth * 4);
   for (const auto& [format, channels, colours] : std::initializer_list<std::tuple<std::uint32_t, int, int>>{{PNG_FORMAT_RGB, 3, 3}, {PNG_FORMAT_RGBA, 4, 3}, {PNG_FORMAT_GRAY, 1, 1}, {PNG_FORMAT_GA, 2, 1}}) {
@@ -98,7 +98,7 @@ TEST(ImageFile, APngHasItsPixelsWhateverItsKind) {
   }
 }
 
-TEST(ImageFile, AJpegIsCloseToItsPixels) {
+TEST(ImageFile, PixelsOfAJpegAreCloseToThoseThatWereEncoded) {
   const TestFolder folder;
   std::vector<std::uint8_t> smooth;
   for (int y = 0; y < kHeight; ++y)
@@ -110,7 +110,7 @@ TEST(ImageFile, AJpegIsCloseToItsPixels) {
   }
 }
 
-TEST(ImageFile, StandsUprightByItsExif) {
+TEST(ImageFile, AnImageIsTurnedAsItsExifOrientationSays) {
   const TestFolder folder;
   // The pixels of the image grow lighter from left to right and from top to bottom.
   std::vector<std::uint8_t> ramp;
@@ -136,7 +136,7 @@ TEST(ImageFile, StandsUprightByItsExif) {
   }
 }
 
-TEST(ImageFile, WhatIsNotReadIsNamed) {
+TEST(ImageFile, ImagesOfUnsupportedKindsAreNamed) {
   const TestFolder folder;
   const std::vector<std::uint8_t> pixels = noise(kHeight * kWidth * 4);
   EXPECT_THAT(message_of(folder, jpeg_of(pixels, JCS_CMYK, 4), ErrorCode::unsupported), HasSubstr("the colours of print (CMYK)"));
@@ -161,7 +161,7 @@ std::string with_size(std::string png, std::uint32_t width, std::uint32_t height
   return png.replace(29, 4, big_endian(~crc, 4));
 }
 
-TEST(ImageFile, ALargeClaimIsRefusedBeforeMemoryIsAllocated) {
+TEST(ImageFile, AHugeClaimedSizeIsRefusedBeforeMemoryIsAllocated) {
   const TestFolder folder;
   const std::string png = png_of(noise(kHeight * kWidth * 3), PNG_FORMAT_RGB);
   EXPECT_THAT(message_of(folder, with_size(png, 8192, 8192)), HasSubstr("claims 8192 x 8192 pixels, more than "));
@@ -202,7 +202,7 @@ TEST(ImageFile, CutOffAndChangedFilesAreReadOrRefused) {
   EXPECT_GT(read, 10);
 }
 
-TEST(ImageFile, IsToldByItsFirstBytes) {
+TEST(ImageFile, AnImageIsRecognisedByItsFirstBytes) {
   const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "an_image";
   for (const auto& [start, expected] : {std::pair("\x89PNG\r\n\x1a\n", true), {"\x89PNG\r\n", false}, {"\xff\xd8\xff\xe0", true}, {"PK\3\4", false}, {"", false}}) {
     std::ofstream(path) << start;

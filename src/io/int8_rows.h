@@ -9,8 +9,8 @@
 #pragma GCC visibility push(default)  // exported: the library of models calls these
 namespace polyhead::io::inline internal {
 
-// Returns the tensors with floating tensors of two dimensions or more as int8 rows and scales; other tensors are unchanged. A tensor with a NaN or an infinity is
-// an Error that names it and its file, `owner`.
+// Converts floating tensors of two or more dimensions to int8 rows and scales; other tensors are returned unchanged. A tensor with a NaN or an infinity is an
+// Error that names the tensor and its file, `owner`.
 std::vector<NamedTensor> int8_rows_of(std::span<const NamedTensor> tensors, const std::string& owner);
 // Replaces int8 rows by float32 values, scale times row. An int8 tensor without scales is unchanged. Error if scales do not fit their rows.
 void expand_int8_rows(TensorFile& file);

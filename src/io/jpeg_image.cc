@@ -13,8 +13,8 @@
 namespace polyhead::io {
 namespace {
 
-// Bounds the pixels per byte of a JPEG file. An entropy-coded block of 64 pixels takes at least two bits, one for DC and one for AC; colours may have a
-// quarter of the pixels; and one code of a progressive file may skip up to 2^15 blocks.
+// Upper bound of the pixels per byte of a JPEG file. An entropy-coded block of 64 pixels takes at least two bits, one for DC and one for AC; colours may be
+// stored for a quarter of the pixels; and one code of a progressive file may skip up to 2^15 blocks.
 constexpr std::int64_t kMostPixelsPerByte = 64 << 15;
 constexpr int kMostScans = 100;  // a progressive file of many scans would take hours; encoders write about 10
 
@@ -39,7 +39,8 @@ struct Decoder {
     (*any->err->format_message)(any, decoder.message);
     std::longjmp(decoder.jump, 1);  // NOLINT(cert-err52-cpp)
   }
-  // Treats damage that the decoder would replace by grey pixels as an error. Other warnings, such as bytes between segments, do not change pixels.
+  // Turns a warning about damaged data into an error, because the decoder would replace the damaged pixels by grey. Other warnings, such as bytes between
+  // segments, do not change pixels.
   static void on_message(j_common_ptr any, int level) {
     if (level >= 0) return;
     const int code = any->err->msg_code;

@@ -22,7 +22,7 @@ std::vector<Parameter> linear(std::initializer_list<std::pair<std::string, std::
   return list;
 }
 
-// Returns the parameters of Keras and Flax, whose tensors have a separate dimension for the heads.
+// Returns the parameters of Keras and Flax layers, whose tensors have a separate dimension for the heads.
 std::vector<Parameter> by_heads(const std::string& output) {
   using enum Storage;
   return {{"query.kernel", "q.weight", heads_in},       {"key.kernel", "k.weight", heads_in},

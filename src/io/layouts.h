@@ -61,6 +61,6 @@ struct Layout {
 
 std::span<const Layout> layout_table();
 std::string layout_names();  // "torch, bert, …"
-const Layout& find_layout(std::string_view name, std::string_view caller);  // Error if there is none
+const Layout& find_layout(std::string_view name, std::string_view caller);  // throws an Error if there is no layout of this name
 
 }  // namespace polyhead::io

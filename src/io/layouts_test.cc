@@ -32,14 +32,14 @@ Names names_of(const std::string& text) {
 }
 
 struct Facts {
-  std::int64_t heads = 0, kv_heads = 0;  // the numbers that load_attention() finds in the file
-  std::int64_t given = 0;                // heads given by the caller
+  std::int64_t heads = 0, kv_heads = 0;  // numbers of heads and of key/value heads that load_attention() finds in the file
+  std::int64_t given = 0;                // number of heads that the caller gives
   std::int64_t given_kv = 0;             // key/value heads that follow from `given`; 0: as many as `given`
   bool global_query = false;
   Spelling spelling = {};
 };
 
-// A layer as its source stores it, with the expected result of loading it.
+// A layer as its library or tutorial stores it, and the result that loading it must give.
 struct Sample {
   std::string layout, variant;
   std::string written, canonical;
@@ -373,7 +373,7 @@ TEST(Layouts, EveryLayerOfAModelIsFoundInOrderAndThePrefixChooses) {
               HasSubstr("there is no attention layer at \"encoder.layer.11\"; the layers that fit are \"bert\" at \"encoder.layer.0.\", "));
 }
 
-TEST(Layouts, ALayerWithoutAPrefixIsChosenByTheEmptyOne) {
+TEST(Layouts, AnEmptyPrefixChoosesALayerWithoutAPrefix) {
   TensorFile file = file_of(sample("torch", "packed").parameters());
   TensorFile other = file_of(sample("torch", "packed").parameters(), "decoder.");
   std::ranges::move(other.tensors, std::back_inserter(file.tensors));
@@ -383,7 +383,7 @@ TEST(Layouts, ALayerWithoutAPrefixIsChosenByTheEmptyOne) {
   EXPECT_THAT(error_of([&] { load_attention(other, {.prefix = ""}); }), HasSubstr("there is no attention layer without a prefix"));
 }
 
-TEST(Layouts, ExtentsWhoseProductIsNoNumberAreAMisfit) {
+TEST(Layouts, ExtentsWhoseProductOverflowsDoNotFit) {
   constexpr std::int64_t kMany = std::int64_t{1} << 62;
   TensorFile file{.path = "m"};
   file.tensors.push_back({"attn.c_attn.weight", Tensor::share(TensorView(nullptr, DType::f32, {kMany, 0}), nullptr)});
@@ -419,7 +419,7 @@ TEST(Layouts, T5AndTheTutorialsMultiHeadAttentionDifferByTheNameOfTheOutput) {
   EXPECT_EQ(found({{"o.weight", {12, 12}}}), "t5");
   EXPECT_EQ(found({{"out.weight", {12, 12}}}), "multi_head_dim_qk_dim_v");
   EXPECT_EQ(found({{"o.weight", {12, 12}}, {"out.weight", {12, 12}}}), "2 matches");
-  // If the shape of an output projection does not fit, the layer must not be loaded without it.
+  // If the shape of an output projection does not fit, load_attention() must not load the layer without this projection.
   EXPECT_EQ(found({{"out.weight", {12, 13}}}), "0 matches");
   EXPECT_EQ(found({{"o.weight", {12, 12}}, {"q.bias", {12}}, {"k.bias", {12}}, {"v.bias", {12}}}), "0 matches");
 }
@@ -467,7 +467,7 @@ TEST(Layouts, ARefusalNamesTheNearestLayoutsAndAllNamesThatTheyMiss) {
                                "\"x.out_proj.weight\"; \"whisper\" at \"x.\", but there is no \"x.out_proj.weight\", \"x.q_proj.bias\""));
 }
 
-TEST(Layouts, AKeyWithoutABiasGetsZerosAndGivesThemBack) {
+TEST(Layouts, AKeyWithoutABiasGetsABiasOfZerosThatIsNotStored) {
   TensorFile file = file_of(sample("whisper", "plain").parameters());
   AttentionParameters parameters = load_attention(file, {.heads = 3});
   expect_same(parameters.tensors.at("k.bias"), Tensor(DType::f64, {12}));

@@ -169,7 +169,7 @@ std::string format_npy_header(DType dtype, const Shape& shape, std::string_view 
   if (info(dtype).npy.empty()) fail(ErrorCode::unsupported, where, ": npy has no ", dtype, "; a safetensors file holds it");
   const std::string_view close = shape.size() == 1 ? ",)" : ")";
   std::string literal = cat("{'descr': '", info(dtype).npy, "', 'fortran_order': False, 'shape': (", join(shape), close, ", }");
-  const std::size_t preamble = kMagic.size() + 4;  // the magic, then two bytes of version and two of length
+  const std::size_t preamble = kMagic.size() + 4;  // bytes before the literal: the magic, two for the version and two for the length
   literal.resize((preamble + literal.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - preamble, ' ');
   literal.back() = '\n';
   std::string header(kMagic);
@@ -195,7 +195,7 @@ Tensor npy_tensor(const FileBytes& file, std::span<std::byte> bytes, const NpyHe
   Tensor tensor = view_or_copy(file, bytes, header.dtype, stored);
   check_booleans(file, name, tensor);
   if (header.column_major) tensor = Tensor::copy_of(reversed(tensor));
-  if (header.big_endian && info(header.dtype).size > 1) swap_byte_order(tensor);  // does not change the file, which is mapped privately
+  if (header.big_endian && info(header.dtype).size > 1) swap_byte_order(tensor);  // changes memory only: the file is mapped privately
   return tensor;
 }
 

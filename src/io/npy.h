@@ -15,7 +15,7 @@ struct NpyHeader {
   Shape shape;
 };
 
-inline constexpr std::size_t kNpyPreamble = 12;  // magic, version and the longer of the two length fields
+inline constexpr std::size_t kNpyPreamble = 12;  // bytes of magic, version and length; version 1 has a length of 2 bytes, versions 2 and 3 have 4
 
 // Position of the header's Python literal in the file, and its length in bytes. The data follow directly.
 struct NpyExtent {

@@ -70,7 +70,7 @@ TEST(Npy, FilesOfNumpyAreRead) {
 }
 
 // Some programs leave out the byte order or write '='. Both mean the byte order of the machine.
-TEST(Npy, AByteOrderThatIsNotNamedIsTheMachines) {
+TEST(Npy, AMissingByteOrderMeansThatOfTheMachine) {
   const TestFolder folder;
   for (const char* name : {"f8", "=f8", "<f8"}) {
     const auto path = folder.write("a.npy", npy_bytes(literal(name, "(1,)"), bytes("\000\000\000\000\000\000\004@")));

@@ -125,7 +125,7 @@ TEST(Npz, MalformedArchivesAreRefusedWithTheReason) {
   std::string flipped = zip;
   flipped[zip.find("12345678")] ^= 1;
   std::string renamed = zip;
-  renamed[zip.find("a.npy")] = 'b';  // in the member's header, not in the directory at the end
+  renamed[zip.find("a.npy")] = 'b';  // changes the name in the member's header, but not in the directory at the end
   const std::vector<std::pair<std::string, std::string>> cases{
       {"PK\3\4", ": it is not a whole zip archive"},
       {zip.substr(0, zip.size() - 1), ": it is not a whole zip archive"},
@@ -182,7 +182,7 @@ TEST(Npz, EveryTruncationIsRefused) {
   }
 }
 
-TEST(Npz, NoFlippedBitGoesUnnoticedInTheData) {
+TEST(Npz, AFlippedBitInTheDataIsAnError) {
   const TestFolder folder;
   const std::string zip = zip_bytes({{"a.npy", npy("<f4", "(2,)", "12345678")}});
   const std::size_t begin = zip.find("\x93NUMPY"), end = zip.find("PK\1\2");

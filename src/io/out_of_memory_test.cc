@@ -13,7 +13,7 @@ std::vector<NamedTensor> two_tensors() {
   return tensors;
 }
 
-TEST(OutOfMemory, WritingIsAnErrorAndLeavesNoFile) {
+TEST(OutOfMemory, RunningOutOfMemoryWhileWritingIsAnErrorAndLeavesNoFile) {
   const std::vector<NamedTensor> two = two_tensors(), one{two.begin(), two.begin() + 1};
   for (const Format& format : format_table()) {
     if (format.write == nullptr) continue;
@@ -28,7 +28,7 @@ TEST(OutOfMemory, WritingIsAnErrorAndLeavesNoFile) {
   }
 }
 
-TEST(OutOfMemory, ReadingIsAnError) {
+TEST(OutOfMemory, RunningOutOfMemoryWhileReadingIsAnError) {
   const TestFolder folder;
   const std::vector<NamedTensor> two = two_tensors(), one{two.begin(), two.begin() + 1};
   for (const Format& format : format_table()) {

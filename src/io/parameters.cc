@@ -12,9 +12,9 @@ namespace polyhead::io {
 namespace {
 
 constexpr std::string_view kScale = ".scale";
-constexpr std::int64_t kNarrowestRow = 16;  // least number of values that share a scale, if the shape allows
+constexpr std::int64_t kNarrowestRow = 16;  // a scale covers at least this many values, if the shape allows that
 
-// Returns the dimensions that number a tensor's rows, each of which has one scale; {} if the tensor has only one dimension.
+// Returns the leading dimensions of a tensor, whose indices count its rows; each row has one scale. Returns {} if the tensor has only one dimension.
 Shape row_numbers(const Shape& shape) {
   if (shape.size() < 2) return {};
   int count = shape.size() - 1;
@@ -32,7 +32,7 @@ void dequantize(const Tensor& rows, const Tensor& scales, Tensor& memory, Tensor
   if (values.data<float>() != out.data()) copy(values, out);
 }
 
-// Error that begins with `place` unless the scales are finite float32 numbers, one for each row.
+// Throws an Error that begins with `place` unless the scales are finite float32 numbers, one for each row.
 void require_scales_fit(const std::string& place, const std::string& name, const Tensor& rows, const Tensor& scales) {
   const auto [of_scales, of_rows] = std::ranges::mismatch(scales.shape(), rows.shape());
   if (scales.dtype() != DType::f32 || of_scales != scales.shape().end() || of_rows == rows.shape().end())

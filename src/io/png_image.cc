@@ -10,7 +10,7 @@
 namespace polyhead::io {
 namespace {
 
-// Bounds the pixels per byte of a PNG file: deflate unpacks one byte to at most 1032, and a pixel may have one bit.
+// Upper bound of the pixels per byte of a PNG file: deflate unpacks one byte to at most 1032, and a pixel may have one bit.
 constexpr std::int64_t kMostPixelsPerByte = 1040 * 8;
 constexpr png_alloc_size_t kMostChunk = 8 << 20;  // maximum size of an unpacked colour profile or text, in bytes
 

@@ -81,7 +81,7 @@ Entry read_entry(const FileBytes& file, const std::string& name, const Json::Obj
   return entry;
 }
 
-// Checks the grammar and the types, not the offsets. An unknown, missing or repeated field is an Error that names the file and the tensor.
+// Checks the grammar and the types of the header, but not the offsets. An unknown, missing or repeated field is an Error that names the file and the tensor.
 Header parse_header(const FileBytes& file, std::string_view text) {
   const std::string what = file.name() + ": the safetensors header";
   const Json json = parse_json(text, what);
@@ -147,7 +147,7 @@ void check_offsets(const FileBytes& file, const Header& header, std::uint64_t da
 
 }  // namespace
 
-// The members of TensorFile are in this source, because live pages compile it and not tensor_file.cc.
+// The members of TensorFile are defined here, because the WebAssembly build for live pages compiles this file but not tensor_file.cc.
 const Tensor* TensorFile::find(std::string_view name) const {
   const auto item = std::ranges::find(tensors, name, &NamedTensor::name);
   return item == tensors.end() ? nullptr : &item->tensor;

@@ -20,8 +20,8 @@ const Format* by_extension(const std::filesystem::path& path) {
   return row == format_table().end() ? nullptr : &*row;
 }
 
-// Finds the format by the contents. A damaged file may look like no format; its extension then chooses the reader, whose message says what
-// is wrong. nullptr if the extension is unknown too. Error for a file that is known to be something else.
+// Finds the format by the contents. A damaged file may look like no format; its extension then chooses the reader, whose message says what is wrong. Returns
+// nullptr if the extension is unknown too. Throws an Error if the file has a known format that polyhead does not read, such as HDF5.
 const Format* recognise(const FileBytes& file) {
   const auto row = std::ranges::find_if(format_table(), [&](const Format& format) { return format.sniff(file.text()); });
   if (row != format_table().end()) return &*row;

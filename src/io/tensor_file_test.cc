@@ -116,7 +116,7 @@ TEST(TensorFile, ANameWithANulIsNeitherReadNorWritten) {
   EXPECT_EQ(folder.count(), 2u);
 }
 
-TEST(TensorFile, AFolderHoldsAModel) {
+TEST(TensorFile, AFolderIsOpenedByItsModelSafetensors) {
   const TestFolder folder;
   const Tensor tensor = random_tensor(DType::f32, {2});
   save_tensors(folder / "model.safetensors", {{"a", tensor}});
@@ -189,7 +189,7 @@ class Shards : public ::testing::Test {
   Tensor a = random_tensor(DType::f32, {2}), b = random_tensor(DType::f64, {3});
 };
 
-TEST_F(Shards, AreOneFile) {
+TEST_F(Shards, ShardsAreReadAsOneFile) {
   ASSERT_EQ(error("{\"metadata\": {\"total_size\": 32}, \"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"two.safetensors\"}}"),
             "no error");
   for (const auto& path : {folder / ".", folder / "model.safetensors.index.json"}) {

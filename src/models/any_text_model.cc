@@ -48,7 +48,7 @@ class AnyEncoder final : public AnyTextModel {
   SentenceModel model_;
 };
 
-// Adds a token that the model wrote; it has no position in the text. A token that the tokenizer does not have is shown by its number.
+// Adds a token that the model generated; it has no position in the text. A token that the tokenizer does not have is shown by its number.
 void add_written(const Tokenizer& tokenizer, std::int64_t id, int segment, bool special, TokenizedText& tokens) {
   tokens.ids.push_back(id);
   tokens.pieces.push_back(tokenizer.piece(id).value_or(cat("<", id, ">")));
@@ -58,7 +58,7 @@ void add_written(const Tokenizer& tokenizer, std::int64_t id, int segment, bool 
   tokens.spans.emplace_back();
 }
 
-// Returns the ids that the tokenizer knows. A model may have more rows than its tokenizer has tokens; the ids of the other rows have no text.
+// Returns the ids that the tokenizer knows. A model's embedding may have more rows than its tokenizer has tokens; the ids of the additional rows have no text.
 std::vector<std::int64_t> known_ids(const Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
   std::vector<std::int64_t> known;
   std::ranges::copy_if(ids, std::back_inserter(known), [&](std::int64_t id) { return tokenizer.piece(id).has_value(); });

@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(AttentionLayer, ATensorWithoutAPlaceInItIsAnErrorThatNamesIt) {
+TEST(AttentionLayer, ATensorThatTheLayerCannotHoldIsAnErrorThatNamesTheTensor) {
   const nn::MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 1});
   io::AttentionParameters parameters = attention_parameters(layer, "t5");
   parameters.tensors.emplace("relative_attention_bias", Tensor(DType::f32, {32, 2}));

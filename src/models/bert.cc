@@ -82,7 +82,8 @@ nn::AttentionOptions BertEncoder::attention_options(std::int64_t layer, const Ro
   if (window > 0) options.mask.window = {.left = window, .right = window};
   const std::optional<nn::RotaryTables>& rotary = window > 0 && tables.local ? tables.local : tables.all;
   if (rotary) options.rotary = rotary->rotary();
-  if (relative_bias) options.relative_bias = {.table = relative_bias.view().transpose(0, 1)};  // the other defaults are MPNet's: max_distance 128, both directions
+  // the other members keep their defaults, which are MPNet's: max_distance 128, both directions
+  if (relative_bias) options.relative_bias = {.table = relative_bias.view().transpose(0, 1)};
   return options;
 }
 

@@ -123,7 +123,7 @@ void Reader::read_modernbert(BertConfig& config) {
   config.norm_bias = flag("norm_bias");
   config.rotary->base = rotary_base("full_attention", "global_rope_theta", 160000);
   config.local_rotary = config.rotary;
-  // transformers 4: null means the base of the other layers.
+  // In transformers 4, null means that the layers with a local window have the same base as the other layers.
   const bool is_null = file_.object().find("local_rope_theta") != nullptr && file_.find("local_rope_theta") == nullptr;
   config.local_rotary->base = rotary_base("sliding_attention", "local_rope_theta", is_null ? config.rotary->base : 10000);
   const std::int64_t window = file_.size("local_attention", 128) / 2;

@@ -20,10 +20,12 @@ inline nn::LayerConfig layer_config(const BertConfig& config, nn::Seed seed) {
           .seed = seed};
 }
 
-// Returns the rows of the position table for ids [*,T]: [T], or [*,T] if config.padding_token is set. Error if the table has too few rows.
+// Returns the position of each token of ids [*,T], which is a row of the position table. The shape is [T], or [*,T] if config.padding_token is set. Error if
+// the table has too few rows.
 Tensor position_ids(const BertConfig& config, ConstTensorView ids);
 
-// Returns the factors [*,T] of the word embeddings with config.mask_token, float32 or float64. Error if a text has only mask tokens.
+// For a model with config.mask_token: returns the factors [*,T] by which the word embeddings are multiplied, float32 or float64. Error if a text has only mask
+// tokens.
 Tensor word_scales(const BertConfig& config, const BertInput& input);
 
 }  // namespace polyhead::models

@@ -54,7 +54,7 @@ TEST(LoadBertEncoder, ComputesWhatTheSavedOneDid) {
 }
 
 // Elements of matrices change by at most half a scale, vectors keep their bits, and tensors that the encoder does not read are left out.
-TEST(QuantizeBert, RowsAreNearAndTheRestIsTheSame) {
+TEST(QuantizeBert, QuantizedRowsAreCloseAndOtherTensorsAreUnchanged) {
   const BertEncoder encoder = random_encoder();
   Folder folder;
   ModelFolder small;
@@ -90,7 +90,7 @@ TEST(QuantizeBert, RowsAreNearAndTheRestIsTheSame) {
   EXPECT_ERROR(quantize_bert(small.path(), smaller.path()), unsupported, HasSubstr("is quantised already"));
 }
 
-TEST(QuantizeBert, FilesThatAreThereAreKept) {
+TEST(QuantizeBert, ExistingFilesAreNotOverwritten) {
   Folder folder;
   folder.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n");
   folder.save(hf_tensors(random_encoder()));

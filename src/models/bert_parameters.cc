@@ -13,14 +13,14 @@
 namespace polyhead::models {
 namespace {
 
-// Checkpoints converted from TensorFlow call the weight gamma and the bias beta.
+// Checkpoints converted from TensorFlow call the weight of a norm gamma and its bias beta.
 nn::LayerNorm bert_norm(Checkpoint& file, const std::string& name, std::int64_t width, const BertConfig& config) {
   const bool old = file.find(name + ".weight") == nullptr && file.find(name + ".gamma") != nullptr;
   Tensor weight = file.take(name + (old ? ".gamma" : ".weight"), {width});
   return nn::LayerNorm(std::move(weight), config.norm_bias ? file.take(name + (old ? ".beta" : ".bias"), {width}) : Tensor(), config.epsilon);
 }
 
-// Returns the prefix of a layer's tensors: "encoder.layer.3.", or in groups "encoder.albert_layer_groups.0.albert_layers.3.".
+// Returns the prefix of a layer's tensors: "encoder.layer.3.", or "encoder.albert_layer_groups.0.albert_layers.3." if layers are stored in groups.
 std::string layer_prefix(const EncoderFamily& family, std::int64_t index, std::int64_t of_a_group) {
   if (!family.grouped_layers) return cat(family.tensors.layer, index, ".");
   return cat(family.tensors.layer, index / of_a_group, ".albert_layers.", index % of_a_group, ".");
@@ -44,7 +44,7 @@ void read_frequencies(const Checkpoint& file, const std::string& prefix, BertCon
     if (!(frequency > 0) || !std::isfinite(frequency)) fail(ErrorCode::format, file.file_name(), ": '", name, "' has the value ", frequency, "; frequencies must be above 0 and finite");
     rotary.factors.push_back(exact.frequencies()[static_cast<std::size_t>(i)] / frequency);
   }
-  rotary.scaling = nn::RotaryScaling::longrope;  // longrope divides the frequencies by `factors`
+  rotary.scaling = nn::RotaryScaling::longrope;  // longrope divides each frequency by its factor
   rotary.attention_factor = 1;
 }
 

@@ -56,7 +56,7 @@ TEST(BertEncoder, GradientsAgreeWithCentralDifferences) {
   }
 }
 
-TEST(BertEncoder, WordsPositionsAndSegmentsAllCount) {
+TEST(BertEncoder, WordsPositionsAndSegmentsAllChangeTheResult) {
   BertEncoder encoder(tiny(), 11);
   const auto hidden = [&](std::initializer_list<std::int64_t> ids, std::initializer_list<std::int64_t> segments) {
     const Tensor id = Tensor::of<std::int64_t>({3}, ids), segment = Tensor::of<std::int64_t>({3}, segments);
@@ -80,7 +80,7 @@ TEST(BertEncoder, AbsentSegmentsAreZero) {
   EXPECT_TRUE(test::same_bits(a, b));
 }
 
-TEST(BertEncoder, PaddingChangesNothingForTheOthers) {
+TEST(BertEncoder, PaddingDoesNotChangeTheOtherTokens) {
   BertEncoder encoder(tiny(), 11);
   const ConstTensorView short_ids = kIds.view().select(0, 1).slice(0, 0, 3), short_segments = kSegments.view().select(0, 1).slice(0, 0, 3);
   Tensor padded(DType::f64, {2, 4, 6}), alone(DType::f64, {3, 6}), padded_maps(DType::f64, {2, 2, 2, 4, 4}), maps(DType::f64, {2, 2, 3, 3});
@@ -92,7 +92,7 @@ TEST(BertEncoder, PaddingChangesNothingForTheOthers) {
   EXPECT_EQ(test::largest_magnitude(of_text.slice(3, 3, 4)), 0);
 }
 
-TEST(BertEncoder, AskingForMoreDoesNotChangeTheRest) {
+TEST(BertEncoder, AskingForMoreOutputsDoesNotChangeTheOtherOutputs) {
   BertEncoder encoder(tiny(DType::f32), 11);
   Tensor a(DType::f32, {2, 4, 6}), b(DType::f32, {2, 4, 6}), all(DType::f32, {3, 2, 4, 6}), maps(DType::f32, {2, 2, 2, 4, 4});
   BertEncoder::Saved saved;
@@ -204,7 +204,7 @@ TEST(BertEncoder, RefusesInputThatDoesNotFit) {
   EXPECT_ERROR(BertEncoder({.vocabulary = 0}, 3), invalid_argument, HasSubstr("vocabulary is 0"));
 }
 
-TEST(BertEncoder, OutputsShareNoMemoryWithEachOtherOrWithWhatIsRead) {
+TEST(BertEncoder, OutputsThatOverlapEachOtherOrParametersAreRefused) {
   BertEncoder encoder(tiny(), 11);
   Tensor all(DType::f64, {3, 2, 4, 6});
   const BertInput input{.ids = kIds};

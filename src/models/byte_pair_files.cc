@@ -30,7 +30,7 @@ void append_escaped(std::string& text, std::string_view bytes) {
 class Lines {
  public:
   Lines(std::string_view text, std::string_view name) : text_(text), name_(name) {}
-  // Pieces contain neither \n nor \r, because the file has both as escapes.
+  // Reads the next line. No piece contains \n or \r, because the file writes these bytes as escapes.
   bool next(std::string_view& line) {
     const auto taken = take_line(text_);
     if (taken) line = *taken, ++number_;

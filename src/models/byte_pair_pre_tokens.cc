@@ -34,8 +34,8 @@ PreToken make_pre_token(std::span<const Char> chars, std::int64_t word) {
   return pre_token;
 }
 
-// Appends the pre-tokens of a text. `given`: the word of each character, -1 for white space; if it is empty, this function numbers the words. No pre-token
-// has characters of two given words.
+// Appends the pre-tokens of a text. `given` has the number of each character's word, -1 for white space; if it is empty, this function numbers the words. No
+// pre-token has characters of two given words.
 void append_pre_tokens(PreTokens& result, std::span<const Char> chars, std::span<const std::int64_t> given) {
   const std::size_t size = chars.size();
   const auto joined = [&](std::size_t i) { return given.empty() || given[i - 1] == given[i]; };  // true if characters i - 1 and i belong to one word

@@ -64,7 +64,7 @@ TEST(BytePairTokenizer, MergesAndIdsAreThoseOfTheTokenizersPackage) {
   for (std::size_t i = 0; i < corpus().size(); ++i) EXPECT_EQ(tokenizer.encode(corpus()[i]).ids, expected.at("ids")[i].get<std::vector<std::int64_t>>()) << corpus()[i];
 }
 
-TEST(BytePairTokenizer, TextsComeBackInTheirNormalForm) {
+TEST(BytePairTokenizer, TextsAreDecodedToTheirNormalForm) {
   const auto tokenizer = BytePairTokenizer::train(corpus(), {.vocabulary = 400, .special_tokens = {"<pad>"}});
   for (const std::string text :
        {"", " ", "  a", "a ", "l'eau", "l' eau", "l 'eau", "d’où ?", "« Où\u00a0? »", "e\u0301te\u0301", "q\u0323\u0307", "\u0301 \u0301", "家に帰る", "the家 cat",
@@ -75,7 +75,7 @@ TEST(BytePairTokenizer, TextsComeBackInTheirNormalForm) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(zero).ids), zero);
 }
 
-TEST(BytePairTokenizer, RandomTextsComeBackInTheirNormalForm) {
+TEST(BytePairTokenizer, RandomTextsAreDecodedToTheirNormalForm) {
   const auto tokenizer = BytePairTokenizer::train(corpus(), {.vocabulary = 380});
   constexpr unsigned kSeed = 20;
   std::mt19937 random(kSeed);
@@ -134,7 +134,7 @@ TEST(BytePairTokenizer, SpansAndWordsAreThoseOfTheText) {
   EXPECT_EQ(encoded.spans[10], (ByteSpan{11, 12}));
 }
 
-TEST(BytePairTokenizer, LoweringIsOptionalAndFull) {
+TEST(BytePairTokenizer, LowercasingIsOptionalAndUsesTheFullMapping) {
   const auto tokenizer = whole_words({"été"}, true);
   EXPECT_TRUE(tokenizer.lowercase());
   EXPECT_THAT(tokenizer.encode("ÉTÉ E\u0301TE\u0301").pieces, ElementsAre("▁été", "▁été"));
@@ -148,7 +148,7 @@ TEST(BytePairTokenizer, BytesThatAreNotUtf8AreCountedAndReadAsU_FFFD) {
   EXPECT_EQ(tokenizer.decode(encoded.ids), "cat\uFFFD \uFFFD\uFFFD \uFFFD");
 }
 
-TEST(BytePairTokenizer, TokensThatAreNoTextDecodeToU_FFFD) {
+TEST(BytePairTokenizer, BytesThatAreNotUtf8AreDecodedToU_FFFD) {
   const auto tokenizer = whole_words({"cat"});
   const std::int64_t half = tokenizer.encode("é").ids[1];
   EXPECT_EQ(tokenizer.decode(std::vector<std::int64_t>{half}), "\uFFFD");
@@ -156,7 +156,7 @@ TEST(BytePairTokenizer, TokensThatAreNoTextDecodeToU_FFFD) {
   EXPECT_ERROR(tokenizer.piece(-1), invalid_argument, HasSubstr("id -1"));
 }
 
-TEST(BytePairTokenizer, SpecialTokensAreNeverMadeOfText) {
+TEST(BytePairTokenizer, TextNeverBecomesASpecialToken) {
   const auto tokenizer = whole_words({"<pad> cat"});
   EXPECT_EQ(tokenizer.special_token("<start>"), 1);
   EXPECT_THAT(tokenizer.encode("<pad> cat").ids, testing::Each(testing::Ge(2)));
@@ -167,7 +167,7 @@ TEST(BytePairTokenizer, SpecialTokensAreNeverMadeOfText) {
   EXPECT_ERROR(tokenizer.special_token("<end>"), invalid_argument, HasSubstr("'<end>'"));
 }
 
-TEST(BytePairTokenizer, WordsThatAreGivenArePrintedFirst) {
+TEST(BytePairTokenizer, GivenWordsAreEncodedAsTheTextThatTheyAreWrittenAs) {
   const auto tokenizer = whole_words({"C'est l'eau (froide), dit-il: \"Oui, Anna's!\" Non."});
   const std::string text = "C' est l' eau ( froide ) , dit-il : \" Oui , Anna 's ! \" Non .";
   const BytePairText encoded = tokenizer.encode_words(text);
@@ -185,10 +185,10 @@ TEST(BytePairTokenizer, WordsThatAreGivenArePrintedFirst) {
 
 TEST(BytePairTokenizer, ALongWordTakesNoMoreThanItsLengthTimesALogarithm) {
   const auto tokenizer = BytePairTokenizer::train(std::vector<std::string>{std::string(64, 'a')}, {.min_count = 1});
-  EXPECT_EQ(tokenizer.encode(std::string(200'000, 'a')).replaced_bytes, 0);  // takes minutes if each merge scans the whole word
+  EXPECT_EQ(tokenizer.encode(std::string(200'000, 'a')).replaced_bytes, 0);  // takes minutes if each merge scans the whole word again
 }
 
-TEST(BytePairTokenizer, FilesComeBack) {
+TEST(BytePairTokenizer, ASavedTokenizerIsLoadedUnchanged) {
   const ModelFolder folder;
   for (const bool lowercase : {false, true}) {
     const auto tokenizer = BytePairTokenizer::train(corpus(), {.vocabulary = 2000, .lowercase = lowercase, .special_tokens = {"<pad>", "à la fin", "\\"}, .min_count = 1});

@@ -1,4 +1,4 @@
-// The vocabulary and the merges of a byte-pair tokenizer, and the pre-tokens that it merges within.
+// The vocabulary and the merges of a byte-pair tokenizer. Its text is first split into pre-tokens; a merge joins two tokens of the same pre-token.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct BytePairTokenizer::Parts {
   std::vector<std::string> pieces;  // bytes of each id; special tokens have their name
   std::unordered_map<std::string, std::int64_t> ids;  // ids of pieces that are not special
   std::vector<IdPair> pairs;  // pairs that have a merge, in the order in which they were learned
-  BytePairs::Merges merges;   // ranks are places in `pairs`
+  BytePairs::Merges merges;   // the rank of a pair is its index in `pairs`
 };
 
 // visible_piece() writes bytes as text without white space and control characters; parse_piece() reads this text. It throws Error (format) with the reason.
@@ -48,8 +48,8 @@ std::string parse_piece(std::string_view visible);
 BytePairTokenizer parse_byte_pairs(std::string_view text, std::string_view name);
 
 struct PreToken {
-  std::string bytes;            // begins with kWordMark if it is a word
-  std::vector<ByteSpan> spans;  // span of each byte in the text
+  std::string bytes;            // begins with kWordMark if the pre-token is a word
+  std::vector<ByteSpan> spans;  // place in the text of each byte
   std::int64_t word;            // -1: white space
 };
 

@@ -1,4 +1,5 @@
-// Canonical ordering and composition of decomposed characters (Unicode 15, section 3.11), for characters of any type. class_of(c) returns the combining class.
+// Canonical ordering and composition of decomposed characters (Unicode 15, section 3.11). The functions are templates on the type of a character; class_of(c)
+// returns its combining class.
 #pragma once
 
 #include <algorithm>

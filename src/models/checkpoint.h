@@ -20,11 +20,11 @@
 
 namespace polyhead::models {
 
-// Words of Checkpoint::prefix_of()'s messages.
+// Words that complete the messages of Checkpoint::prefix_of().
 struct CheckpointWords {
   std::string_view models = "models";  // "holds two models"
-  std::string type{};                  // "is not TYPE"; empty: "a model of the type " and its model_type
-  std::string such_as{};               // what follows "with or without a prefix"
+  std::string type{};                  // TYPE in the message "is not TYPE"; if empty, TYPE is "a model of the type " and the model_type
+  std::string such_as{};               // text after "with or without a prefix"
 };
 
 class Checkpoint {
@@ -104,7 +104,7 @@ class Checkpoint {
   struct Projections {
     nn::Linear q, k, v;
   };
-  // Takes q, k and v from a linear layer for each, or, if names.k is empty, from the rows of one layer that names.q names.
+  // Takes the projections q, k and v: three linear layers, or, if names.k is empty, the rows of one linear layer that names.q names.
   template <class Names>
   Projections qkv(const std::string& prefix, const Names& names, std::int64_t q_rows, std::int64_t k_rows, std::int64_t in, bool bias, bool transposed = false) {
     const auto taken = [&](std::string_view name, std::int64_t out) { return linear(cat(prefix, name), out, in, bias, transposed); };

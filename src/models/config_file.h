@@ -41,7 +41,7 @@ class ConfigFile {
   std::optional<T> get(std::string_view key) {
     return find(key) == nullptr ? std::nullopt : file_->get<T>(*object_, key, where_);
   }
-  // Error if the key is null. For keys for which transformers computes something else with null than without the key.
+  // Throws an Error if the key is null. Needed where transformers treats null differently from a missing key.
   void require_not_null(std::string_view key) const {
     if (const io::Json* given = object_->find(key); given != nullptr && given->as<std::nullptr_t>() != nullptr) unsupported(key, "is null; a value is needed, or no key");
   }
@@ -60,7 +60,7 @@ class ConfigFile {
     if (!(value > 0) || value > 1e300) fail_at(key, cat("is ", value, "; it must be above 0 and finite"));
     return value;
   }
-  // Returns the activation called `name`, which is a part of the value of `key`; Error that lists the known ones.
+  // Returns the activation called `name`, which is a part of the value of `key`. An unknown name is an Error that lists the known names.
   nn::Activation named_activation(std::string_view key, std::string_view name) const;
   // Returns the activation that the value of `key` names; `otherwise` if the key is missing.
   nn::Activation activation(std::string_view key, std::string_view otherwise) { return named_activation(key, get<std::string>(key).value_or(std::string(otherwise))); }
@@ -74,8 +74,8 @@ class ConfigFile {
   }
 
   bool was_read(std::string_view key) const { return std::ranges::find(read_, key) != read_.end(); }
-  // A key that was not read is an Error that names it, unless the key cannot change results: because `without_effect` or the list in language_families.cc
-  // contains the key, or because the key has its neutral value. `remedy` ends the message.
+  // Throws an Error that names a key which was not read. Some keys are allowed because they cannot change results: those in `without_effect` or in the list in
+  // language_families.cc, and those with their neutral value. `remedy` ends the message.
   void require_all_read(std::string_view family, std::span<const std::string_view> without_effect, std::span<const std::string> ignored = {}, std::string_view remedy = {}) const;
 
   // The largest extent in a config. It is so small that products of two extents, and sums of a few such products, do not overflow.

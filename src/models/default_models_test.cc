@@ -40,8 +40,8 @@ TEST(DefaultModels, AreTheFoldersOfTheRepository) {
   EXPECT_EQ(bytes.size(), 4u) << "a new model needs a bound";
 }
 
-// The images of the library are not among those with which its model was trained.
-TEST(DefaultModels, DigitsKnowTheImagesThatWerePutAside) {
+// The images of the built-in file were not used for training the model.
+TEST(DefaultModels, DigitsClassifiesImagesThatWereNotUsedForTraining) {
   const ImageClassifier model = load_image_classifier(default_model("digits"));
   const io::TensorFile examples = io::open_tensors(default_model("digits") / "examples.safetensors");
   const Tensor images = Tensor::copy_of(examples.at("images"), DType::f32);
@@ -53,7 +53,7 @@ TEST(DefaultModels, DigitsKnowTheImagesThatWerePutAside) {
 }
 
 // Abstracts with two sentences of background, one that says what was done, and one with a result.
-TEST(DefaultModels, SummaryChoosesWhatWasDoneAndItsHeadsDiffer) {
+TEST(DefaultModels, SummaryChoosesTheSentenceThatSaysWhatWasDoneAndItsHeadsDiffer) {
   const SentenceChooser model = load_sentence_chooser(default_model("summary"));
   const std::vector<std::vector<std::string>> abstracts{
       {"Long rivers of text are hard to read for people who have little time.", "Earlier tools cut a text after its first lines, and so they miss what a report has found.",
@@ -64,8 +64,8 @@ TEST(DefaultModels, SummaryChoosesWhatWasDoneAndItsHeadsDiffer) {
        "The results show that bees trust colour as soon as the wind exceeds three metres per second."},
       {"Batteries of small sensors must be replaced by hand.", "Harvesting energy from heat is cheap, but the power it yields changes by the minute.",
        "Here we introduce a scheduler that learns when a sensor should sleep from the temperature alone.", "It outperforms fixed plans on all benchmarks and doubles the time between visits."}};
-  const std::int64_t first_of[] = {0, 2, 3, 4};  // first sentence of background, method and result
-  double divergence = 0;                         // Jensen-Shannon, in bits: 0 for equal heads, 1 for heads that read different sentences
+  const std::int64_t first_of[] = {0, 2, 3, 4};  // first sentence of background, of method and of result
+  double divergence = 0;  // Jensen-Shannon divergence between heads, in bits: 0 for equal heads, 1 for heads that read different sentences
   for (const std::vector<std::string>& abstract : abstracts) {
     const ChosenSentence answer = choose(model, abstract);
     EXPECT_EQ(answer.best, 2) << abstract[0];

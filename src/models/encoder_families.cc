@@ -83,7 +83,7 @@ const EncoderFamily& find_encoder_family(std::string_view file, std::string_view
   const ModelFamily* refused = find_row(kRefused, model_type);
   const std::string known = join(kFamilies, &EncoderFamily::model_type);
   if (refused != nullptr) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', which is not supported: ", refused->refused, "; known encoders are ", known);
-  if (!refused_sequence_family(model_type).empty()) find_sequence_family(file, model_type);  // throws the Error that tells why
+  if (!refused_sequence_family(model_type).empty()) find_sequence_family(file, model_type);  // throws an Error with the reason
   std::vector<std::string_view> names = language_families();
   const std::vector<std::string_view> two_sides = sequence_to_sequence_families();
   const auto is_in = [&](const std::vector<std::string_view>& list) { return std::ranges::find(list, model_type) != list.end(); };

@@ -21,7 +21,8 @@ struct EncoderTensors {
                    embedding_norm = "embeddings.LayerNorm", embedding_projection = "", relative_bias = "", layer = "encoder.layer.", final_norm = "";
   std::string_view q = "attention.self.query", k = "attention.self.key", v = "attention.self.value";  // if k and v are empty, q holds q, k and v
   std::string_view attention_output = "attention.output.dense", attention_norm = "attention.output.LayerNorm";
-  std::string_view hidden = "intermediate.dense", feed_forward_output = "output.dense", feed_forward_norm = "output.LayerNorm";  // gated: the tensor `hidden` holds the gate, then the hidden layer
+  // if layers have a gate, the tensor `hidden` holds the rows of the gate, then those of the hidden layer
+  std::string_view hidden = "intermediate.dense", feed_forward_output = "output.dense", feed_forward_norm = "output.LayerNorm";
 };
 
 enum class EncoderPositions : std::uint8_t {

@@ -71,7 +71,7 @@ TEST(EncoderFamilies, GradientsAgreeWithCentralDifferences) {
     const Tensor d_hidden = random.tensor(DType::f64, {2, 5, 8});
     BertEncoder::Saved saved;
     encoder.forward(input, {.hidden = hidden}, {}, &saved);
-    BertEncoder grads = random_encoder(config, 5);  // backward overwrites these values
+    BertEncoder grads = random_encoder(config, 5);  // holds the gradients; backward() overwrites these values
     encoder.backward(saved, d_hidden, {&grads});
     test::expect_gradients(
         [&] {
@@ -83,7 +83,7 @@ TEST(EncoderFamilies, GradientsAgreeWithCentralDifferences) {
 }
 
 // `polyhead trace` runs the attention of one layer on the hidden states that enter the layer. The attention weights must be those of the whole model.
-TEST(EncoderFamilies, ALayerAloneHasTheWeightsOfTheModel) {
+TEST(EncoderFamilies, ALayerAloneHasTheAttentionWeightsOfTheModel) {
   for (const auto& [name, config] : configs()) {
     SCOPED_TRACE(name);
     const BertEncoder encoder = random_encoder(config, 6);
@@ -126,7 +126,7 @@ TEST(EncoderFamilies, PositionsCountTheTokensThatAreNotPadding) {
   EXPECT_ERROR(position_ids(config, too_long), invalid_argument, HasSubstr("the text has 8 tokens; the model has positions for 7"));
 }
 
-TEST(EncoderFamilies, RotaryPositionsGoOnBeyondTheConfig) {
+TEST(EncoderFamilies, ATextWithRotaryPositionsMayBeLongerThanTheConfigSays) {
   BertConfig config = tiny_encoder();
   config.rotary = nn::RotaryEmbeddingConfig{.width = 4};
   const Tensor ids(DType::i64, {20});
@@ -161,7 +161,7 @@ TEST(EncoderFamilies, AHeadIsSwitchedOffInItsOwnLayer) {
 }
 
 // The viewer's page and `polyhead trace --cell` compute attention weights from q and k, so they also need the bias and the windows.
-TEST(EncoderFamilies, BiasAndWindowsComeWithTheHeadVectors) {
+TEST(EncoderFamilies, HeadVectorsComeWithTheBiasAndTheWindows) {
   for (const auto& [name, config] : configs()) {
     SCOPED_TRACE(name);
     const SentenceModel model{kTokenizer, random_encoder(config, 10)};
@@ -271,7 +271,7 @@ TEST(EncoderConfigs, DefaultsAreThoseOfTransformers) {
   EXPECT_THAT(read_encoder(groups).shared_layers, ElementsAre(0, 0, 0, 1, 1));
 }
 
-TEST(EncoderConfigs, WhatIsNotSupportedIsNamed) {
+TEST(EncoderConfigs, UnsupportedSettingsAreNamed) {
   for (const std::string_view name : encoder_families()) {
     SCOPED_TRACE(name);
     EXPECT_ERROR(read_encoder(name, "is_decoder", true), unsupported, HasSubstr("is_decoder is true; only encoders"));

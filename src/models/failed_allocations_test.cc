@@ -143,7 +143,8 @@ TEST(FailedAllocations, ALayerWithACacheAppendsWhollyOrNot) {
   EXPECT_EQ(cache.length(0), 6);
 }
 
-// Calls f on `cache` while memory runs out, and on `other`, an equal cache, with enough memory. Compares step(cache), which depends on all that a cache holds.
+// Calls f on `cache` while memory runs out. The result of step(cache), which depends on all that a cache holds, must then be that of `other`, an equal cache on
+// which f was not called. Finally f succeeds on both caches, and the results of step() must be equal again.
 template <class Cache, class F, class Step>
 void expect_whole_or_nothing_in_a_stack(Cache& cache, Cache& other, std::int64_t least, const F& f, const Step& step) {
   const std::vector<double> before = test::to_doubles(cache.key_lengths());
@@ -206,7 +207,7 @@ TEST(FailedAllocations, ParametersAreLoadedWhollyOrNot) {
   expect_same(state_of(other), state_of(optimizer));
 }
 
-TEST(FailedAllocations, MemoryThatAWorkspaceDidNotGetIsNotItsPeak) {
+TEST(FailedAllocations, AFailedAllocationDoesNotCountInThePeakOfAWorkspace) {
   const Workspace workspace;
   const auto tensor = [&](std::int64_t kibibytes) { return workspace.tensor(DType::u8, {kibibytes << 10}); };
   EXPECT_GT(run_out_of_memory([&] { tensor(250); }, [] {}), 0);
@@ -221,7 +222,7 @@ TEST(FailedAllocations, MemoryThatAWorkspaceDidNotGetIsNotItsPeak) {
     io::allocations_left = -1;
     EXPECT_TRUE(failed);
   }
-  for (const std::int64_t size : {250, 100, 20, 45}) tensor(size);  // 415 KiB in four different sizes
+  for (const std::int64_t size : {250, 100, 20, 45}) tensor(size);  // four tensors of different sizes in KiB, 415 KiB together
   EXPECT_LE(workspace.idle_bytes(), std::int64_t{250 * 3 / 2} << 10);
 }
 

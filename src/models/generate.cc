@@ -5,7 +5,7 @@
 namespace polyhead::models {
 namespace {
 
-constexpr std::int64_t kFew = 4;  // parameters are packed only for more tokens: packing takes as long as it saves in about two tokens
+constexpr std::int64_t kFew = 4;  // parameters are packed only for more tokens than this: packing takes as long as it saves in about two tokens
 
 }  // namespace
 

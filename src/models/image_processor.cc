@@ -111,7 +111,7 @@ ImageProcessor read_image_processor(const std::filesystem::path& folder) {
   processor.normalise = flag("do_normalize", true);
   processor.mean = read_colours(file, "image_mean", kind.colours[0], false);
   processor.deviation = read_colours(file, "image_std", kind.colours[1], true);
-  file.find("do_convert_rgb");  // counts as read: the image readers give red, green and blue, whatever this key says
+  file.find("do_convert_rgb");  // marks the key as read: the image readers give red, green and blue, whatever this key says
   if (flag("do_pad", false)) file.unsupported("do_pad", "is true; padding is not supported");
   static constexpr std::string_view kWithoutEffect[] = {"processor_class", "data_format", "input_data_format", "device", "return_tensors", "disable_grouping", "image_seq_length", "pad_size"};
   file.require_all_read(cat(kind.name, "ImageProcessor"), kWithoutEffect);
@@ -149,7 +149,7 @@ Tensor normalised(const ImageProcessor& processor, ConstTensorView fitted) {
     for (std::int64_t i = c * count; i < (c + 1) * count; ++i) {
       const std::uint8_t byte = bytes.data<std::uint8_t>()[i];
       float x = byte;
-      if (processor.factor) x = static_cast<float>(byte * *processor.factor);  // in float64, as transformers does
+      if (processor.factor) x = static_cast<float>(byte * *processor.factor);  // computed in float64, as transformers does
       planes.data<float>()[i] = processor.normalise ? (x - mean) / deviation : x;
     }
   }

@@ -11,7 +11,7 @@
 namespace polyhead::models {
 namespace {
 
-constexpr int kDigits = 32 - 8 - 2;  // binary digits of a weight; leaves 2 bits for filters with negative lobes
+constexpr int kDigits = 32 - 8 - 2;  // binary digits of a weight; 2 bits stay free for filters with negative lobes
 
 double sinc(double x) { return x == 0 ? 1 : std::sin(x * std::numbers::pi) / (x * std::numbers::pi); }
 
@@ -106,7 +106,7 @@ Tensor resized(ConstTensorView image, ImageProcessor::Size size, Resampling resa
     resample(current.data<std::uint8_t>(), next.data<std::uint8_t>(), {.lines = 1, .line_stride = 0, .out_line_stride = 0, .stride = row, .inner = row}, spans(height, size.height, filter));
     current = std::move(next);
   };
-  // The order of both passes affects rounding, so it follows Pillow 13: columns first if that shrinks the image much more.
+  // Rounding depends on the order of the two passes. As in Pillow 13, the height changes first if it shrinks by more than twice as many pixels as the width.
   const std::int64_t rows_less = image.extent(0) - size.height, columns_less = image.extent(1) - size.width;
   const bool columns_first = rows_less > 0 && rows_less > 2 * columns_less;
   if (columns_first) along_columns();

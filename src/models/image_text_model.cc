@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kTextSideForward = "TextSide.forward";
 
-// Returns for each text the row of its pooled token.
+// Returns for each text the position of the token whose hidden state represents the text.
 std::vector<std::int64_t> pooled_rows(const TextSideConfig& c, ConstTensorView ids) {
   const std::int64_t tokens = ids.extent(-1);
   const Tensor all = Tensor::copy_of(ids, DType::i64);

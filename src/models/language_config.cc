@@ -177,7 +177,8 @@ std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::optional<JsonF
   return token_ids(own ? *generation : file.file(), "eos_token_id");
 }
 
-// Reads bad_words_ids, a list of token sequences that are never chosen. A sequence of several tokens is a rule that is not followed.
+// Reads bad_words_ids, a list of token sequences that must not be generated. generate() obeys this for single tokens; longer sequences are added to
+// rules_not_followed.
 void read_bad_words(const JsonFile& file, AnswerRules& rules) {
   const io::Json* given = JsonFile::find(file.root(), "bad_words_ids");
   if (given == nullptr) return;

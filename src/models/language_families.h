@@ -52,7 +52,7 @@ enum class HasBias : std::uint8_t {
   by_mlp_bias,        // the key "mlp_bias"
 };
 
-// The layers that have a window of `sliding_window` keys, unless layer_types says so.
+// Which layers have a window of `sliding_window` keys, unless layer_types says so.
 enum class Windows : std::uint8_t {
   none,             // no layer: the family reads no sliding_window
   all,              // all layers, if sliding_window is not null
@@ -67,8 +67,9 @@ struct FamilyDefaults {
   std::string_view activation = "silu";
   double epsilon = 1e-6;
   bool tied_output = false;
-  double rotary_part = 1;       // partial_rotary_factor: the share of a head's features that are rotated
-  bool kv_heads_as_heads = false, head_width_of_heads = false;  // kv_heads = heads, head_width = width / heads; else the keys are required
+  double rotary_part = 1;       // partial_rotary_factor: the share of a head's features that is rotated
+  // true: a missing key means kv_heads = heads, or head_width = width / heads; false: the key is required
+  bool kv_heads_as_heads = false, head_width_of_heads = false;
   double rotary_base = 10000;
   bool no_window = false;       // sliding_window may be missing
   bool attention_bias = false;
@@ -89,7 +90,7 @@ struct Family {
   Windows windows = Windows::none;
   bool transposed = false;      // the layers' linear weights are stored [in,out]
   bool packed_by_head = false;  // the tensor of q, k and v has q, k and v of head 0, then of head 1, ...
-  bool qkv_bias_key = false;    // the key qkv_bias (default: true) tells whether q, k and v have biases; the key of `bias` is not read
+  bool qkv_bias_key = false;    // the key qkv_bias (default: true) tells whether q, k and v have biases; the key that belongs to `bias` is not read
   bool parallel_key = false;    // reads use_parallel_residual, by default true
   bool gemma = false;           // norms store weight - 1, embedded tokens are multiplied by sqrt(E)
   bool gelu_is_tanh = false;    // "gelu" means its tanh form

@@ -171,7 +171,7 @@ TEST(LanguageModel, OutputsDoNotChangeEachOther) {
   }
 }
 
-TEST(LanguageModel, LayersWithAWindowMayHaveAnglesOfTheirOwn) {
+TEST(LanguageModel, LayersWithAWindowMayHaveSeparateRotaryAngles) {
   const LanguageModel both = model_of(gemma());
   LanguageModel local = model_of(gemma()), global = model_of(gemma());
   local.config.rotary = local.config.local_rotary, global.config.local_rotary.reset();
@@ -216,7 +216,7 @@ TEST(LanguageModel, GreedyAnswersAreTheLikeliestTokensOfTheWholeText) {
 }
 
 // If the text is longer than `limit`, the scaling "dynamic" changes the rotary angles of all tokens with each new token; "longrope" changes them once.
-TEST(LanguageModel, AnswersGoOnWhereAnglesDependOnTheLength) {
+TEST(LanguageModel, AnswersAreRightIfRotaryAnglesDependOnTheLength) {
   LanguageModelConfig dynamic = neox(), longrope = neox();
   dynamic.rotary = RotaryRule{.embedding = {.width = 4}, .limit = 6, .dynamic_factor = 4};
   longrope.rotary = RotaryRule{.embedding = {.width = 4, .scaling = nn::RotaryScaling::longrope, .attention_factor = 1.1, .factors = {1, 2}}, .limit = 6, .long_factors = {3, 9}};
@@ -248,7 +248,7 @@ TEST(LanguageModel, PaddingIsNotRead) {
   EXPECT_TRUE(test::near(logits.view().slice(1, 0, 6), alone, 1e-6));
 }
 
-TEST(LanguageModel, NoTokensAndOneTokenAreTexts) {
+TEST(LanguageModel, ATextMayHaveNoTokenOrOneToken) {
   const LanguageModel model = model_of(neox());
   for (const Shape& shape : {Shape{0}, Shape{2, 0}, Shape{0, 3}, Shape{1}, Shape{2, 1, 1}}) {
     const Tensor ids(DType::i64, shape);

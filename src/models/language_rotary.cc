@@ -32,7 +32,7 @@ const std::vector<RopeType>& rope_types() {
 struct Around {
   double base = 0;
   double part = 1;
-  std::optional<double> original{};  // overrides the value in rope_scaling
+  std::optional<double> original{};  // original_max_position_embeddings; overrides the value in rope_scaling
 };
 
 // Reads one object of rope_parameters, or rope_scaling; `where` names it in messages. rope: the object; nullptr if there is none.

@@ -8,8 +8,8 @@
 
 namespace polyhead::models {
 
-// Returns the attention weights [L,N,T,S] of every head for a pass over one sequence. `layers`: the Saved of each layer; `attention`: its member that
-// holds the attention's Saved.
+// Returns the attention weights [L,N,T,S] of every head for a pass over one sequence. `layers` has the Saved of each layer; `attention` is the member of it
+// that holds the Saved of the layer's attention.
 template <class Layers, class Member>
 Tensor layer_maps(const Layers& layers, Member attention) {
   const auto& first = std::invoke(attention, layers.at(0));

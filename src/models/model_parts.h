@@ -20,7 +20,7 @@ inline Shape with_leading(Shape shape, std::int64_t extent) {
   return shape;
 }
 
-// Multiplies x by `factor`, after rounding it to the dtype of x.
+// Multiplies x by `factor`; the factor is first rounded to the dtype of x.
 inline void scale(TensorView x, double factor, Executor* executor) {
   Tensor number(x.dtype(), {1});
   fill(number, factor);
@@ -73,10 +73,10 @@ void require_wanted(const char* operation, std::span<const WantedOutput> outputs
 
 // Outputs of all L layers of a model. Each is optional.
 struct LayerOutputs {
-  TensorView all_hidden = {};          // [L+1,*,T,E]: the input of the first layer, then each layer's output
+  TensorView all_hidden = {};          // [L+1,*,T,E]: the input of the first layer, then each layer's output; the last one is the result of through_layers()
   TensorView attentions = {};          // [L,*,N,T,S]
   TensorView pooled = {};              // [L,*,N,h,w]
-  Pooling pooling = Pooling::largest;  // reduction of the blocks of `pooled`
+  Pooling pooling = Pooling::largest;  // how the attention weights of a block become one value of `pooled`
   TensorView q = {}, k = {}, v = {};   // [L,*,N,T,H]
 
   // Returns whether an output other than all_hidden is given, so that write() needs what the attention of a layer saved.
@@ -106,8 +106,8 @@ inline std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::L
           {{"v", outputs.v}, heads}};
 }
 
-// Returns what a stack of layers and the norm after it, if there is one, make of x. layer(i, x, y) computes layer i. all_hidden [L+1,*,T,E], if given, gets x, the
-// outputs of all layers but the last, and the result.
+// Passes x through a stack of layers and through the norm after it, if there is one; returns the result. layer(i, x, y) computes layer i. all_hidden
+// [L+1,*,T,E], if given, gets x, the outputs of all layers but the last, and the result.
 template <class F>
 Tensor through_layers(std::int64_t layers, const nn::Norm& final_norm, Tensor x, TensorView all_hidden, const nn::RunOptions& run, const F& layer) {
   Tensor y = uninitialised(x.dtype(), x.shape(), run.workspace);
@@ -125,7 +125,7 @@ Tensor through_layers(std::int64_t layers, const nn::Norm& final_norm, Tensor x,
   return x;
 }
 
-// Does what through_layers() does for layers of an encoder, and writes their outputs. options(i) returns the options of layer i.
+// Does what through_layers() does, for the layers of an encoder, and also writes `outputs`. options(i) returns the options of layer i.
 template <class F>
 Tensor through_encoder(const nn::Encoder& stack, const nn::Norm& final_norm, Tensor x, const LayerOutputs& outputs, const nn::RunOptions& run, const F& options) {
   return through_layers(std::ssize(stack.layers), final_norm, std::move(x), outputs.all_hidden, run, [&](std::int64_t i, const Tensor& in, Tensor& out) {

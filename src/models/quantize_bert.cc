@@ -14,7 +14,7 @@
 namespace polyhead::models {
 namespace {
 
-// Returns whether load_bert() reads the tensor. It does not read poolers and heads of tasks. `name` is without its prefix.
+// Returns whether load_bert() reads the tensor. load_bert() does not read poolers and the output layers of tasks. `name` is without its prefix.
 bool is_of_encoder(const EncoderTensors& names, std::string_view name) {
   for (const std::string_view own : {names.words, names.positions, names.segments, names.embedding_norm, names.embedding_projection, names.relative_bias, names.final_norm})
     if (!own.empty() && name.starts_with(own) && name.substr(own.size()).starts_with('.')) return true;
@@ -39,7 +39,7 @@ std::vector<std::string> quantized_bert_files(const std::filesystem::path& direc
     if (exists) names.emplace_back(name);
     return exists;
   };
-  if (!add("tokenizer.json"))  // with this file load_tokenizer() reads none of these
+  if (!add("tokenizer.json"))  // if this file exists, load_tokenizer() reads none of the following files
     for (const char* name : {"vocab.txt", "vocab.json", "merges.txt"}) add(name);
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) add(name);
   if (const SentenceModules modules = read_sentence_modules(directory); !modules.other_embedding.empty())
@@ -51,7 +51,7 @@ std::vector<std::string> quantized_bert_files(const std::filesystem::path& direc
 
 void quantize_bert(const std::filesystem::path& from, const std::filesystem::path& to) {
   require_new_folder(to);
-  const BertConfig config = load_bert(from).encoder.config;  // an Error if the folder is not an encoder
+  const BertConfig config = load_bert(from).encoder.config;  // throws an Error if the folder holds no encoder
   const EncoderTensors& names = find_encoder_family("config.json", config.family).tensors;
   const io::TensorFile file = io::open_tensors(from);
   const std::string words = cat(names.words, ".weight");

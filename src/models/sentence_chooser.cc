@@ -22,7 +22,8 @@
 namespace polyhead::models {
 namespace {
 
-// Eight counts describe a sentence. The table of learned vectors `places` has `rows` rows for each of them, and a count c uses row min(c / unit, rows - 1).
+// Eight counts describe a sentence. The table of learned vectors `places` has `rows` rows for each count; the value c of a count uses row min(c / unit, rows -
+// 1).
 struct Rows {
   std::int64_t rows, unit = 1;
 };
@@ -36,7 +37,7 @@ constexpr std::array<Rows, 8> kPlaces{{
     {6},      // 0 if this sentence lacks "we", else 1 + number of earlier sentences with "we": authors use "we" to say what they did
     {8},      // number of sentences of the text with "we"
 }};
-enum Part : std::uint64_t { kLayers, kEmbedded };  // uses of dropout in a pass
+enum Part : std::uint64_t { kLayers, kEmbedded };  // the places at which a pass applies dropout
 
 void check(const SentenceChooserConfig& c) {
   for (const auto& [name, value] : {std::pair("slots", c.slots), {"model_width", c.model_width}, {"hidden_width", c.hidden_width}, {"layers", c.layers}, {"heads", c.heads}})
@@ -72,7 +73,7 @@ double share(const SentenceTerms& sentence) { return 1 / std::sqrt(static_cast<d
 
 bool is_one_of(std::u32string_view set, char32_t code) { return set.find(code) != set.npos; }
 
-// begins_sentence() and ends_sentence() look at a word between white space, without quotation marks and brackets around it.
+// begins_sentence() and ends_sentence() look at one word, the text between two white spaces. They ignore quotation marks and brackets around it.
 bool begins_sentence(std::span<const Char> word) {
   while (word.size() > 1 && is_one_of(U"\"'([\u201C\u2018", word[0].code)) word = word.subspan(1);
   std::vector<Char> lower;

@@ -64,7 +64,7 @@ TEST(SentenceChooser, GradientsOfALossOnAttentionWeightsAreAdded) {
 }
 
 // A text has the same scores alone and in a batch in which it is padded.
-TEST(SentenceChooser, TextsOfABatchDoNotMeet) {
+TEST(SentenceChooser, TextsOfABatchDoNotAffectEachOther) {
   const SentenceChooser model(tiny_chooser(DType::f64));
   const std::vector<SentenceChooser::Text> texts{model.read(std::span(kText).first(2)), model.read(kText)};
   Tensor both(DType::f64, {2, 3}), alone(DType::f64, {1, 2});
@@ -74,11 +74,11 @@ TEST(SentenceChooser, TextsOfABatchDoNotMeet) {
   for (std::int64_t s = 0; s < 2; ++s) EXPECT_EQ(both.data<double>()[s], alone.data<double>()[s]);
 }
 
-TEST(SentenceChooser, ReadsWordsPairsStartAndPlace) {
+TEST(SentenceChooser, ReadsWordsPairsPrefixesAndPlaces) {
   SentenceChooser model(tiny_chooser(DType::f32));
   model.config.slots = 1 << 30;  // with so many slots no two terms share one; the table of scores is not read
   const auto terms = [&](const std::string& sentence) { return model.read({&sentence, 1})[0].slots; };
-  EXPECT_EQ(terms("a b a b").size(), 2U + 3U + 3U);  // words a, b; pairs "^ a", "a b", "b a"; prefixes "a", "a b", "a b a"
+  EXPECT_EQ(terms("a b a b").size(), 2U + 3U + 3U);  // 2 words a, b; 3 pairs (start, a), (a, b), (b, a); 3 prefixes "a", "a b", "a b a"
   EXPECT_EQ(terms("We SEE Caf\u00e9s."), terms("we see cafes ."));
   EXPECT_NE(terms("dog bites man"), terms("man bites dog"));
   EXPECT_EQ(terms("\u200b").size(), 1U);
@@ -92,12 +92,12 @@ TEST(SentenceChooser, ReadsWordsPairsStartAndPlace) {
   EXPECT_THAT(model.read(shared)[0].places, ElementsAre(0, 14, 25, 48 + 2, 64 + 1, 80 + 3, 92, 98));  // "measur" is in 2 other sentences, "rainfa" in 1
 }
 
-TEST(SentenceChooser, ReadsStartsOfNeighboursAndWhoSaysWe) {
+TEST(SentenceChooser, ReadsTheStartsOfNeighboursAndCountsTheWordWe) {
   SentenceChooser model(tiny_chooser(DType::f32));
   model.config.slots = 1 << 30;  // with so many slots no two terms share one; the table of scores is not read
   const auto slots = [&](std::initializer_list<std::string> sentences, std::size_t of) { return model.read(std::vector(sentences))[of].slots; };
   const auto alone = slots({"x"}, 0), first = slots({"x", "a b c d"}, 0), last = slots({"a b c d", "x"}, 1);
-  EXPECT_EQ(first.size(), alone.size() + 2);  // the starts "a" and "a b" of the next sentence
+  EXPECT_EQ(first.size(), alone.size() + 2);  // and the terms "a" and "a b" for the start of the next sentence
   EXPECT_TRUE(std::ranges::includes(first, alone));
   EXPECT_EQ(slots({"x", "a b z"}, 0), first);
   EXPECT_NE(slots({"x", "a z c d"}, 0), first);
@@ -128,7 +128,7 @@ TEST(SentenceChooser, AFolderGivesTheSameAnswers) {
   save_sentence_chooser(SentenceChooser(taught), folder);
   EXPECT_EQ(load_sentence_chooser(folder).config.taught_heads, 2);
   const std::string sizes = R"({"model_type": "polyhead-sentence-chooser", "slots": 16, "model_width": 4, "hidden_width": 6, "layers": 2, "heads": 2, "dropout": 0)";
-  std::ofstream(folder / "config.json") << sizes << "}";  // as version 0.2 wrote it
+  std::ofstream(folder / "config.json") << sizes << "}";  // a config.json as version 0.2 wrote it
   EXPECT_EQ(load_sentence_chooser(folder).config.taught_heads, 0);
   EXPECT_EQ(choose(load_sentence_chooser(folder), kText).scores, a.scores);
   std::ofstream(folder / "config.json") << sizes << R"(, "taught_heads": -1})";
@@ -158,7 +158,7 @@ TEST(SentenceChooser, WhatDoesNotFitIsRefused) {
   EXPECT_ERROR(model.backward(saved, scores, gradients), invalid_argument, HasSubstr("holds no forward pass"));
 }
 
-TEST(SplitSentences, EndAtStopsBeforeCapitals) {
+TEST(SplitSentences, SentencesEndAtFullStopsBeforeCapitals) {
   EXPECT_THAT(split_sentences(" One two.  Three? \u00c9t\u00e9!\n(\u201cFour.\u201d) 5 six"), ElementsAre("One two.", "Three?", "\u00c9t\u00e9!", "(\u201cFour.\u201d)", "5 six"));
   EXPECT_THAT(split_sentences("See e.g. Smith et al. The J. S. Bach of 3.5 Hz. and so on (cf. Fig. 2). End"), ElementsAre("See e.g. Smith et al. The J. S. Bach of 3.5 Hz. and so on (cf. Fig. 2).", "End"));
   EXPECT_THAT(split_sentences(" \n"), ElementsAre());

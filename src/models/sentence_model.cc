@@ -26,7 +26,7 @@ EncodeOptions limits(const BertEncoder& encoder, WhenTooLong when_too_long) {
   return {.max_length = encoder.config.longest(), .when_too_long = when_too_long};
 }
 
-// Returns the relative bias of every pair, [1,N,T,T].
+// Returns the relative bias of every query-key pair, [1,N,T,T].
 Tensor bias_of_pairs(const BertEncoder& encoder, std::int64_t length, DType dtype) {
   const std::int64_t heads = encoder.config.heads, buckets = encoder.config.relative_buckets;
   const Tensor table = Tensor::copy_of(encoder.relative_bias, DType::f64);
@@ -40,7 +40,7 @@ Tensor bias_of_pairs(const BertEncoder& encoder, std::int64_t length, DType dtyp
   return Tensor::copy_of(bias, dtype);
 }
 
-// Returns bool [L,1,T,T]: true for the pairs that the windows of the layers allow.
+// Returns bool [L,1,T,T]: true for the query-key pairs that lie in the window of the layer.
 Tensor pairs_of_windows(const std::vector<std::int64_t>& windows, std::int64_t length) {
   Tensor attend(DType::boolean, {std::ssize(windows), 1, length, length});
   bool* at = attend.data<bool>();

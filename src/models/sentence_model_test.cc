@@ -74,7 +74,7 @@ TEST_F(MiniLm, A512TokenTextIsServedAndALongerOneIsRefusedOrCut) {
   EXPECT_EQ(cut.dropped_tokens, 1);
 }
 
-TEST_F(MiniLm, EmbeddingNoTextsIsNoRows) { EXPECT_EQ(model_->embed({}).shape(), (Shape{0, 384})); }
+TEST_F(MiniLm, EmbeddingNoTextsGivesNoRows) { EXPECT_EQ(model_->embed({}).shape(), (Shape{0, 384})); }
 
 TEST(SentenceEmbedding, IsTheMeanOfKeptTokensAtUnitLength) {
   const Tensor hidden = Tensor::of<double>({2, 2, 2}, {6, 0, 0, 8, 5, 5, -3, 4});

@@ -13,7 +13,7 @@ using io::Json;
 
 constexpr const char* kModules = "modules.json";
 
-// Formats a name of a file for a message: in quotes if it has characters that names of files and keys seldom have.
+// Formats a name from a file for a message: in quotes if it has characters that names of files and keys seldom have.
 std::string shown(std::string_view name) {
   const auto is_plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.' || c == '/'; };
   return !name.empty() && name.size() <= 200 && std::ranges::all_of(name, is_plain) ? std::string(name) : io::quote(name);

@@ -1,4 +1,4 @@
-// Reads modules.json, in which the `sentence-transformers` package lists what makes the embedding of a text.
+// Reads modules.json, in which the `sentence-transformers` package lists the modules that compute the embedding of a text.
 #pragma once
 
 #include <filesystem>
@@ -8,8 +8,8 @@
 namespace polyhead::models {
 
 struct SentenceModules {
-  // Why sentence_embedding() is not the embedding of the folder, such as "1_Pooling/config.json: pooling_mode_cls_token is true"; empty if it is, or if the
-  // folder has no modules.json.
+  // The reason why sentence_embedding() differs from the embedding that the folder describes, such as "1_Pooling/config.json: pooling_mode_cls_token is true";
+  // empty if it is the same, or if the folder has no modules.json.
   std::string other_embedding;
   std::vector<std::string> files;  // modules.json and the other files that were read, relative to the folder
 };

@@ -121,10 +121,10 @@ constexpr std::array kSequenceFamilies{
 };
 
 constexpr ModelFamily kRefusedSequences[] = {
-    {"two sides", "umt5", "each of its layers has biases by distance of its own, unlike those of mt5"},
+    {"two sides", "umt5", "each of its layers has its own relative bias, whereas the layers of mt5 share one"},
     {"two sides", "longt5", "its encoder attends to blocks of the text and to their sums"},
     {"two sides", "switch_transformers", "its feed-forward parts are mixtures of experts"},
-    {"two sides", "m2m_100", "its positions are counted after the padding, unlike those of marian"},
+    {"two sides", "m2m_100", "its positions are numbered from the padding token's id + 1, unlike those of marian"},
     {"two sides", "prophetnet", "its decoder predicts several tokens at once"},
     {"two sides", "led", "its encoder has windows with global tokens"},
 };

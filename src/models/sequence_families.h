@@ -41,7 +41,7 @@ struct SequenceTensors {
 };
 
 enum class SequencePositions : std::uint8_t {
-  relative,    // biases of the scores by distance
+  relative,    // score biases that depend on the distance between query and key
   learned,
   sinusoidal,  // sin in the first half of the features, cos in the second
 };
@@ -49,7 +49,7 @@ enum class SequencePositions : std::uint8_t {
 // Tells whether the decoder's hidden states are divided by sqrt(E) before the output projection.
 enum class OutputScale : std::uint8_t {
   none,
-  by_key,  // scale_decoder_outputs, else whether tie_word_embeddings is true or missing
+  by_key,  // as scale_decoder_outputs says; without this key: yes if tie_word_embeddings is true or missing
 };
 
 struct SequenceFamily {
@@ -75,7 +75,8 @@ struct SequenceFamily {
 // The config as read from config.json. Two settings follow from the checkpoint later: the dtype, and whether there is a separate output projection.
 struct SequenceConfigRead {
   SequenceToSequenceConfig config;
-  bool output_by_file = false;  // true: the output projection is tied unless the file has one that differs from the embedding; false: config.tied_output tells
+  // true: the output projection is tied unless the file has one that differs from the embedding; false: config.tied_output says whether it is tied
+  bool output_by_file = false;
 };
 SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options);
 

@@ -66,7 +66,7 @@ Tensor convolve(const nn::Linear& kernel, ConstTensorView x, std::int64_t stride
   return y;
 }
 
-// Computes the input of the first layer from sound [*,M,F]; `ids` is [*,S].
+// Computes the input [*,S,E] of the first layer from features of sound [*,M,F]; `ids` is the shape [*,S].
 Tensor heard(const SequenceToSequenceModel& model, ConstTensorView features, const Shape& ids, const nn::RunOptions& run) {
   const auto convolved = [&](const nn::Linear& kernel, ConstTensorView x, std::int64_t stride) {
     Tensor y = convolve(kernel, x, stride, run);

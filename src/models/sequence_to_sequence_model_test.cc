@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kSources = 7, kTargets = 9, kWords = 13;
 
-// A config like T5's: position biases by distance, RMS norms, gated feed-forward networks, linear layers without bias, scores without a scale.
+// A config like T5's: relative position biases, RMS norms, gated feed-forward networks, linear layers without bias, scores without a scale.
 SequenceToSequenceConfig t5(DType dtype) {
   SequenceToSequenceConfig config{.family = "t5", .vocabulary = kWords, .encoder_layers = 1, .decoder_layers = 2, .attention_scale = 1, .buckets = 4, .max_distance = 6, .output_scale = 0.5, .tied_output = false};
   config.encoder = {.width = 12, .heads = 2, .head_width = 5, .hidden_width = 20, .activation = nn::Activation::gelu_tanh, .gated = true, .bias = false, .output_bias = false, .feed_forward_bias = false,
@@ -103,7 +103,7 @@ TEST(SequenceToSequenceModel, OutputsDoNotChangeEachOther) {
     model.decode({.ids = whole.target, .memory = memory, .attend_memory = whole.attend}, {.logits = logits, .hidden = hidden, .all_hidden = all_hidden, .attentions = maps, .cross_attentions = cross_maps});
     EXPECT_TRUE(same_bits(logits, whole.logits));
     EXPECT_TRUE(same_bits(hidden, all_hidden.view().select(0, 2)));
-    double largest = 0;  // the largest cross-attention weight of the second text for padding
+    double largest = 0;  // the largest cross-attention weight of the second text on padding
     for (std::int64_t i = 0; i < cross_maps.numel(); ++i)
       if (i / kSources / kTargets / 2 % 2 == 1 && i % kSources >= 4) largest = std::max(largest, cross_maps.data<double>()[i]);
     EXPECT_EQ(largest, 0);

@@ -23,7 +23,7 @@ namespace {
 constexpr std::string_view kTermsFile = "terms.txt";  // a term on each line, sorted
 constexpr std::int64_t kScoreRow = 64;  // scores in a row of the table; a quantised file has one scale for each row
 constexpr double kEmbeddingDeviation = 0.1;
-enum Part : std::uint64_t { kLayers, kEmbedded, kRead };  // uses of dropout in a pass
+enum Part : std::uint64_t { kLayers, kEmbedded, kRead };  // the places at which a pass applies dropout
 
 void check(const TextClassifierConfig& c) {
   for (const auto& [name, value] : {std::pair("vocabulary", c.vocabulary), {"longest", c.longest}, {"model_width", c.model_width}, {"hidden_width", c.hidden_width}, {"layers", c.layers}, {"heads", c.heads}})

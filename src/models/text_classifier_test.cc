@@ -110,7 +110,7 @@ TEST(TextClassifier, PoolingAndScoresAreAsDocumented) {
   EXPECT_NEAR(answers.data<double>()[1] - without.data<double>()[1], 2 * 1000, 1e-9);
 }
 
-TEST(TextClassifier, TokensAfterATextDoNotCount) {
+TEST(TextClassifier, TokensBehindTheEndOfATextAreIgnored) {
   Example example;
   const TextClassifier model = with_scores(tiny_classifier(DType::f64));
   Tensor a(DType::f64, {2, 1}), b = a;
@@ -175,7 +175,7 @@ TEST(TextClassifier, TermsThatAreNotSortedOrTooFewAreErrors) {
   EXPECT_ERROR(load_text_model(folder), format, HasSubstr("line 3 does not come after the line before it"));
 }
 
-TEST(TextClassifier, PartsOfARatingAreWhatItLosesWithoutThem) {
+TEST(TextClassifier, APartOfARatingIsTheDifferenceWithoutThisPart) {
   const TextModel model = small_model("");
   const ClassifiedText whole = classify(model, "bad film");
   for (std::size_t head = 0; head < 2; ++head) {
@@ -189,7 +189,7 @@ TEST(TextClassifier, PartsOfARatingAreWhatItLosesWithoutThem) {
   EXPECT_GT(std::abs(whole.score_part), 1e-3);
 }
 
-TEST(TextClassifier, ManyTextsGetTheAnswersOfEach) {
+TEST(TextClassifier, ABatchOfTextsHasTheResultsOfTheSingleTexts) {
   const TextModel model = small_model("");
   std::vector<TextInput> texts;
   for (std::int64_t i = 0; i < 70; ++i)

@@ -81,7 +81,7 @@ void add_token(std::vector<AddedToken>& tokens, AddedToken token, const Vocabula
   tokens.push_back(std::move(token));
 }
 
-// Returns the tokens of added_tokens_decoder in tokenizer_config.json, in the order of their ids; if there is none, those of added_tokens.json.
+// Returns the tokens of added_tokens_decoder in tokenizer_config.json, in the order of their ids. Without this key, returns those of added_tokens.json.
 std::vector<AddedToken> read_added_tokens(const std::filesystem::path& directory, const Vocabulary& vocabulary) {
   std::map<std::int64_t, AddedToken> by_id;
   std::string where = "added_tokens.json";

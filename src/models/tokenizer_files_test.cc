@@ -102,7 +102,7 @@ TEST(LoadTokenizer, ManyNamesInTokenizerConfigTakeTimeInProportionToTheirNumber)
   folder.write_json("special_tokens_map.json", map);
   const auto start = std::chrono::steady_clock::now();
   EXPECT_ERROR(load_tokenizer(folder.path()).encode("the <199999>"), unsupported, HasSubstr("the text has \"<199999>\""));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // with a search of all names for each name: many minutes
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // a search of all names for each name would take many minutes
 }
 
 TEST(LoadTokenizer, EachSwitchOfTheNormalizerIsRead) {

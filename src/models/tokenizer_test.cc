@@ -58,7 +58,7 @@ TEST(Tokenizer, TheLengthOfAWordCountsCharactersAndNotBytes) {
   EXPECT_EQ(pieces(word).size(), 100u);
 }
 
-TEST(Tokenizer, LoweringIsFullAndIgnoresNeighbours) {
+TEST(Tokenizer, LowercasingUsesTheFullMappingWithoutContext) {
   EXPECT_THAT(pieces("ΣΑΣ"), ElementsAre("[UNK]"));  // Σ becomes σ, also at the end of a word, where Greek has ς
   EXPECT_THAT(pieces("İ", {.strip_accents = false}), ElementsAre("[UNK]"));
   const std::vector<std::string> dotted{"[UNK]", "[CLS]", "[SEP]", "i\u0307"};
@@ -66,14 +66,14 @@ TEST(Tokenizer, LoweringIsFullAndIgnoresNeighbours) {
   EXPECT_THAT(pieces("İ"), ElementsAre("i"));
 }
 
-TEST(Tokenizer, AccentsGoWithLoweringUnlessSaidOtherwise) {
+TEST(Tokenizer, LowercasingStripsAccentsUnlessStripAccentsIsFalse) {
   EXPECT_THAT(pieces("É"), ElementsAre("e"));
   EXPECT_THAT(pieces("É", {.strip_accents = false}), ElementsAre("é"));
   EXPECT_THAT(pieces("é", {.lowercase = false}), ElementsAre("é"));
   EXPECT_THAT(pieces("é", {.lowercase = false, .strip_accents = true}), ElementsAre("e"));
 }
 
-TEST(Tokenizer, MarksThatAreNotStrippedStandInCanonicalOrder) {
+TEST(Tokenizer, MarksThatAreNotStrippedAreInCanonicalOrder) {
   // In canonical order U+302E (class 224) follows U+1D165 (class 216), in whichever order the text has them. Both are spacing marks.
   const std::vector<std::string> ordered{"[UNK]", "[CLS]", "[SEP]", "a\U0001D165\u302E"};
   const TokenizedText tokens = Tokenizer(ordered).encode("a\u302E\U0001D165");
@@ -81,14 +81,14 @@ TEST(Tokenizer, MarksThatAreNotStrippedStandInCanonicalOrder) {
   EXPECT_EQ(tokens.spans[1], (ByteSpan{0, 8}));
 }
 
-TEST(Tokenizer, SyllablesOfHangulComeApartIntoLetters) {
+TEST(Tokenizer, SyllablesOfHangulAreSplitIntoLetters) {
   const std::vector<std::string> letters{"[UNK]", "[CLS]", "[SEP]", "\u1100", "##\u1161", "##\u11A8"};
   const TokenizedText tokens = Tokenizer(letters).encode("\uAC01");
   EXPECT_THAT(tokens.ids, ElementsAre(1, 3, 4, 5, 2));
   EXPECT_EQ(tokens.spans[3], (ByteSpan{0, 3}));
 }
 
-TEST(Tokenizer, IdeographsStandAlone) {
+TEST(Tokenizer, EachIdeographIsAWord) {
   EXPECT_THAT(pieces("the我cat"), ElementsAre("the", "我", "cat"));
   EXPECT_THAT(pieces("the我cat", {.isolate_cjk = false}), ElementsAre("[UNK]"));
 }
@@ -132,7 +132,7 @@ TEST(Tokenizer, UnknownWordsKeepTheirCharacters) {
   EXPECT_THAT(tokens.unknown, ElementsAre(std::pair(2, "Dög"), std::pair(4, "京"), std::pair(7, "Q")));  // piece 5 is not listed: the text itself contains "[UNK]"
 }
 
-TEST(Tokenizer, PairHasSegmentsAndASeparatorEach) {
+TEST(Tokenizer, TextsOfAPairHaveOneSegmentAndOneSeparatorEach) {
   const TokenizedText tokens = tokenizer().encode("the cat", "i");
   EXPECT_THAT(tokens.pieces, ElementsAre("[CLS]", "the", "cat", "[SEP]", "i", "[SEP]"));
   EXPECT_THAT(tokens.segments, ElementsAre(0, 0, 0, 0, 1, 1));

@@ -44,7 +44,7 @@ std::vector<std::int64_t> slowly(const Translator& model, std::vector<std::int64
   return {written.begin() + 1, written.end()};
 }
 
-TEST(Translator, BatchesWithACacheAreEachTextAloneWithoutOne) {
+TEST(Translator, BatchesWithACacheHaveTheResultsOfSingleTextsWithoutACache) {
   std::int64_t ended = 0;
   for (const std::uint64_t seed : {1U, 2U, 3U, 4U, 5U, 6U}) {
     const Translator model = drawn(DType::f64, seed);

@@ -78,7 +78,7 @@ std::vector<Char> decompose(std::span<const Char> chars) {
 
 std::vector<Char> compose(std::vector<Char> chars) {
   compose_marks(chars, combining_class, [](Char& first, const Char& c) {
-    if (c.code < 0x300) return false;  // no character below U+0300 is the second of a pair
+    if (c.code < 0x300) return false;  // no pair that composes has a second character below U+0300
     std::array<utf8proc_int32_t, 2> pair{static_cast<utf8proc_int32_t>(first.code), static_cast<utf8proc_int32_t>(c.code)};
     if (utf8proc_normalize_utf32(pair.data(), 2, static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE)) != 1) return false;
     first = {static_cast<char32_t>(pair[0]), {std::min(first.span.first, c.span.first), std::max(first.span.last, c.span.last)}};

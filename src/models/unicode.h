@@ -14,7 +14,7 @@ namespace polyhead::models {
 
 struct Char {
   char32_t code;
-  ByteSpan span;  // in the original text
+  ByteSpan span;  // place of the character in the original text
 };
 
 struct DecodedText {

@@ -46,7 +46,7 @@ VisionConfig read_vision_part(ConfigFile& file, const VisionFamily& family) {
   config.classified = family.classified;
   if (family.pooling == VisionPooling::dense) {
     config.pooler_activation = file.activation("pooler_act", "tanh");
-    file.find("pooler_output_size");  // counts as read: the pooler's tensor has this size anyway
+    file.find("pooler_output_size");  // marks the key as read: the pooler's tensor has this size anyway
   }
   if (family.pooling == VisionPooling::attention && !file.get<bool>("vision_use_head").value_or(true)) config.pooling = VisionPooling::none;
   file.require_all_read(family.model_type, family.without_effect);

@@ -28,7 +28,7 @@ Tensor unfolded(const VisionConfig& c, ConstTensorView pixels, DType dtype, cons
   return patches;
 }
 
-// Returns the tokens with their positions, [*,T,E].
+// Returns the embedded tokens of the image with their positions added, [*,T,E].
 Tensor embedded(const VisionEncoder& encoder, ConstTensorView pixels, const nn::RunOptions& run) {
   const VisionConfig& c = encoder.config;
   const Shape shape = appended(pixels.shape().first(pixels.rank() - 3), {c.tokens(), c.layer.width});

@@ -20,8 +20,8 @@ struct VisionTensors {
   std::string_view pooler = "", pooling_head = "";                                             // names that follow the prefix
   // Names without the prefix. A model with a distillation_classifier has taught_classifier instead of classifier.
   std::string_view projection = "", classifier = "classifier", taught_classifier = "", distillation_classifier = "";
-  std::span<const std::string_view> ignored{};  // beginnings of names, with or without the prefix before them. Tensors with these names are for training or are
-                                                // buffers, and are not read
+  // Beginnings of names, with or without the prefix before them. Tensors with these names are not read: they are for training, or are buffers.
+  std::span<const std::string_view> ignored{};
 };
 
 // Values of missing keys of config.json.
@@ -47,7 +47,8 @@ struct VisionFamily {
 struct TextSideFamily {
   std::string_view model_type;
   std::string_view prefix = "text_model.", words = "embeddings.token_embedding", positions = "embeddings.position_embedding", final_norm = "final_layer_norm", head = "", projection = "";
-  std::int64_t vocabulary = 0, positions_count = 0, width = 0, hidden_width = 0, heads = 0;  // used, like the next two members, for keys that config.json lacks
+  // this member and the next two: values of keys that config.json lacks
+  std::int64_t vocabulary = 0, positions_count = 0, width = 0, hidden_width = 0, heads = 0;
   std::string_view activation = "";
   double epsilon = 0;
   bool causal = true;

@@ -63,7 +63,7 @@ class LayerWorkspace : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Threads, LayerWorkspace, testing::Values(1, 2));
 
-TEST_P(LayerWorkspace, ASecondPassOfAttentionFindsItsMemory) {
+TEST_P(LayerWorkspace, ASecondPassOfAttentionReusesTheMemoryOfTheFirst) {
   const nn::MultiHeadAttention layer({.query_width = 64, .heads = 2, .gate = nn::Gate::sigmoid, .seed = 1});
   nn::MultiHeadAttention grads = nn::zeros_like(layer);
   expect_nothing_large([&](const Workspace* workspace) {
@@ -74,7 +74,7 @@ TEST_P(LayerWorkspace, ASecondPassOfAttentionFindsItsMemory) {
   });
 }
 
-TEST_P(LayerWorkspace, ASecondPassOfAnEncoderLayerFindsItsMemory) {
+TEST_P(LayerWorkspace, ASecondPassOfAnEncoderLayerReusesTheMemoryOfTheFirst) {
   const EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64, .seed = 0});
   EncoderLayer grads = nn::zeros_like(layer);
   expect_nothing_large([&](const Workspace* workspace) {
@@ -86,7 +86,7 @@ TEST_P(LayerWorkspace, ASecondPassOfAnEncoderLayerFindsItsMemory) {
 }
 
 // A single sequence is evaluated in one chunk.
-TEST_P(LayerWorkspace, ASecondEvaluationFindsItsMemory) {
+TEST_P(LayerWorkspace, ASecondEvaluationReusesTheMemoryOfTheFirst) {
   const EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64, .seed = 0});
   const Shape one{1, 4096, 64};
   Tensor out(DType::f32, one);
@@ -96,14 +96,14 @@ TEST_P(LayerWorkspace, ASecondEvaluationFindsItsMemory) {
 }
 
 // Two packed parameters of 2 MiB each are used for all 16 sequences.
-TEST_P(LayerWorkspace, ASecondEvaluationInPartsFindsThePackedParameters) {
+TEST_P(LayerWorkspace, ASecondEvaluationInChunksReusesThePackedParameters) {
   const nn::FeedForward layer({.width = 64, .hidden_width = 8192, .seed = 1});
   const ConstTensorView parts = x.view().slice(0, 0, 1).slice(1, 0, 256).reshape({16, 16, 64});
   Tensor out(DType::f32, parts.shape());
   expect_nothing_large([&](const Workspace* workspace) { layer.forward(parts, out, {&threads, workspace}); });
 }
 
-TEST_P(LayerWorkspace, LayersOfAnEncoderWithoutOneFindThatOfTheLayerBefore) {
+TEST_P(LayerWorkspace, WithoutAWorkspaceEachLayerReusesTheMemoryOfTheLayerBefore) {
   const Tensor ids(DType::i64, {8, 512});
   const auto bytes_of = [&](std::int64_t layers) {
     const BertEncoder encoder(
@@ -116,7 +116,7 @@ TEST_P(LayerWorkspace, LayersOfAnEncoderWithoutOneFindThatOfTheLayerBefore) {
   EXPECT_EQ(bytes_of(3), bytes_of(1));
 }
 
-TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
+TEST_P(LayerWorkspace, ResultsDoNotDependOnTheWorkspace) {
   EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64, .seed = 0});
   const Workspace workspace;
   Tensor expected, expected_d_x;

@@ -80,7 +80,7 @@ class Pending {
     });
   }
 
-  // Starts no further piece.
+  // Gives up the pieces that are not started.
   void give_up() { first_ = message_.bytes.size() + 1; }
 
  private:

@@ -238,7 +238,7 @@ def test_numpy_arrays_and_a_communicator_of_the_programs_own() -> None:
     found = together(results, {"order": "zigzag"}, {"out": out, "lse": lse, "d_q": exact.q, "d_bias": exact.bias})
     for name, of_one in (("out", out), ("lse", lse), ("d_q", exact.q), ("d_bias", exact.bias)):
         assert error(torch.from_numpy(found[name]), torch.from_numpy(of_one)) <= 1e-5, name
-    assert "1 head ranks x 3 ring ranks: the caller's" in results[0]["text"] and "rank 2 of 3: 11 queries" in results[2]["text"]
+    assert "1 head ranks x 3 ring ranks: given by the caller" in results[0]["text"] and "rank 2 of 3: 11 queries" in results[2]["text"]
 
 
 def test_one_row_says_whose_a_bias_is() -> None:

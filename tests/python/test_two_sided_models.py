@@ -221,7 +221,7 @@ def test_shards_copies_of_the_embedding_and_the_bare_model(tmp_path: Path) -> No
 def test_what_would_change_results_is_refused_by_name(tmp_path: Path) -> None:
     for case, changes in {
         "t5": {
-            (("model_type", "umt5"),): "model_type is 'umt5', which is not supported: each of its layers has biases by distance of its own",
+            (("model_type", "umt5"),): "model_type is 'umt5', which is not supported: each of its layers has its own relative bias",
             (("model_type", "t6"),): "known models with an encoder and a decoder are t5, mt5, bart, .*; the nearest is",
             (("router", 3),): 'config.json: "router" is the number 3; models of the type t5 are not known to have this key',
             (("is_encoder_decoder", False),): "is_encoder_decoder is false; models of the type t5 have an encoder and a decoder",

@@ -32,7 +32,7 @@ class AddedTokenFinder {
 
  private:
   std::vector<const AddedToken*> tokens_;
-  Vocabulary contents_;  // its ids are indices in tokens_
+  Vocabulary contents_;  // the texts to find; their ids are indices in tokens_
 };
 
 }  // namespace polyhead::models

@@ -15,7 +15,7 @@ namespace polyhead::models {
 // Part of an AlignedText.
 struct AlignedView {
   std::string_view bytes;           // valid UTF-8
-  std::span<const ByteSpan> spans;  // span of each byte in the original text; the bytes of a character share one
+  std::span<const ByteSpan> spans;  // span of each byte in the original text; all bytes of a character have the same span
   std::size_t origin = 0;           // where in the original text this part begins
 
   AlignedView part(std::size_t first, std::size_t last) const {

@@ -56,7 +56,7 @@ class PairMerger {
     Symbol& right = symbols_[left.after];
     left.id = pair.id;
     left.length += right.length;
-    right.length = 0;  // the symbol is gone
+    right.length = 0;  // marks the right symbol as merged into the left one
     left.after = right.after;
     if (left.after != Symbol::kNone) symbols_[left.after].before = pair.left;
     if (left.before != Symbol::kNone) add_candidate(left.before);

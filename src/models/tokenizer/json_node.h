@@ -37,9 +37,9 @@ class JsonNode {
   std::size_t required_count(std::string_view key) const;  // an integer in [0, 2^31)
 
   bool has(std::string_view key) const { return JsonFile::find(json_, key) != nullptr; }
-  JsonNode member(std::string_view key) const;              // Error if it is missing or not an object
-  std::vector<JsonNode> list(std::string_view key) const;   // Error if it is missing or not a list of objects
-  const io::Json::Array& array(std::string_view key) const;  // Error if it is missing or not a list
+  JsonNode member(std::string_view key) const;              // Error if the member is missing or not an object
+  std::vector<JsonNode> list(std::string_view key) const;   // Error if the member is missing or not a list of objects
+  const io::Json::Array& array(std::string_view key) const;  // Error if the member is missing or not a list
   [[noreturn]] void fail_at(std::string_view key, std::string_view message) const { file_.fail_at(where_, key, message); }
 
  private:
@@ -70,7 +70,7 @@ void read_step(const JsonNode& node, const std::vector<StepKind<Steps>>& kinds, 
   fail(ErrorCode::unsupported, node.location("type"), " is '", type, "', which is not supported; supported: ", join(kinds, &StepKind<Steps>::name));
 }
 
-// Returns the value that belongs to a member's name, which must be one of a few.
+// Reads a member that must have one of a few names as value. Returns the value that `choices` gives for this name.
 template <class Value>
 Value required_choice(const JsonNode& node, std::string_view key, std::initializer_list<std::pair<std::string_view, Value>> choices) {
   const std::string name = node.required<std::string>(key);

@@ -52,7 +52,7 @@ void append_decomposition(std::vector<Part>& parts, char32_t code, bool compatib
 }
 
 std::optional<char32_t> composed_pair(char32_t first, char32_t second) {
-  if (second < 0x300) return std::nullopt;  // no character below U+0300 is the second of a pair
+  if (second < 0x300) return std::nullopt;  // no pair that composes has a second character below U+0300
   if (second == 0x11A7) return std::nullopt;  // U+11A7 is no final consonant of Hangul, although utf8proc 2.8 drops it behind a syllable
   std::array<utf8proc_int32_t, 2> pair{static_cast<utf8proc_int32_t>(first), static_cast<utf8proc_int32_t>(second)};
   if (utf8proc_normalize_utf32(pair.data(), 2, static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE)) != 1) return std::nullopt;

@@ -45,8 +45,8 @@ AlignedText lowered(const AlignedText& text) {
   return to;
 }
 
-// Returns whether the character is in one of the blocks of BERT's tokenizer. Extension E begins at U+2B820, but the `tokenizers` package, and so this table,
-// has U+2B920.
+// Returns whether BERT's tokenizer takes the character for a CJK ideograph. In Unicode, Extension E begins at U+2B820, but the `tokenizers` package, and so
+// this table, has U+2B920.
 bool is_cjk_ideograph(char32_t code) {
   static constexpr std::array<std::array<char32_t, 2>, 8> kBlocks{{{0x4E00, 0x9FFF},
                                                                    {0x3400, 0x4DBF},

@@ -32,9 +32,9 @@ struct PipelineParts {
 
 class Pipeline {
  public:
-  // Error if added tokens contradict the vocabulary: a token of the vocabulary with another id, or an id that is taken.
+  // Throws an Error if an added token contradicts the vocabulary: the vocabulary has this token with another id, or another token with this id.
   explicit Pipeline(PipelineParts parts);
-  Pipeline(const Pipeline&) = delete;  // finders refer to added tokens
+  Pipeline(const Pipeline&) = delete;  // not copied, because the finders refer to the added tokens
 
   const PipelineParts& parts() const { return parts_; }
   // Returns the tokens of a text, without special tokens around it.

@@ -42,7 +42,7 @@ void trim(TextToken& token, bool is_first, bool add_prefix_space, std::string_vi
     last = at;
   }
   ByteSpan& span = token.span;
-  if (leading == 1 && add_prefix_space && (is_first || span.first == 0)) leading = 0;  // the space was added, and is not in the text
+  if (leading == 1 && add_prefix_space && (is_first || span.first == 0)) leading = 0;  // the tokenizer added the space; the text does not have it
   for (; leading > 0 && span.first < span.last; --leading) span.first = std::min(next_character(source, span.first), span.last);
   std::size_t last = span.last;
   for (; trailing > 0 && last > 0; --trailing) last = character_before(source, last);

@@ -33,7 +33,7 @@ struct TemplatePart {
 };
 struct Template {
   std::vector<TemplatePart> single, pair;
-  std::int64_t added(bool is_pair) const;  // number of special tokens
+  std::int64_t added(bool is_pair) const;  // number of special tokens that the template adds
 };
 
 using PostProcessorStep = std::variant<TrimSpans, Template>;

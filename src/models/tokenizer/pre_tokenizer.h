@@ -26,7 +26,7 @@ enum class Delimiters : std::uint8_t {
 std::vector<Match> split_at_matches(const std::vector<Match>& parts, Delimiters delimiters);
 
 struct SplitAtClass {
-  CharClass char_class;  // the class of the delimiters; `punctuation` then includes every ASCII symbol
+  CharClass char_class;  // the class of the delimiters; if it is `punctuation`, every ASCII symbol is a delimiter too
   Delimiters delimiters;
 };
 struct SplitAtPattern {

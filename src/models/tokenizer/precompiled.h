@@ -14,8 +14,8 @@ namespace polyhead::models {
 
 class CharsMap {
  public:
-  // The file's form: size of the trie in bytes (uint32, little-endian), the units of a double array (uint32), replacements that end in NUL bytes.
-  // Error if the base64, the size or a replacement is malformed; `where` names the map.
+  // Decodes the map. Its bytes are: the size of the trie in bytes (uint32, little-endian), the units of a double array (uint32), replacements that end in NUL
+  // bytes. Error if the base64, the size or a replacement is malformed; `where` names the map.
   CharsMap(std::string_view base64, std::string_view where);
 
   // Replaces grapheme clusters of less than 6 bytes, and single characters of longer clusters. As in the `tokenizers` package, a cluster that only begins

@@ -25,7 +25,7 @@ Regex read_pattern(const JsonNode& node, std::string_view key);
 // Reads the members that the pre-tokeniser and the decoder Metaspace share.
 Metaspace read_metaspace(const JsonNode& node);
 
-// Reads an object of pieces and ids.
+// Reads an object that maps pieces to ids.
 Vocabulary read_vocabulary(const JsonNode& node, std::string_view key);
 Vocabulary read_vocabulary(const JsonFile& file, const io::Json& object, std::string_view where);
 // Adds a merge of BPE for two pieces; a later merge of the same pieces replaces it. `where` names the merge in messages.

@@ -99,7 +99,7 @@ TEST(Grapheme, ClustersEndWhereUnicodeSaysSo) {
   EXPECT_THAT(ends("क\u094dषa"), ElementsAre(9, 10));
 }
 
-TEST(PreTokenizer, DelimitersGoAwayStandAloneOrJoin) {
+TEST(PreTokenizer, DelimitersAreRemovedIsolatedOrMerged) {
   const auto split = [](Delimiters delimiters) { return words("-a--b", {SplitAtPattern{Regex("-", "test"), delimiters}}); };
   EXPECT_THAT(split(Delimiters::removed), ElementsAre("a", "b"));
   EXPECT_THAT(split(Delimiters::isolated), ElementsAre("-", "a", "-", "-", "b"));
@@ -126,7 +126,7 @@ TEST(PreTokenizer, StepsThatMakeATextTooLongAreAnError) {
   EXPECT_ERROR(words("é", std::vector<PreTokenizerStep>(40, ByteLevelWords{.add_prefix_space = false, .pattern = {}})), invalid_argument, testing::HasSubstr("(ByteLevel)"));
 }
 
-TEST(PreTokenizer, CharactersNewerThanTheLibraryAreOfTheirClass) {
+TEST(PreTokenizer, PatternsMatchCharactersNewerThanOnigurumaByTheirClass) {
   EXPECT_THAT(words("a\u1C8Ab \U0002EBF0", {SplitAtPattern{Regex("\\p{L}+", "test"), Delimiters::isolated}}), ElementsAre("a\u1C8Ab", " ", "\U0002EBF0"));
   EXPECT_THAT(words("\U0002EBF0a", {SplitAtPattern{Regex("\\p{Han}", "test"), Delimiters::isolated}}), ElementsAre("\U0002EBF0", "a"));
 }
@@ -143,7 +143,7 @@ TEST(Regex, EmptyMatchesAreFoundOncePerPlace) {
   EXPECT_TRUE(starts("x", "").empty());
 }
 
-TEST(Regex, APatternThatTriesTooManyWaysIsAnError) {
+TEST(Regex, APatternThatBacktracksTooOftenIsAnError) {
   EXPECT_ERROR(Regex("(?:a|aa)+c", "test").split(std::string(60, 'a') + "bc"), invalid_argument, testing::HasSubstr("test: Oniguruma cannot search the text: retry-limit"));
 }
 

@@ -19,16 +19,16 @@ namespace {
 
 using io::Json;
 
-// What a class of transformers 5 makes of the keys do_lower_case, strip_accents and tokenize_chinese_chars. Classes with `bert` replace the normaliser of
-// tokenizer.json by a BertNormalizer with these keys; those with `lowercase` put Lowercase into their normaliser if do_lower_case is true and, in classes with
-// keep_accents, StripAccents if that is false.
+// How a tokenizer class of transformers 5 uses the keys do_lower_case, strip_accents and tokenize_chinese_chars. `bert`: it replaces the normaliser of
+// tokenizer.json by a BertNormalizer with these keys. `lowercase`: it puts Lowercase into its normaliser if do_lower_case is true. Such a class may also have
+// keep_accents; if that is false, it puts StripAccents there too.
 enum class Letters : std::uint8_t { kept, bert, lowercase };
-// What it makes of add_prefix_space. Classes with `byte_level` replace the pre-tokeniser by ByteLevel, `byte_level_in_list` has other steps before it, and
-// those with `metaspace` put the mark of a space before a text.
+// How a class uses add_prefix_space. `byte_level`: it replaces the pre-tokeniser by ByteLevel. `byte_level_in_list`: its ByteLevel follows other steps.
+// `metaspace`: it puts the mark of a space before a text.
 enum class Prefix : std::uint8_t { ignored, byte_level, byte_level_in_list, metaspace };
 
-// The keys of the tokens that a class puts before and after a text, whatever tokenizer.json says, and the tokens that missing keys mean. No key: the
-// post-processor of tokenizer.json is used.
+// The tokens that a class puts before and after a text, whatever tokenizer.json says: the keys that name them, and their defaults if the keys are missing.
+// Without keys, the post-processor of tokenizer.json is used.
 struct Ends {
   std::string_view first_key, first, last_key, last;
 };
@@ -38,14 +38,14 @@ constexpr Ends kRobertaEnds{.first_key = "cls_token", .first = "<s>", .last_key 
 constexpr Ends kXlmRobertaEnds{.first_key = "bos_token", .first = "<s>", .last_key = "eos_token", .last = "</s>"};
 
 struct TokenizerClass {
-  std::string_view name;  // without Tokenizer and Fast
+  std::string_view name;  // name of the class without "Tokenizer" and "Fast"
   Letters letters = Letters::kept;
   Prefix prefix = Prefix::ignored;
-  bool prefix_default = false;  // what a missing add_prefix_space means
+  bool prefix_default = false;  // add_prefix_space if the key is missing
   Ends ends{};
 };
 
-// Classes that are not listed, such as TokenizersBackend and PreTrainedTokenizerFast, read none of the keys.
+// Classes that are not listed, such as TokenizersBackend and PreTrainedTokenizerFast, read none of these keys.
 constexpr TokenizerClass kTokenizerClasses[] = {
     {.name = "Albert", .letters = Letters::lowercase, .prefix = Prefix::metaspace, .prefix_default = true},
     {.name = "Bart", .prefix = Prefix::byte_level, .ends = kRobertaEnds},
@@ -80,7 +80,8 @@ constexpr TokenizerClass kTokenizerClasses[] = {
     {.name = "XLNet", .letters = Letters::lowercase},
 };
 
-// The class that transformers chooses by the model_type of config.json if no file names one. `always`: it does so whatever class a file names.
+// The class that transformers chooses by the model_type of config.json if no file names one. `always`: transformers chooses it even if a file names another
+// class.
 struct ClassOfModel {
   std::string_view model_type, name;
   bool always = false;
@@ -94,7 +95,7 @@ constexpr ClassOfModel kClassesOfModels[] = {{"albert", "Albert"},         {"bar
 
 std::optional<JsonFile> file_of(const std::filesystem::path& folder, const char* name) { return io::file_exists(folder / name) ? std::optional<JsonFile>(folder / name) : std::nullopt; }
 
-// Returns the class that AutoTokenizer of transformers makes; nullptr if it reads none of the keys, or no file says which class it is.
+// Returns the class that transformers' AutoTokenizer makes. Returns nullptr if this class reads none of the keys, or if no file says which class it is.
 const TokenizerClass* class_of(const std::optional<JsonFile>& tokenizer, const std::optional<JsonFile>& model) {
   const auto word = [](const std::optional<JsonFile>& file, std::string_view key) { return file ? file->get<std::string>(file->root(), key) : std::nullopt; };
   const std::string model_type = word(model, "model_type").value_or("");
@@ -120,8 +121,8 @@ Step* find_step(Steps& steps) {
   return nullptr;
 }
 
-// Applies tokenizer_config.json, or the defaults of the class if it lacks a key, to what tokenizer.json holds. Not compared: other steps that a class makes, such
-// as the pre-tokeniser of GPT2Tokenizer where tokenizer.json has steps before ByteLevel, and the templates of XGLMTokenizer and XLNetTokenizer.
+// Applies tokenizer_config.json to what tokenizer.json holds; a missing key has the default of the class. Two things that a class makes are not compared: the
+// pre-tokeniser of GPT2Tokenizer where tokenizer.json has steps before ByteLevel, and the templates of XGLMTokenizer and XLNetTokenizer.
 class Overrides {
  public:
   Overrides(const std::optional<JsonFile>& file, const std::optional<JsonFile>& map, const TokenizerClass& kind, PipelineParts& parts) : file_(file), map_(map), kind_(kind), parts_(parts) {}
@@ -153,7 +154,7 @@ class Overrides {
     if (step == nullptr) {
       for (const std::string_view key : {"do_lower_case", "strip_accents", "tokenize_chinese_chars"})
         if (const auto given = flag(key)) refuse(key, *given ? "true" : "false", "has another normalizer than BertNormalizer");
-      // With a model of another kind, transformers makes no tokenizer, or one that differs in more than the normaliser.
+      // With a model other than WordPiece, transformers makes no tokenizer, or one that differs in more than the normaliser.
       if (std::holds_alternative<WordPiece>(parts_.model)) refuse("do_lower_case", value_of({}, true), "has another normalizer than BertNormalizer");
       return;
     }
@@ -222,7 +223,7 @@ class Overrides {
   }
 
   const std::optional<JsonFile>& file_;
-  const std::optional<JsonFile>& map_;  // special_tokens_map.json, where transformers reads it
+  const std::optional<JsonFile>& map_;  // special_tokens_map.json, if transformers reads it
   const TokenizerClass& kind_;
   PipelineParts& parts_;
 };
@@ -269,8 +270,8 @@ class NamedTokens {
     require_flag("normalized", &AddedToken::normalized);
   }
 
-  // Adds the special tokens of a file: members such as pad_token or image_token, and the lists or objects of further ones. `instead`: a file whose members take
-  // the place of those with the same key.
+  // Adds the special tokens of a file: members such as pad_token or image_token, and lists or objects of more special tokens. Skips the members whose
+  // key `instead` has too.
   void add_special(const JsonFile& file, const std::optional<JsonFile>& instead) {
     std::unordered_set<std::string_view> replaced;
     if (instead)
@@ -315,7 +316,7 @@ class NamedTokens {
   std::unordered_set<std::string> missing_;             // parts_.missing_tokens
 };
 
-// `map`: special_tokens_map.json, where transformers reads it. `kind`: nullptr if the class is not in the table.
+// `map`: special_tokens_map.json, if transformers reads it. `kind`: nullptr if the class is not in the table.
 void add_named_tokens(const std::filesystem::path& folder, const std::optional<JsonFile>& file, const std::optional<JsonFile>& map, const TokenizerClass* kind, PipelineParts& parts) {
   NamedTokens tokens(parts);
   const Json* decoder = file ? JsonFile::find(file->root(), "added_tokens_decoder") : nullptr;
@@ -350,7 +351,8 @@ void apply_tokenizer_config(const std::filesystem::path& folder, PipelineParts& 
   const std::optional<JsonFile> file = file_of(folder, "tokenizer_config.json");
   if (file && file->get<bool>(file->root(), "split_special_tokens").value_or(false))
     fail(ErrorCode::unsupported, "tokenizer_config.json: split_special_tokens is true; special tokens in a text are not split");
-  const bool has_decoder = file && JsonFile::find(file->root(), "added_tokens_decoder") != nullptr;  // then transformers does not read older files of added tokens
+  // if true, transformers does not read the older files of added tokens
+  const bool has_decoder = file && JsonFile::find(file->root(), "added_tokens_decoder") != nullptr;
   const std::optional<JsonFile> map = has_decoder ? std::nullopt : file_of(folder, "special_tokens_map.json");
   const TokenizerClass* const kind = class_of(file, file_of(folder, "config.json"));
   add_named_tokens(folder, file, map, kind, parts);

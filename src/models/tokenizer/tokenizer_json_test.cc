@@ -67,7 +67,7 @@ TEST(TokenizerJson, WithoutAPostProcessorThePairFollowsTheText) {
   EXPECT_THAT(tokens.segments, ElementsAre(0, 1));
 }
 
-TEST(TokenizerJson, WhatIsNotSupportedIsNamedWithItsPlaceAndWhatIs) {
+TEST(TokenizerJson, UnsupportedStepsAreNamedWithTheirPlaceAndTheSupportedOnes) {
   const auto refuses = [](const std::string& stage, const json& content, const std::string& message, ErrorCode code = ErrorCode::unsupported) {
     json file = words({"?", "a"});
     file[stage] = content;
@@ -113,7 +113,7 @@ TEST(TokenizerJson, PatternsThatDependOnTheVersionOfUnicodeAreRefused) {
   for (const char* pattern : {"\\p{L}+", "\\p{^lu}", "\\P{Han}", "[一-龥぀-ゟ゠-ヿ]+", "[\\u0300-\\u036f]", "[^\\x00-\\x7f]", "\\p{Uppercase_Letter}", "a-é", "\\é", "a\\我"}) EXPECT_NO_THROW(load(split(pattern))) << pattern;
 }
 
-TEST(TokenizerJson, IdsMustBeWhatTheyCanBe) {
+TEST(TokenizerJson, IdsThatAreMalformedOrContradictTheVocabularyAreRefused) {
   json file = words({"?", "a"});
   const json vocabulary = file["model"]["vocab"];
   for (const json& id : {json(-1), json(1.5), json("1"), json(std::int64_t{1} << 31), json(nullptr)}) {

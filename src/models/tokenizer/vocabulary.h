@@ -24,7 +24,7 @@ class Vocabulary {
   Vocabulary(std::vector<VocabularyEntry> entries, std::string_view where);
   Vocabulary(Vocabulary&&) = default;
   Vocabulary& operator=(Vocabulary&&) = default;
-  Vocabulary(const Vocabulary&) = delete;  // the index refers to the entries
+  Vocabulary(const Vocabulary&) = delete;  // not copied, because the index refers to the entries
 
   std::int64_t size() const { return static_cast<std::int64_t>(entries_.size()); }
   std::optional<std::int64_t> find(std::string_view piece) const;
