@@ -31,10 +31,10 @@ class Axis {
   std::int64_t operator[](std::int64_t index) const {
     return offsets_.empty() ? index * stride_ : offsets_[static_cast<std::size_t>(index)];
   }
-  // Neighbouring indices between two multiples of run() are stride() elements apart.
+  // Within each group of run() indices that begins at a multiple of run(), neighbours are stride() elements apart.
   std::int64_t run() const { return run_; }
   std::int64_t stride() const { return stride_; }
-  const std::int64_t* table() const { return offsets_.empty() ? nullptr : offsets_.data(); }  // nullptr: all neighbouring indices are stride() apart
+  const std::int64_t* table() const { return offsets_.empty() ? nullptr : offsets_.data(); }  // nullptr if all neighbouring indices are stride() apart
 
  private:
   std::int64_t count_;

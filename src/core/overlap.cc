@@ -135,7 +135,8 @@ bool overlaps(const ConstTensorView& a, const ConstTensorView& b) {
 bool overlaps_itself(const ConstTensorView& view) {
   if (!view || view.numel() == 0 || view.is_contiguous() || nested(normalised(view))) return false;
   const MemorySpan span = byte_span(view);
-  // The view has more positions than its memory has elements, so two positions share an element: for example a table of distances viewed as [T,S].
+  // The view has more positions than its memory has elements, so two positions share an element. An example is a table with one entry per distance t - s,
+  // viewed as [T,S].
   if (view.numel() > (span.last - span.first) / static_cast<std::ptrdiff_t>(info(view.dtype()).size)) return true;
   return Footprint(span.first, span.last).mark(view);
 }

@@ -95,7 +95,8 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
   InterruptWatch* const watch = current_watch();
   const auto each = [&](std::int64_t piece) {
     const QuietArithmetic quiet;
-    const WatchedTask watched(watch);  // replace the thread's own watch, even by null, so that it cannot end an operation of another caller
+    // Replaces the watch that the executor's thread may have from another caller, even by no watch. Otherwise this task could end that caller's operation.
+    const WatchedTask watched(watch);
     if (watch != nullptr) check_interrupt();
     task(piece);
   };

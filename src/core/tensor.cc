@@ -43,7 +43,7 @@ std::shared_ptr<void> allocate(std::size_t bytes) {
 }
 
 std::size_t bytes_of(DType dtype, const Shape& shape) {
-  for (const std::int64_t extent : shape) require(extent >= 0, "a tensor's extents are not negative: shape ", shape);
+  for (const std::int64_t extent : shape) require(extent >= 0, "a tensor's extents must not be negative: shape ", shape);
   std::size_t bytes = 0;
   require(!__builtin_mul_overflow(static_cast<std::size_t>(numel(shape)), info(dtype).size, &bytes) && bytes <= SIZE_MAX / 2,
           "a tensor of shape ", shape, " does not fit in memory");

@@ -104,7 +104,7 @@ TEST(TensorView, RefusesWhatCannotBe) {
               TensorView(x, DType::f32, {2, 3}, {1});
             }),
             "a tensor view needs a stride per extent: shape [2,3], strides [1]");
-  EXPECT_EQ(error_message([&] { TensorView(x, {2, -3}); }), "a tensor's extents are not negative: shape [2,-3]");
+  EXPECT_EQ(error_message([&] { TensorView(x, {2, -3}); }), "a tensor's extents must not be negative: shape [2,-3]");
   EXPECT_EQ(error_message([&] { TensorView(static_cast<float*>(nullptr), {1}); }),
             "a tensor view of shape [1] needs memory, not a null pointer");
   EXPECT_EQ(error_message([&] { TensorView(x, {2, 3}).data<double>(); }), "a tensor of float32 was read as float64");

@@ -16,8 +16,8 @@ inline constexpr bool kUsesAmx = kHasAmx && std::is_same_v<Operand, Bf16Pair>;
 template <class Operand>
 using Tiles = std::conditional_t<kUsesAmx<Operand>, AmxTiles, NoTiles>;
 
-// Computes 16 rows x `Columns` vectors of c. b_of(k) returns the address of the tile of b that begins at term k. The five loads of a step, 8 cycles each, run
-// during its four products of 16 cycles each.
+// Computes 16 rows x `Columns` vectors of c. b_of(k) returns the address of the tile of b that begins at term k. With four columns, the five loads of a step (8
+// cycles each) run during its four products (16 cycles each).
 template <int Columns, class F>
 void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std::int64_t a_stride, const F& b_of, std::int64_t b_stride, float* c, std::int64_t c_stride) {
   static_assert(Columns <= 4);  // the eight tile registers hold four tiles of sums, one of a and three of b
@@ -91,7 +91,7 @@ class TileSums {
     if constexpr (Rows == 2 && Columns == 2) tiles_.template multiply<3, 5, 7>();
   }
 
-  // Stores the sums that the register holds from the earlier tiles, and, if kUsed, sets the register to the initial sums of the new tiles.
+  // Stores the earlier tile's sums that the register still holds. If kUsed, then sets the register to the initial sums of the new tile.
   template <int kTile, bool kUsed, bool kBegin, bool kAdd>
   POLYHEAD_INLINE void set() {
     if constexpr (kBegin) store<kTile>();

@@ -78,7 +78,7 @@ TEST(ScratchMemory, AThreadFreesWhatItKeptWhenItEnds) {
   EXPECT_EQ(aligned_blocks, before);
 }
 
-// The test's thread_local object is created before the thread keeps memory blocks. Its destructor runs after the blocks were freed and uses scratch memory again.
+// The destructor of a thread_local object uses scratch memory again while the thread ends.
 TEST(ScratchMemory, ServesAThreadThatEnds) {
   struct Late {
     ~Late() {
@@ -108,7 +108,7 @@ TEST(ScratchMemory, ALargeBlockIsTheWorkspaces) {
   EXPECT_EQ(ScratchMemory(1 << 20, &workspace).get(), first);
 }
 
-// To free its blocks at its end, a thread must register a function, and this needs memory. Without memory the thread must keep no blocks.
+// At its first use of scratch memory, a thread registers a function that will free its blocks. If there is no memory for that, the thread must keep no blocks.
 TEST(ScratchMemory, GivesBackInAThreadThatFindsNoMemory) {
   if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer ends a process in which an allocation fails";
   const auto body = [] {

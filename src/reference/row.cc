@@ -118,7 +118,7 @@ void RowMaker::scores(std::int64_t t, Row& row) const {
   }
 }
 
-// p[s] = exp(score[s] - lse), computed from the largest score or the sink so that no exponential overflows (eq. 2, 4)
+// p[s] = exp(score[s] - lse). The largest score or the sink is subtracted first, so that no exponential overflows (docs/maths.md, eq. 2, 4).
 void RowMaker::softmax(Row& row) const {
   const std::size_t keys = row.score.size();
   row.p.assign(keys, 0.0);

@@ -15,14 +15,14 @@ struct Row {
   std::vector<double> scaled;        // scale <q, k[s]>, for masked keys too
   std::vector<double> capped;        // softcap(rule(scaled))
   std::vector<double> score;         // capped + bias; -inf where masked
-  std::vector<std::uint8_t> attend;  // 1 where t may attend to s
+  std::vector<std::uint8_t> attend;  // 1 if query t may attend to key s, else 0
   std::vector<double> p;             // softmax over the keys with attend = 1; 0 for all other keys
   std::vector<double> dropped;       // drop(p)
   std::vector<std::uint8_t> keep_bits;
-  double sink = 0;       // sink logit; -inf without one
+  double sink = 0;       // sink logit; -infinity if there is no sink
   double lse = 0;
-  bool empty = false;    // every score is -inf: out = 0, no gradients of scores
-  bool uniform = false;  // EmptyRows::uniform applies: scores are constants and have no gradient
+  bool empty = false;    // true if every score is -infinity; then out = 0, and the scores have no gradient
+  bool uniform = false;  // true if EmptyRows::uniform applies to the row: its scores are constants and have no gradient
 };
 
 // Computes rows of the map of head (b, n). Keys are stored transposed [H,S], so that a row of scores is the sum over h of q[h] * (row h of the keys).
@@ -32,10 +32,10 @@ class RowMaker {
   RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, ConstTensorView k_scale, std::int64_t b, std::int64_t n);
 
   void scores(std::int64_t t, Row& row) const;   // sets scaled, capped, attend, score, sink, empty, uniform
-  void softmax(Row& row) const;                  // sets p and lse, from score and sink
-  void softmax(double lse, Row& row) const;      // sets p from `lse` and score
-  void dropout(std::int64_t t, Row& row) const;  // sets dropped, from p
-  double dropout_factor(const Row& row, std::int64_t s) const;  // the factor by which dropout() multiplied p[s]
+  void softmax(Row& row) const;                  // sets p and lse from score and sink
+  void softmax(double lse, Row& row) const;      // sets p from score and from the given lse
+  void dropout(std::int64_t t, Row& row) const;  // sets `dropped` from p
+  double dropout_factor(const Row& row, std::int64_t s) const;  // returns the factor by which dropout() multiplied p[s]
 
  private:
   const Problem& problem_;

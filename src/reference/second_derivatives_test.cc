@@ -1,4 +1,4 @@
-// Tests sdpa_jvp and sdpa_backward_backward. Over random problems they are compared with differences of the naive formula, and for every input with central
+// Tests sdpa_jvp and sdpa_backward_backward in random problems. They are compared with differences of the naive formula, and for every input with central
 // differences of sdpa_forward and sdpa_backward.
 #include "support/second_derivatives.h"
 
@@ -37,8 +37,8 @@ TEST(ReferenceSecondDerivatives, AreTheSlopesOfTheFormula) {
   }
 }
 
-// Compares the results of sdpa_backward_backward() with differences of the loss sum <d_gradients, results of sdpa_backward> by every element of every input.
-// This test does not rely on the symmetry of second derivatives, as the comparison with the naive formula does.
+// Compares the results of sdpa_backward_backward() with differences of a loss: the sum of <d_gradients, results of sdpa_backward>. Every element of every input
+// is changed. Unlike the comparison with the naive formula, this test does not rely on the symmetry of second derivatives.
 TEST(ReferenceSecondDerivatives, AreTheGradientOfTheBackwardPassByEveryInput) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);

@@ -122,8 +122,8 @@ TEST(ReferenceSweep, CoversEveryRule) {
     seen["buckets, bidirectional"] += relative.table && relative.bidirectional;
     seen["buckets, unidirectional"] += relative.table && !relative.bidirectional;
     seen["relative bias and documents"] += relative && documents;
-    seen["relative bias with a diagonal of its own"] += static_cast<bool>(relative.diagonal);
-    seen["relative bias and diagonals of sequences"] += relative && m.diagonal_offsets.numel() > 1;
+    seen["relative bias with a diagonal"] += static_cast<bool>(relative.diagonal);
+    seen["relative bias and a diagonal offset for each sequence"] += relative && m.diagonal_offsets.numel() > 1;
     seen["softcap"] += o.softcap > 0;
     seen["sink per head"] += o.sink && o.sink.rank() == 1;
     seen["sink that broadcasts"] += o.sink && o.sink.rank() > 1;

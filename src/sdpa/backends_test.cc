@@ -89,7 +89,7 @@ TEST(Explain, SaysThePathTheSizesAndTheRules) {
 }
 
 TEST(Explain, ShowsOnlyTheEndsOfARangeThatCut) {
-  Small s;  // 3 queries, 4 keys
+  Small s;  // 3 queries and 4 keys
   const auto mask = [&](Mask rule) { return explain(s.forward(), {.mask = rule}); };
   EXPECT_THAT(mask({.causal = Causal::offset(0)}), HasSubstr("mask: keys [0, t+1) of each row"));
   EXPECT_THAT(mask({.causal = Causal::offset(-1)}), HasSubstr("mask: keys [0, t) of each row"));

@@ -1,5 +1,5 @@
-// Tests Mask::diagonal_offsets on every backend. Forward, backward and maps of sequences with different offsets must have the same bits as calls with each
-// sequence alone, whose offset Diagonal::offset sets.
+// Tests Mask::diagonal_offsets on every backend. Sequences with different offsets must have the same bits in forward, backward and maps as calls with each
+// sequence alone, in which Diagonal::offset sets the offset.
 #include "polyhead/maps.h"
 #include "support/case_part.h"
 #include "support/each_backend.h"
@@ -63,7 +63,7 @@ TEST_P(DiagonalOffsetsOf, EachSequenceEqualsItAloneBitForBit) {
   }
 }
 
-// New queries continue sequences of 3, 0 and 5 keys. The last query of a sequence attends to all of its keys, as with Causal::bottom_right().
+// The queries continue sequences that have 3, 0 and 5 earlier keys. The last query of a sequence attends to all of its keys, as with Causal::bottom_right().
 TEST_P(DiagonalOffsetsOf, ContinueSequencesOfUnequalLengths) {
   Random random(3);
   constexpr std::int64_t kNew = 2, kKeys = 7;

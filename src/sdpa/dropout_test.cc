@@ -10,7 +10,7 @@ namespace {
 
 TEST(Dropout, BitsAreThoseOfPhiloxKeyedBySeedAndPosition) {
   constexpr std::uint64_t kSeed = 0x123456789abcdef0;
-  Tensor keep(DType::boolean, {2, 2, 3, 7});  // B = 2, N = 2
+  Tensor keep(DType::boolean, {2, 2, 3, 7});  // keep bits [B,N,T,S] with B = 2, N = 2
   dropout_keep_bits(0.3, kSeed, keep);
   for (std::uint32_t i = 0; i < 2 * 2 * 3 * 7; ++i) {
     const std::uint32_t s = i % 7, t = i / 7 % 3, n = i / 21 % 2, b = i / 42;

@@ -1,5 +1,5 @@
-// Tests that the bits of a result do not depend on the number of threads, on strides or on the other sequences and heads of the call. Also tests that outputs
-// which overlap inputs are refused, and that interleaved views are accepted.
+// Tests that the bits of a result do not depend on the number of threads, on strides, or on which other sequences and heads the call has. Also tests that
+// outputs which overlap inputs are refused, and that interleaved views are accepted.
 #include <gmock/gmock.h>
 
 #include <thread>

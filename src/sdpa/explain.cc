@@ -10,7 +10,8 @@ namespace {
 
 std::string beside_t(std::int64_t offset) { return offset == 0 ? std::string("t") : cat("t", offset < 0 ? "" : "+", offset); }
 
-// Return the text for a bound of the range of keys of query t. A bound that excludes no key of any row is shown as 0 (lower bound) or S (upper bound).
+// These functions return the text for the bounds of the range of keys of query t. A bound that excludes no key of any row is shown as 0 (lower bound) or S
+// (upper bound).
 std::string lower_end(const Problem& p, std::int64_t lower) { return p.queries - 1 + lower <= 0 ? std::string("0") : beside_t(lower); }
 std::string upper_end(const Problem& p, std::int64_t upper) { return upper >= p.keys ? std::string("S") : beside_t(upper); }
 
@@ -38,7 +39,7 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   return text.empty() ? "none" : text;
 }
 
-// Returns the text of the fact "derivatives": which backend computes which derivative.
+// Returns the text of the fact "derivatives": which backend computes which derivatives.
 std::string derivative_facts(const Problem& p, const Backend* forced) {
   if (p.key_dtype != p.dtype) return cat("none: k and v are ", p.key_dtype, " and q is ", p.dtype);
   if (p.score_rule && p.score_rule.backward == nullptr) return "none: score_rule has no backward function";
@@ -70,12 +71,13 @@ std::string cache_facts(const Cpu& cpu, int level) {
   return text + "unknown";
 }
 
-// Returns the facts about the machine that decide the block sizes and the kernels in use.
+// Returns the facts about the machine on which the block sizes and the choice of kernels depend.
 std::string machine_facts(const Cpu& cpu) {
   std::string sets, lacking, others;
   for (const InstructionSet& set : cpu.instruction_sets) append(sets, set.available ? cat(" ", set.name) : std::string());
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
-    if (set.why_not_used.empty()) break;  // the sets are in order of preference; those after the set in use are not reported
+    // Sets are in order of preference. Sets after the one in use are not reported.
+    if (set.why_not_used.empty()) break;
     append(set.available ? others : lacking, set.available ? cat("; ", set.name, ": ", set.why_not_used) : cat(" ", set.name));
   }
   if (!lacking.empty()) others = cat("; not in this processor:", lacking, others);

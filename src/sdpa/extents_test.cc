@@ -90,7 +90,7 @@ TEST_P(Extents, WithoutAQueryTheGradientsOfKeysValuesAndBiasAreZero) {
   }
 }
 
-// If T = 0, the tensor has no elements and may have 2^31 heads, so no code may loop over heads.
+// If T = 0, a tensor has no elements, so it may have 2^31 heads. No code may loop over these heads.
 TEST_P(Extents, HeadsWithoutQueriesCostNothingHoweverManyThereAre) {
   constexpr std::int64_t kMany = std::int64_t{1} << 31;
   const Shape none{kMany, 1 << 16, 0, 4}, rows{kMany, 1 << 16, 0};

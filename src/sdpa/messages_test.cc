@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A valid problem. Each case makes one of its arguments wrong.
+// A valid problem. Each case of the test makes one argument wrong.
 struct Problem {
   Tensor q{DType::f32, {2, 4, 3, 8}}, k{DType::f32, {2, 2, 5, 8}}, v{DType::f32, {2, 2, 5, 6}}, out{DType::f32, {2, 4, 3, 6}},
       lse{DType::f32, {2, 4, 3}}, attention_weights;
@@ -543,7 +543,7 @@ TEST(Messages, OfForwardModeAndTheSecondBackwardPass) {
   EXPECT_THAT(jvp_message(p), HasSubstr("lse_tangent overlaps tangents.sink"));
 }
 
-// Every operation refuses an executor without threads, even for the smallest problem, before it writes an output.
+// An executor without threads is refused by every operation, even for the smallest problem, before an output is written.
 TEST(Messages, OfAnExecutorWithoutThreads) {
   for (const int threads : {0, -1}) {
     for (const std::int64_t queries : {3, 700}) {
@@ -573,7 +573,7 @@ TEST(Messages, OfAnExecutorWithoutThreads) {
   }
 }
 
-// A refused call leaves the outputs unchanged.
+// A refused call must not change the outputs.
 TEST(Messages, NothingIsWrittenBeforeTheChecks) {
   Problem p;
   fill(p.out, 7);

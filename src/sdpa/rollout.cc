@@ -21,7 +21,8 @@ namespace {
 constexpr const char* kOperation = "attention_rollout";
 constexpr std::int64_t kRows = 256;  // number of rows of the result that are computed at a time
 
-// A tensor or, if its dtype is narrower than float32, a float32 copy. The backward pass stores gradients in the dtype of k, so a narrow k would round the result.
+// A tensor or, if its dtype is narrower than float32, a float32 copy of it. The copy is needed because the backward pass stores gradients in the dtype of k, so
+// a narrow k would round the result.
 class Widened {
  public:
   explicit Widened(ConstTensorView given, ConstTensorView scale = {}) : view_(given) {
@@ -54,7 +55,7 @@ void multiply(const MapsInput& layer, const SdpaOptions& options, double residua
   const std::int64_t heads = layer.q.extent(-3), kv_heads = layer.k.extent(-3), positions = layer.q.extent(-2), rows = x.extent(-2);
   Tensor one(dtype, {1}), zero(dtype, {1});
   fill(one, 1);
-  // Computes the sum of each row of p as the output for values that are all 1. The sum is 1 minus the sink's share, or 0 for an empty row.
+  // With values that are all 1, the output of attention is the sum of each row of p. This is 1 minus the sink's attention weight, or 0 for an empty row.
   Tensor sums(dtype, appended(lead, {heads, positions, 1})), lse(dtype, appended(lead, {heads, positions}));
   sdpa_forward({.q = q.view(), .k = k.view(), .v = one.view().expand(appended(lead, {kv_heads, positions, 1})), .out = sums, .lse = lse}, options);
 
@@ -186,7 +187,8 @@ void attention_rollout(std::span<const MapsInput> layers, std::span<const std::i
 
   SdpaOptions plain = options;
   plain.dropout = {};  // rollout uses attention weights before dropout
-  const bool no_gradient = options.score_rule && options.score_rule.backward == nullptr;  // true: multiply() cannot be used, because it runs the backward pass
+  // If true, multiply() cannot be used, because it runs the backward pass.
+  const bool no_gradient = options.score_rule && options.score_rule.backward == nullptr;
   if (2 * count >= positions || no_gradient) {
     const Tensor all = wide ? product_of_matrices<double>(layers, queries, plain, residual, lead) : product_of_matrices<float>(layers, queries, plain, residual, lead);
     return copy(all, out);

@@ -1,4 +1,4 @@
-// Runs a backend's backward pass and computes from its partial sums the gradients of the sink, the relative bias and the score rule.
+// Runs the backward pass of a backend. From its partial sums, computes the gradients of the sink, the relative bias and the score rule.
 #pragma once
 
 #include "core/quiet_arithmetic.h"
@@ -31,7 +31,7 @@ inline void add_up_score_rule_gradient(const Tensor& sums, const TensorView& to)
 // Runs pass(problem), then adds the partial sums that `pass` has written for the gradients of the sink, the relative bias and the score rule.
 template <class P, class Tensors>
 void run_backward(P problem, void (*pass)(const P&), const ProblemMemory& memory, const Tensors& tensors, const SdpaOptions& options) {
-  const QuietArithmetic quiet;  // disables floating-point traps of this thread in pass(problem) and in the sums after it
+  const QuietArithmetic quiet;  // no floating-point traps in this thread, during pass(problem) and the sums after it
   Tensor d_sink, d_relative_bias;
   if (tensors.d_sink) problem.d_sink = d_sink = Tensor(DType::f64, problem.sink.shape());
   if (tensors.d_relative_bias) {

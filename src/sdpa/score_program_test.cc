@@ -86,7 +86,7 @@ TEST(ScorePrograms, EveryOperationIsThatOfC) {
   }
 }
 
-// Arguments of every size, also those for which a naive formula cancels, overflows or loses all digits.
+// Tests arguments of every size, also those for which a naive formula cancels, overflows or loses all digits.
 TEST(ScorePrograms, SpecialFunctionsKeepTheirDigits) {
   std::vector<double> xs{0, -0.0, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN(),
                          std::numbers::pi, 22, 355, 710, 1e6 + 0.5, 1.0471975e6, 1.7e6, 1e12, 1e22, 5.9, 6.0, 13, 26.5, 27.2, 40};
@@ -117,12 +117,12 @@ TEST(ScorePrograms, SpecialFunctionsKeepTheirDigits) {
 
 int calls_of_run = 0;
 
-// Computes a run that no other test has: (x + s) * (x - s) for the input x of the pairs and the one number s.
+// Computes a run that no other test provides: (x + s) * (x - s), where x is an input with one number for each pair, and s is one number.
 void run_of_float(const void* const* inputs, void* const* outputs, std::int64_t vectors) {
   ++calls_of_run;
   for (std::int64_t i = 0; i < vectors * 16; ++i) {
     const float x = static_cast<const float*>(inputs[0])[i], s = *static_cast<const float*>(inputs[1]);
-    const volatile float sum = x + s, difference = x - s;  // volatile, so that the compiler fuses no multiply-add
+    const volatile float sum = x + s, difference = x - s;  // volatile, so that the compiler does not fuse a multiply-add
     static_cast<float*>(outputs[0])[i] = sum * difference;
   }
 }
@@ -176,7 +176,7 @@ TEST(ScorePrograms, NoFunctionIsRefused) {
   EXPECT_EQ(error_message([] { provide_score_run("float32 vv; add 0 1; multiply 0 2; 3", nullptr); }), "provide_score_run: function is nullptr; it must compute the run");
 }
 
-// A register of distances holds its numbers once for all rows of a tile, and each row begins at another number.
+// A register of the kind `distance` stores its numbers once for all rows of a tile. Each row begins at another of these numbers.
 TEST(ScorePrograms, DistancesAreThoseOfEachRow) {
   for (const bool reversed : {false, true}) {
     const ScoreProgram program({.instructions = {op(ScoreOp::score), op(ScoreOp::query), op(ScoreOp::key), reversed ? op(ScoreOp::subtract, 1, 2) : op(ScoreOp::subtract, 2, 1), number(0.25), op(ScoreOp::multiply, 3, 4),

@@ -24,7 +24,7 @@ const auto kDistances = score_rule([](auto score, auto q, auto k, const ScoreTil
   return score * 0.75F + score::tanh((k - q) * 0.25F) * static_cast<float>(tile.head % 3 + tile.batch % 2);
 }, [](auto score, auto, auto, const ScoreTile&) { return score * 0 + 0.75F; });
 
-// Calls f(score, its index) for every score of a tile, or for every gradient of a score.
+// Calls f(score, its index) for every score of a tile. A tile may also hold gradients of scores.
 void for_each_score(const ScoreTile& tile, const auto& f) {
   for (std::int64_t i = 0; i < tile.rows * tile.keys; ++i) {
     const std::int64_t at = i / tile.keys * tile.row_stride + i % tile.keys;
@@ -186,7 +186,8 @@ TEST(ScoreRules, KernelsAreTheReference) {
     backward_with_sums(wide, expected, wanted_sums);
     c.options.precision = Precision::exact;
     Tolerances t(c);
-    t.relative *= 4, t.out *= 4, t.lse *= 4, t.d_q *= 4, t.d_k *= 4, t.d_v *= 4, t.d_bias *= 4;  // score^2 and its derivative enlarge rounding errors
+    // The square of a score and the derivative of the square enlarge rounding errors.
+    t.relative *= 4, t.out *= 4, t.lse *= 4, t.d_q *= 4, t.d_k *= 4, t.d_v *= 4, t.d_bias *= 4;
     for_each_instruction_set(seed, [&] {
       const AttentionOutputs o = c.make_outputs(&random);
       c.forward(o);
@@ -220,7 +221,7 @@ TEST(ScoreRules, MapsAreTheReference) {
   }
 }
 
-// All documents and sequences add to the same sums of the rule's gradients, and the order of these sums must not depend on the threads.
+// All documents and sequences add to the same gradients of the rule. The order of these additions must not depend on the threads.
 TEST(ScoreRules, SameBitsForAnyNumberOfThreads) {
   const ThreadCount restored;
   for (const bool documents : {false, true}) {
@@ -247,7 +248,7 @@ TEST(ScoreRules, SameBitsForAnyNumberOfThreads) {
   }
 }
 
-// The rule is sqrt, which has an infinite derivative at 0 and is NaN for negative scores. In masked pairs both must have no effect.
+// The rule is sqrt. Its derivative is infinite at 0, and it is NaN for negative scores. In masked pairs neither may have an effect.
 TEST(ScoreRules, MaskedPairsHaveNoEffect) {
   ScoreRule root;
   root.forward = [](const ScoreTile& tile, const void*) { for_each_score(tile, [](auto& x, std::int64_t) { x = std::sqrt(x); }); };
@@ -271,8 +272,8 @@ TEST(ScoreRules, MaskedPairsHaveNoEffect) {
   }
 }
 
-// The rule score / 2, which does nothing beyond what its two flags promise. Without keeps_zeros it changes gradients of 0 to NaN. With reads_before it gives NaN if
-// an old score is not finite. Its gradient is the sum of d_score.
+// The rule score / 2. Its backward function relies on the flags: without keeps_zeros it changes gradients of 0 to NaN, and with reads_before it gives NaN if an
+// old score is not finite. Its gradient is the sum of d_score.
 template <bool keeps_zeros, bool reads_before>
 ScoreRule half_rule() {
   ScoreRule rule;
@@ -281,7 +282,8 @@ ScoreRule half_rule() {
   rule.backward = [](const ScoreTile& tile, const void* before, double* sums, const void*) {
     for_each_score(tile, [&]<class T>(T& d, std::int64_t at) {
       if (keeps_zeros && d == 0) return;
-      if (reads_before && !std::isfinite(static_cast<const T*>(before)[at])) d = std::numeric_limits<T>::quiet_NaN();  // the old score of a kept pair is finite, that of a masked pair is 0
+      // With reads_before, every old score that the backward function gets is finite: masked pairs get 0.
+      if (reads_before && !std::isfinite(static_cast<const T*>(before)[at])) d = std::numeric_limits<T>::quiet_NaN();
       if (sums != nullptr) sums[0] += static_cast<double>(d);
       d = d == 0 ? std::numeric_limits<T>::quiet_NaN() : d * T{0.5};
     });

@@ -91,7 +91,7 @@ TEST_P(Sinks, OfAnyMagnitude) {
           for_each_instruction_set(GetParam(), dtype, [&] {
             const AttentionOutputs o = c.make_outputs();
             c.run(o);
-            const Tensor out = to_tensor(expected.out, c.sizes.out());  // float32 kernels replace attention weights below 2^-120 by 0
+            const Tensor out = to_tensor(expected.out, c.sizes.out());  // float32 kernels set attention weights below 2^-120 to 0
             EXPECT_TRUE(near(o.out, out, 2 * lost * largest_magnitude(out) + 0x1p-120)) << "out";
             EXPECT_TRUE(near_relative(o.lse, to_tensor(expected.lse, c.sizes.lse()), 4 * epsilon(dtype))) << "lse";
             EXPECT_TRUE(near(o.d_v, to_tensor(expected.d_v, c.sizes.v()), 20 * lost)) << "d_v";
@@ -136,7 +136,7 @@ TEST_P(Sinks, ARowWithoutKeysBelongsToItsSink) {
     AttentionCase c = case_of(random, DType::f32, sizes, GetParam());
     c.options.sink = c.keep(random.tensor(DType::f32, {3}, -50, 50));
     Tensor bias(DType::f32, {9, keys});
-    if (keys > 0) fill(bias.view().slice(0, 0, 4), -kInfinity);  // queries 0 to 3 have only scores of -infinity; query 4 has no key
+    if (keys > 0) fill(bias.view().slice(0, 0, 4), -kInfinity);  // queries 0 to 3 have only scores of -infinity, and query 4 attends to no key
     const Tensor lengths = Tensor::of<std::int32_t>({2, 9}, {70, 70, 70, 70, 0, 70, 70, 70, 70, 70, 70, 70, 70, 0, 70, 70, 70, 70});
     if (keys > 0) c.options.mask.key_lengths = lengths;
     c.options.bias = bias;
@@ -191,7 +191,7 @@ TEST_P(Sinks, ThatAreNaNOrInfiniteMakeTheirOwnRowsNaN) {
       c.run(before);
       fill(sink.slice(0, 2, 3), value);
       c.run(after);
-      for (const std::size_t i : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{6}}) {  // out, lse, d_q, d_sink
+      for (const std::size_t i : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{6}}) {  // indices of out, lse, d_q and d_sink
         const auto [name, view] = after.list()[i];
         const int axis = i == 6 ? 0 : 1;
         for (const std::int64_t n : {0, 1, 3}) EXPECT_TRUE(same_bits(view.select(axis, n), before.list()[i].second.select(axis, n))) << name;

@@ -12,7 +12,7 @@ struct ActivationKernel {
 };
 
 struct ActivationKernels {
-  static const ActivationKernels* const of_sets[];  // in the order of kernel_sets()
+  static const ActivationKernels* const of_sets[];  // one entry per instruction set, in the order of kernel_sets()
   ActivationKernel sigmoid, tanh, gelu, gelu_tanh, silu, quick_gelu;
 };
 
@@ -45,7 +45,7 @@ struct NormBackwardRows {
 };
 
 struct NormKernels {
-  static const NormKernels* const of_sets[];  // in the order of kernel_sets()
+  static const NormKernels* const of_sets[];  // one entry per instruction set, in the order of kernel_sets()
   void (*normalise_row)(const NormRow& row);
   void (*backward_rows)(const NormBackwardRows& rows);
 };
@@ -64,7 +64,7 @@ struct SoftmaxKernel {
 };
 
 struct SoftmaxKernels {
-  static const SoftmaxKernels* const of_sets[];  // in the order of kernel_sets()
+  static const SoftmaxKernels* const of_sets[];  // one entry per instruction set, in the order of kernel_sets()
   SoftmaxKernel<float> of_floats;
   SoftmaxKernel<double> of_doubles;
 };
@@ -75,7 +75,7 @@ struct AdamStep {
 };
 
 struct AdamKernels {
-  static const AdamKernels* const of_sets[];  // in the order of kernel_sets()
+  static const AdamKernels* const of_sets[];  // one entry per instruction set, in the order of kernel_sets()
   void (*of_floats)(std::int64_t count, const AdamStep& step, const float* g, float* m, float* v, float* p);
   void (*of_doubles)(std::int64_t count, const AdamStep& step, const double* g, double* m, double* v, double* p);
 };
@@ -91,7 +91,7 @@ const auto& kernel_of(const Kernels& kernels) {
 }
 
 struct DropoutKernels {
-  static const DropoutKernels* const of_sets[];  // in the order of kernel_sets()
+  static const DropoutKernels* const of_sets[];  // one entry per instruction set, in the order of kernel_sets()
   // Sets keep[i] != 0 where dropout keeps element i of the row, that is where the element's random 32-bit word is at least `below`. `keep` must have room for
   // count + margin bytes.
   void (*keep_row)(std::int64_t count, std::uint32_t row, std::uint64_t seed, std::int64_t below, std::uint8_t* keep);

@@ -64,7 +64,7 @@ void normalise_row(const NormRow& row) {
   for (; i < width; ++i) finish(i, 0.0f);
 }
 
-// The numbers of a row that its gradient needs and that are sums over the whole row.
+// Sums over a whole row that the row's gradient needs.
 struct RowSums {
   float mean, inverse, d_y_mean, d_y_along;  // for x: mean and 1 / deviation; for g = d_y weight: mean(g), and mean(g n) / deviation
 };

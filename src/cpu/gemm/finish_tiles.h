@@ -129,10 +129,10 @@ class FinishTiles {
   const GemmTask& task_;
   const GemmBlock& block_;
   BlockOfC part_;
-  bool transposed_ = false;  // a line is a column
-  bool whole_ = false;   // lines have 32 adjacent elements and the bias has one number for each
+  bool transposed_ = false;  // true: a line is a column of c
+  bool whole_ = false;   // whether lines have 32 adjacent elements and the bias has one number for each
   int lines_ = 0, next_ = 0, count_ = 0;
-  std::int64_t first_ = 0;  // row or column of a line's first element
+  std::int64_t first_ = 0;  // column of c (or row, if transposed_) of the first element of each line
   bf16* c_ = nullptr;
   alignas(64) float bias_[kLine] = {};
   alignas(64) float sums_[kLine * kLine] = {};  // rows and columns for which no tile is computed stay 0

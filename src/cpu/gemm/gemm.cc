@@ -23,8 +23,9 @@ constexpr auto kGrainPerColumn = static_cast<std::int64_t>(kLeastPieceNanosecond
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
-// Returns the number of terms of a run: a sum of `depth` terms is cut into equal runs of at most 128 terms, each summed from 0 and then added. The rounding error
-// of the sum grows with the length of a run and with the number of runs. With runs of 384 the error is that of MKL for many rows, but 2.5 times as large for few.
+// Returns the number of terms of a run. A sum of `depth` terms is cut into equal runs of at most 128 terms; each run is summed from 0 and then added to the
+// total. The rounding error grows with the length of a run and with the number of runs. For matrices with many rows, runs of 384 terms have the error of MKL,
+// but for few rows 2.5 times that error.
 std::int64_t run_of(std::int64_t depth) {
   constexpr std::int64_t kMost = 128, kStep = 16;
   return divide_up(divide_up(depth, std::max<std::int64_t>(1, divide_up(depth, kMost))), kStep) * kStep;
@@ -75,7 +76,7 @@ struct Columns {
 
   std::int64_t grain(std::int64_t work) const { return divide_up(kGrainPerColumn * width, std::max<std::int64_t>(work, 1)); }
 
-  // Packs the panels in the range `some`, for the terms that `to` holds, on all threads.
+  // Packs the terms that `to` holds of the panels in the range `some`, on all threads.
   void pack(const PackedColumns& to, Range some, Executor* executor) const {
     const std::int64_t count = some.last - some.first, terms_here = to.terms.last - to.terms.first;
     const std::int64_t pieces = std::max<std::int64_t>(1, divide_up(terms_here, kPackTerms));
@@ -95,8 +96,8 @@ struct Columns {
   std::int64_t depth, width, panels, run, term_blocks, terms;
 };
 
-// The axes of a product c = a b. A "turned" product is computed as c^T = b^T a^T: gemm() packs its second matrix and reads the first in place, so turning pays if a
-// is much smaller than b and the terms of b are adjacent, as in y = x W^T for few rows of x.
+// The axes of a product c = a b. A "turned" product is computed as c^T = b^T a^T: gemm() packs its second matrix and reads its first matrix in place. So
+// turning pays if a is much smaller than b and the terms of b are adjacent, as in y = x W^T for few rows of x.
 struct Sides {
   Sides(const Gemm& product, bool may_turn)
       : a(product.a.data()),

@@ -34,11 +34,11 @@ class PackedMatrix {
 struct Gemm {
   ConstTensorView a;          // [*m,*k]  float32, float64, bfloat16 or float16; all tensors share the dtype
   ConstTensorView b;          // [*k,*n]
-  TensorView c;               // [*m,*n]  must not overlap another tensor; each element needs its own memory
+  TensorView c;               // [*m,*n]  must not overlap another tensor, and no two of its elements may share memory
   ConstTensorView bias = {};  // [*n]     optional
   int k_axes = 1;             // number of axes that are summed over: the last of a, the first of b
   bool add = false;
-  const PackedMatrix* packed = nullptr;  // a packed copy of b; used only if it was packed for the current instruction set
+  const PackedMatrix* packed = nullptr;  // a packed copy of b; ignored unless it was packed for the current instruction set
 };
 
 // Computes the product. Strides and extents may have any value. Sums are float32, or float64 for float64 tensors. Products of bfloat16 are exact, except that AMX

@@ -123,7 +123,7 @@ TEST_P(GemmKernel, SizesAroundEveryBlock) {
       const StridedTensor c = random.empty_strided(dtype, {m, n});
       const Gemm product{.a = a, .b = b, .c = c};
       gemm(product);
-      // Rows are independent of one another: of many rows the first, the last and some in the middle are compared.
+      // The rows of c are independent of one another. If there are many rows, only the first, the last and some in the middle are compared.
       constexpr std::int64_t kRows = 50;
       for (const std::int64_t first : m <= 4 * kRows ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{0, random.integer(kRows, m - 2 * kRows), m - kRows}) {
         const std::int64_t end = m <= 4 * kRows ? m : first + kRows;
@@ -225,7 +225,7 @@ TEST_P(GemmKernel, BitsDoNotDependOnThreadsLayoutOrNeighbours) {
     const StridedTensor c = random.empty_strided(dtype, expected.shape());
     gemm({.a = random.strided_copy(a), .b = random.strided_copy(b), .c = c, .bias = random.strided_copy(bias)});
     EXPECT_TRUE(same_bits(c.view(), expected)) << "other strides";
-    // Compute one row alone, and a few columns alone.
+    // One row alone, and a few columns alone, must have the bits of the whole product.
     Tensor row(dtype, {300}), columns(dtype, {13, 20, 5});
     gemm({.a = a.view().select(0, 4).select(0, 7), .b = b, .c = row, .bias = bias});
     EXPECT_TRUE(same_bits(row, expected.view().select(0, 4).select(0, 7)));

@@ -20,7 +20,7 @@ struct NextRows {
   int count;
 };
 
-// The rows that a tile prefetches while it is computed: its rows of c, and some rows of a in the next block of rows.
+// The rows that a tile prefetches while it is computed: the tile's rows of c, and some rows of a that belong to the next block.
 template <class T, int kRows>
 struct Prefetch {
   T* c[kRows];
@@ -68,7 +68,7 @@ POLYHEAD_INLINE void sum_terms(const Terms<T>& terms, std::int64_t count, Prefet
   for (const T*& group : a) {
     group = first;
     first += kGroup * stride;
-    asm("" : "+r"(group));  // hides the pointer's origin; otherwise the compiler would compute the addresses of all rows from the first pointer
+    asm("" : "+r"(group));  // hides that all pointers come from the first one; otherwise the compiler would compute the addresses of all rows from it
   }
   const T* b = terms.b;
 #pragma GCC unroll 16

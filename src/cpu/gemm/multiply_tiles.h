@@ -118,7 +118,8 @@ class MultiplyTiles {
     tiles_.template zero<3>();
   }
 
-  // Finishes the block whose sums are still in registers. Registers that the block does not use hold old sums; they are stored too, but no line reads them.
+  // Finishes the block whose sums are still in registers. All registers are stored, also those that the block does not use. They hold old sums, but no line
+  // reads these.
   void finish_waiting() {
     if (waiting_.rows == 0) return;
     store_sums<0, 0>();
@@ -138,7 +139,7 @@ class MultiplyTiles {
   AmxTiles tiles_;
   const TilesOfA a_;
   FinishTiles finish_;
-  BlockOfC waiting_;  // the block whose sums are still in registers; rows == 0: there is none
+  BlockOfC waiting_;  // the block whose sums are still in registers; if rows == 0, there is no such block
   int waiting_tiles_ = 0;
 };
 

@@ -6,9 +6,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The layout in which the kernels read a. in_place (the matrix itself) and lines (a copy): row r begins at data + r * stride, and its terms are adjacent.
-// panels (a copy): [tile, term, kGemmRows], for matrices in which elements of a column are adjacent instead (d_y^T for the gradient of a weight). If such a
-// matrix were read in place, every few terms would lie on another page of memory.
+// The layout in which the kernels read a. in_place: the matrix itself. lines: a copy in which row r begins at data + r * stride and the terms of a row are
+// adjacent. panels: a copy [tile, term, kGemmRows], for a matrix whose columns have adjacent elements (d_y^T for the gradient of a weight). If such a matrix
+// were read in place, every few terms would lie on another page of memory.
 enum class Layout { in_place, lines, panels };
 
 template <class T>

@@ -25,8 +25,8 @@ POLYHEAD_INLINE std::int64_t tiles_of_a_bytes(const GemmTask& task, std::int64_t
   return (reads_a_in_place(task) ? tiles + blocks : tiles * blocks) * kTileBytes;
 }
 
-// Copies 32 terms of 16 rows of an a whose rows are adjacent in memory and whose terms are not (d_y^T for the gradient of a weight). Two terms are interleaved
-// to pairs, and the pairs are transposed as 32-bit words.
+// Copies 32 terms of 16 rows of a. The rows are adjacent in memory and the terms are not (d_y^T for the gradient of a weight). Two terms are interleaved to
+// pairs, and the pairs are transposed as 32-bit words.
 inline void copy_tile_of_adjacent_rows(const bf16* a, const GemmAxis& depth, int rows, std::int64_t term, int terms, Bf16Pair* to) {
   Vector<std::int32_t> x[kTilePairs];
   for (int i = 0; i < kTilePairs; ++i) {

@@ -40,7 +40,8 @@ POLYHEAD_INLINE void store_vector(Vector<T> x, T* to) {
 }
 template <class T>
 POLYHEAD_INLINE Vector<T> broadcast(T x) {
-  return x - Vector<T>{};  // the compiler removes x - 0, which is x for every x; x + 0 would turn -0 into 0
+  // The compiler removes x - 0, which is x for every x. It would keep x + 0, which turns -0 into 0.
+  return x - Vector<T>{};
 }
 // Returns the larger of a and b, or b if a and b are equal or one of them is NaN, as the max instruction of x86 does.
 template <class V>
@@ -207,7 +208,7 @@ POLYHEAD_INLINE Vector<std::int32_t> narrow_halves(Vector<float> low, Vector<flo
   __builtin_memcpy(&result, halves, sizeof result);
   return result;
 }
-// Counts the 16-bit halves of x from 0. Lane i of the result holds halves i and kLanes<float> + i.
+// Returns the 16-bit halves of x in another order: lane i of the result holds the halves i and kLanes<float> + i of x.
 POLYHEAD_INLINE Vector<std::int32_t> zip_halves(Vector<std::int32_t> x) {
   constexpr int kCount = kLanes<float>;
   std::uint16_t halves[2 * kCount], zipped[2 * kCount];
@@ -275,7 +276,7 @@ class AmxTiles {
     }
   }
 
-  __attribute__((noinline)) static void multiply(const Tile& a, const Tile& b, Tile& sums) {  // inlined, it would triple the time to compile a kernel
+  __attribute__((noinline)) static void multiply(const Tile& a, const Tile& b, Tile& sums) {  // not inlined: inlining would triple the compile time of a kernel
     Terms first_a, second_a, first_b, second_b;
     separate(a, first_a, second_a), separate(b, first_b, second_b);
     for (int row = 0; row < 16; ++row) {

@@ -19,7 +19,7 @@ namespace {
 template <class T>
 struct BackwardBackwardScratch : BackwardScratch<T> {
   T *k_tangent_panels, *v_tangent_panels, *k_tangent, *q_tangent, *q_tangent_finite;
-  T *g;          // g, then d_x' = softcap' g, for the block of rows
+  T *g;          // g, later replaced by d_x' = softcap' g, for the block of rows
   T *w_tangent;  // w' of a strip
   T *curvature;
 
@@ -62,7 +62,7 @@ class BackwardBackward {
     for (std::int64_t i = 0; i < s_.row_count; ++i) {
       const Row row = s_.rows[i] = next;
       next = next_row(row, task_.queries);
-      s_.spans[i] = values_[i].inverse == 0 ? KeyRange{0, 0} : narrow_range_of(task_, row);  // an empty row has inverse 0 and attends to no key
+      s_.spans[i] = values_[i].inverse == 0 ? KeyRange{0, 0} : narrow_range_of(task_, row);  // an empty row, which attends to no key, has inverse 0
       if (task_.d_sink.data == nullptr || task_.first_key > 0) continue;
       const RowValues<T>& values = values_[i];
       const T weight = sink_weight(task_, row, values, scale_), p = weight == 0 || values.inverse == 0 ? T{0} : weight * values.inverse, moved = sink_tangent_of<T>(task_.tangents, row) - values.lse_tangent;
@@ -185,7 +185,7 @@ class BackwardBackward {
     }
   }
 
-  // For the keys `own` of the row, computes drop(p) c, g and d_score from the products x, t, y and y'. They overwrite x, t and y.
+  // For the keys `own` that the row attends to, computes drop(p) c, g and d_score from the products x, t, y and y'. They overwrite x, t and y.
   void differentiate_keys(std::int64_t index, std::int64_t first, KeyRange own, T* x, T* t, T* y, T* y_tangent) {
     constexpr int kWidth = kLanes<T>;
     const Row& row = s_.rows[index];
@@ -213,8 +213,8 @@ class BackwardBackward {
     if (kind_of(task_, row) == RowKind::uniform) clear(t, own.first, own.last), clear(y, own.first, own.last);
   }
 
-  // The products used copies with 0 in place of NaN and infinities of k, k', q, q' and d_out. This function adds these NaN and infinities to the gradients of pairs
-  // (query, key) in which the query attends to the key, and to no other gradients.
+  // Adds NaN and infinities of k, k', q, q' and d_out to the gradients of pairs (query, key) in which the query attends to the key, and to no other gradients.
+  // The products used copies in which they are 0.
   void add_non_finite_values(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[block + i];

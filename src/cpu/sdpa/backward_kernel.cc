@@ -64,7 +64,7 @@ class Backward {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
   static constexpr bool kAmx = kUsesAmx<Operand>;
-  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1;  // in a sum over keys (or rows), one packed term holds this many keys (or rows)
+  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1;  // one packed term of a sum over keys (or rows) holds this many keys (or rows)
 
   static Operand* operand(T* array) { return reinterpret_cast<Operand*>(array); }
 
@@ -401,7 +401,7 @@ class Backward {
     }
   }
 
-  // For the keys `own` of the row, replaces the products <q, k> in x by drop(p), and the products <d_out, v> in y by d_score.
+  // For the keys `own` that the row attends to, replaces the products <q, k> in x by drop(p), and the products <d_out, v> in y by d_score.
   void differentiate_keys(std::int64_t index, std::int64_t first, KeyRange own, T* x, T* y) {
     const Row& row = s_.rows[index];
     const T pending_scale = finish_scores<T>(task_, row, scale_.factor, first, own.first, own.last, x, s_.softcap_derivative, s_.bytes);
@@ -432,8 +432,8 @@ class Backward {
     if (kind_of(task_, row) == RowKind::uniform) clear(y, own.first, own.last);
   }
 
-  // The products used copies with 0 in place of NaN and infinities of k, q and d_out. This function adds these NaN and infinities to the gradients of pairs
-  // (query, key) in which the query attends to the key, and to no other gradients.
+  // Adds NaN and infinities of k, q and d_out to the gradients of pairs (query, key) in which the query attends to the key, and to no other gradients. The
+  // products used copies in which they are 0.
   void add_non_finite_values(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[block + i];
@@ -481,7 +481,7 @@ class Backward {
   GradientSums<T> sums_;
   const bool in_tiles_ = task_.softcap <= 0 && !task_.dropout && task_.rule == nullptr;
   bool k_finite_ = true, q_finite_ = true, d_out_finite_ = true;
-  mutable Tiles<Operand> tiles_;  // the tile registers, which every product overwrites
+  mutable Tiles<Operand> tiles_;  // tile registers, whose contents do not matter between products
 };
 
 }  // namespace

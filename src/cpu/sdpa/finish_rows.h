@@ -6,8 +6,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Returns the factor of the exponential exp(factor (score - m)). With softcap or bias, scores and references m are complete, and the factor is 1. Otherwise they
-// are not yet multiplied by ScoreScale::factor, the part of the scale that neither q nor k was multiplied by, and the exponential includes this factor.
+// Returns the factor of the exponential exp(factor (score - m)). With softcap or bias the factor is 1, because scores and references m are complete. Otherwise
+// it is ScoreScale::factor: the part of the scale by which neither q nor k was multiplied, so that scores and references still lack it.
 template <class T>
 const ExpFactor<T>& score_exp_of(const HeadGroup& group, const ScoreScale<T>& scale) {
   return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;
@@ -25,7 +25,8 @@ POLYHEAD_INLINE void find_divisors(const ForwardTask& task, std::int64_t count, 
   }
 }
 
-// Returns whether the quotients o / l can be stored in `out` as whole vectors: `out` has their dtype and contiguous rows, which whole vectors fill.
+// Returns whether the quotients o / l can be stored in `out` as whole vectors. For this, `out` must have the compute type, contiguous rows, and a width that is
+// a multiple of a vector.
 template <class T>
 bool stores_in_place(const ForwardTask& task) {
   return task.dtype == kOwnStorage<T> && task.out.column == 1 && task.v_width % kLanes<T> == 0;

@@ -16,18 +16,20 @@
 namespace polyhead::cpu {
 namespace {
 
-// The schedule of the forward pass of a document, and the layout of the memory for the partial results of key splits.
+// The schedule of the forward pass of a document, and the memory layout of the partial results of key splits.
 struct ForwardItems : ForwardSchedule {
-  ForwardItems(const ForwardProblem& p, int threads)  // if attention weights are requested, keys are not split, because a task writes whole rows of attention weights
+  // If attention weights are requested, keys are not split, because a task then writes whole rows of attention weights.
+  ForwardItems(const ForwardProblem& p, int threads)
       : ForwardSchedule(AttentionSizes(p), block_sizes(), block_keys(p), !p.attention_weights, threads),
         keys_per_block(block_keys(p)),
         row_bytes(partial_stride(p.v_width) * (p.dtype == DType::f64 ? 8 : 4)) {}
   bool split() const { return key_splits > 1; }
-  std::int64_t partial_bytes() const { return split() ? key_blocks * most_rows * row_bytes : 0; }  // results of all key blocks of one block of rows
+  // Returns the bytes of the partial results of all key blocks of one block of rows
+  std::int64_t partial_bytes() const { return split() ? key_blocks * most_rows * row_bytes : 0; }
 
   // Sets the rows of a task.
   void place(const ForwardBlock& block, ForwardTask& task) const { task.first_row = block.first, task.rows = block.last - block.first; }
-  // Sets the keys of a task, and the memory for the results of its key blocks, which is a part of `partials`, the memory for all splits.
+  // Sets the keys of a task, and the memory for the results of its key blocks. `partials` is the memory for the results of all splits.
   void place_keys(std::int64_t split, char* partials, ForwardTask& task) const {
     task.first_key = first_key + split * keys_per_split, task.last_key = std::min(last_key, task.first_key + keys_per_split);
     task.partial = partials + split * keys_per_split / keys_per_block * task.rows * row_bytes;
@@ -61,7 +63,8 @@ void forward_document(const ForwardProblem& p, int threads) {
   if (p.batch * p.heads * p.queries == 0) return;
   const ForwardItems items(p, threads);
   const MaskBlocks mask(p);
-  const ForwardTask first_task = largest_task(p, items, &mask);  // may ask the system for AMX tiles; a refusal changes the instruction set, so kernels are chosen after it
+  // This call may request AMX tiles from the operating system. If they are refused, another instruction set is used, so choose kernels only after this call.
+  const ForwardTask first_task = largest_task(p, items, &mask);
   const auto& kernels = current_kernels_of<ForwardKernels>();
   const auto& merge_kernels = current_kernels_of<MergeKernels>();
   const std::int64_t splits = items.key_splits, per_group = static_cast<std::int64_t>(items.blocks.size()),
@@ -72,7 +75,7 @@ void forward_document(const ForwardProblem& p, int threads) {
   parallel_pieces(items.pieces, p.executor, [&](std::int64_t first, std::int64_t last) {
     const ScratchMemory scratch(bytes, p.workspace);
     ForwardTask task = first_task;
-    // The indices are incremented from item to item, because computing them by divisions would take as long as computing a few rows.
+    // The indices of an item are derived from those of the item before. Computing them by divisions would take as long as computing a few rows.
     std::int64_t i = first / splits, split = first % splits;
     std::int64_t block = items.heaviest_first ? i / items.heads : i % per_group,
                  head = items.heaviest_first ? i % items.heads : i / per_group;
@@ -95,7 +98,8 @@ void forward_document(const ForwardProblem& p, int threads) {
       next_head();
       return true;
     };
-    bool moved = first > 0;  // true: `task` must be set for another head; first_task is already set for head 0
+    // true: `task` must be set for another head. At first it is a copy of first_task, which is set for head 0.
+    bool moved = first > 0;
     for (std::int64_t item = first; item < last; ++item, moved = next()) {
       check_interrupt();
       if (moved) move_to(p, &mask, b, kv, task);

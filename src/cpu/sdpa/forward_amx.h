@@ -1,7 +1,7 @@
 // The products of the forward pass with AMX tiles. The operands are the bfloat16 pairs of forward_bf16.h. For kernel sources only.
 //
-// A row must have the same bits whether its task has few rows or many (docs/promises.md), and AMX tiles add in another order than vector code. Therefore tasks of
-// few rows use AMX tiles too. They pack k and v piece by piece into copies that stay in the first-level cache.
+// A row must have the same bits whether its task has few rows or many (docs/promises.md), and AMX tiles add in another order than vector code. So tasks of few
+// rows use AMX tiles too. They pack k and v a panel at a time into copies that stay in the first-level cache.
 #pragma once
 
 #include "cpu/amx_product.h"
@@ -27,7 +27,8 @@ class AmxOperands : public Bf16Operands {
     multiply_double_strip_and_store(sums_, product, rows, static_cast<int>(s_->v_padded / kWidth));
   }
 
-  // Multiplies by v of `keys` of the key block, read from the caller's tensor. Returns true if the quotient c / divisor was stored, false if c was stored.
+  // Multiplies the exponentials by v for `keys` of the key block, reading v from the caller's tensor. Returns true if the quotient c / divisor was stored,
+  // false if c was stored.
   bool multiply_stored_values(const Product<float, Bf16Pair>& product, KeyRange keys, int rows) {
     const StoredBf16Values values = stored_values(keys);
     return multiply_unless_non_finite(task_, *s_, product, rows, finite_, [&](const Product<float, Bf16Pair>& sums, bool only_finite) {

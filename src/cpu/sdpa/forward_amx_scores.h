@@ -27,7 +27,7 @@ class AmxScores {
  public:
   AmxScores(ForwardStrip<float, true>& strip, const Scratch<float>& scratch, AmxOperands& operands) : strip_(strip), s_(scratch), operands_(operands) {}
 
-  // Computes the scores with `keys`, the range that the rows attend to, and for each row and each vector lane the largest score.
+  // Computes the scores of the rows for `keys`, the range that the rows attend to. Also finds, for each row and each vector lane, the largest score.
   void find(KeyRange keys) {
     for (int i = 0; i < strip_.rows; ++i) store_vector<float>(broadcast(-kInfinity<float>), largest_by_lane(i));
     if (strip_.scores == Scores::plain) find_scores<Scores::plain>(keys);
@@ -60,7 +60,7 @@ class AmxScores {
 
   template <Scores kScores>
   void find_scores(KeyRange keys) {
-    KeyRange stored{0, 0};  // the panel whose products are complete after the next multiply_keys() or finish_keys()
+    KeyRange stored{0, 0};  // the range of keys whose products are complete after the next multiply_keys() or finish_keys()
     BlockKind kind_of_stored = BlockKind::full;
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
       const KeyRange own{larger(panel, strip_.begin), smaller(panel + kPanel, round_up(keys.last, kGroup))};

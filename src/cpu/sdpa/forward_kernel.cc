@@ -129,7 +129,8 @@ class Forward {
     if constexpr (kUsesAmx<Operand>) {
       AmxScores scores(strip_, s_, operands_);
       scores.find(keys);
-      const bool kept = attention_weights_.wanted() || task_.dropout || !operands_.finite() || reads_stored_values<T>(task_);  // true: the exponentials are needed in float32 too
+      // true: the exponentials are also stored in float32
+      const bool kept = attention_weights_.wanted() || task_.dropout || !operands_.finite() || reads_stored_values<T>(task_);
       scores.exponentiate(keys, kept, softmax_, score_exp_of(task_, scale_).high, l, correction);
     } else {
       exponentiate_strip(rows, keys);
@@ -148,7 +149,8 @@ class Forward {
       for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     }
     operands_.fetch_queries(strip_.first_row + strip_rows_, strip_rows_);
-    // The product with v is summed from zero for each key block and then added to o, so the rounding error grows with the number of runs and blocks, not with the number of keys.
+    // The product with v is summed from zero for each key block and then added to o. So the rounding error grows with the number of runs and key blocks, not
+    // with the number of keys.
     T divisor[kMostStripRows + kWidth], reciprocal[kMostStripRows + kWidth];
     bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_.first_row + rows - 1].head == s_.rows[strip_.first_row].head;
     if (finish) find_divisors<T>(task_, rows, s_.l + strip_.first_row, divisor, reciprocal);  // start the divisions early: they run in parallel with the product
@@ -200,8 +202,8 @@ class Forward {
   // Returns the strip's exponentials in the type in which they are multiplied by v.
   Operand* weights_of_values() const { return reinterpret_cast<Operand*>(kNative ? s_.bf16_pairs : s_.scores); }
 
-  // Joins m and l of the strip's rows in this key block with m and l of the earlier key blocks. Returns whether there are earlier key blocks; if so, `earlier` and
-  // `own` receive the factors of o of the earlier blocks and of this block. A task of a key split joins nothing: it stores m and l of each key block.
+  // Joins m and l of the strip's rows in this key block with m and l of the earlier key blocks. Returns whether there are earlier key blocks. If so, the old o
+  // must be multiplied by `earlier`, and o of this block by `own`. A task of a key split joins nothing: it stores m and l of each key block.
   bool join_sums(int rows, const T* l, T* earlier, T* own) {
     const T* const m = s_.reference + strip_.first_row;
     if (task_.partial != nullptr) {
@@ -223,7 +225,7 @@ class Forward {
     return static_cast<T*>(task_.partial) + ((strip_.first_key - task_.first_key) / s_.keys * task_.rows + row) * sums_stride_;
   }
 
-  // Sets the sums of the key split to 0. Strips that attend to no key of a key block do not write their sums, which must then be 0.
+  // Sets the sums of the key split to 0. A strip that attends to no key of a key block does not write its sums for the block, which must be 0.
   void clear_partial_sums() const {
     const std::int64_t blocks = (smaller(task_.last_key, task_.keys) - task_.first_key + s_.keys - 1) / s_.keys;
     clear(static_cast<T*>(task_.partial), 0, blocks * task_.rows * sums_stride_);
@@ -391,8 +393,8 @@ class Forward {
     for (std::int64_t s = strip_.begin; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
   }
 
-  // The product used copies with 0 in place of NaN and infinities of v. This function adds these NaN and infinities to rows that attend to their keys, and to no
-  // other rows. `own` holds the rows' factors for the key block, or is nullptr if the factors are 1.
+  // Adds the NaN and infinities of v to the rows that attend to their keys, and to no other rows. The product used a copy of v in which they are 0. `own` holds
+  // the rows' factors for the key block, or is nullptr if the factors are 1.
   void add_non_finite_values(int rows, const T* own) {
     for (int i = 0; i < rows; ++i) {
       const KeyRange& keys = strip_.lines[i].own;
@@ -451,7 +453,7 @@ class Forward {
   const bool in_place_;  // true: rows can be stored in `out` directly from registers
   const int strip_rows_;
   Scratch<T> s_;
-  std::int64_t sums_stride_;  // distance between rows of o
+  std::int64_t sums_stride_;  // distance between rows of the sums o
   Operands operands_{task_, scale_.power, s_};
   AttentionWeightRows<T> attention_weights_{task_, score_exp_of(task_, scale_), s_};
   KeyRange task_keys_{0, 0};
@@ -459,7 +461,7 @@ class Forward {
   ForwardStrip<T, kNative> strip_{task_, s_, scale_.factor};  // the current strip of rows and key block
 };
 
-// This is a function in an unnamed namespace and not a lambda in the table below: the lambda would be a weak symbol, and the linker could use the code of another
+// This is a function in an unnamed namespace and not a lambda in the table below. A lambda would be a weak symbol, and the linker could use the code of another
 // instruction set for it.
 bool reads_stored(const ForwardTask& task) {
   return task.dtype == DType::f64 ? reads_stored_values<double>(task) : reads_stored_values<float>(task);

@@ -25,7 +25,7 @@ int strip_rows(const ForwardTask& task) {
   return kHasAmx || task.v_width <= kTileVectors / 2 * kLanes<T> ? kMostStripRows : kTileRows;
 }
 
-// Returns the number by which the allocated number of rows is divisible.
+// Memory is allocated for a number of rows that is a multiple of this one.
 template <class T>
 int row_multiple(const ForwardTask& task) {
   return kHasAmx && !few_rows<T>(task) ? kMostStripRows : kRowBlock;
@@ -69,7 +69,8 @@ template <class T>
 struct Scratch {
   T *q, *k, *v, *lines, *scores, *o, *weights;  // q, k and v hold T, or bfloat16 pairs, which are as wide as float32
   T* bf16_pairs;                                // the strip's exponentials as bfloat16 pairs; a row has half the stride of `scores`
-  T* joined;  // if reads_stored_values(): a copy of o before a key block is joined, from which the product is repeated if v has NaN or infinities
+  // If reads_stored_values(): a copy of o from before the product with v of a key block. If v has NaN or infinities, the product is repeated from this copy.
+  T* joined;
   // For each row, in the current key block: the row's reference, the largest score that this reference allows, and the row's sums in each vector lane. With AMX
   // `sums` first holds the row's largest score in each lane.
   T *reference, *limit, *sums;
@@ -78,7 +79,7 @@ struct Scratch {
   T* block_references;  // [pass_rows, key blocks]: reference of the exponentials stored for each key block
   Row* rows;
   KeyRange* spans;
-  std::uint8_t *bytes, *started;  // bytes: mask or keep bytes of a row; started: per strip, 1 if o of the strip has been written
+  std::uint8_t *bytes, *started;  // bytes: mask bytes or keep bytes of a row; started: for each strip, 1 if o of the strip has been written
   std::uint8_t* finite;           // per key block: 1 if v of the block is finite
   std::uint8_t* listed;           // if the mask has listed blocks (Mask::blocks): the mask bytes of a strip's rows for the key block
   std::int64_t v_padded, keys, stride, attention_weights_stride;

@@ -41,8 +41,8 @@ struct ForwardStrip {
   const Scores scores;
   // The next two members describe the key block. Indices of keys are relative to first_key.
   std::int64_t first_key = 0;
-  KeyRange block{0, 0};  // the keys of the task in the block
-  // The next members describe the strip.
+  KeyRange block{0, 0};  // the keys of the task that lie in this key block
+  // The next members describe the strip of rows.
   std::int64_t first_row = 0, begin = 0;  // begin: first key of the strip, rounded down to whole vectors
   int rows = 0;
   KeyRange inner{0, 0};    // the keys that every row attends to
@@ -97,7 +97,7 @@ struct ForwardStrip {
     return bytes;
   }
 
-  // Returns whether the kernel widens a bfloat16 bias in registers. Only kernels of bfloat16 pairs do so.
+  // Returns whether the kernel reads a bfloat16 bias in place and widens it in registers. Only kernels of bfloat16 pairs do so.
   bool has_narrow_bias() const { return kNative && task.bias.data != nullptr && task.bias_dtype == DType::bf16; }
 
   // Applies bias and masks to whole vectors of a row's products, from key `key` on. All keys of the vectors must exist.

@@ -11,7 +11,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// o becomes earlier * (o of the earlier key blocks) + own * (o of the current block).
+// Factors that join o: the new o is earlier * (o of the earlier key blocks) + own * (o of the current key block).
 template <class T>
 struct JoinFactors {
   Vector<T> earlier, own;

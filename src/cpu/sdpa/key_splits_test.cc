@@ -30,7 +30,7 @@ AttentionSizes draw_sizes_of_splits(Random& random) {
   z.queries = random.pick<std::int64_t>({1, 1, 2, 3, 8, 13, 50, 100});
   z.keys = random.pick<std::int64_t>({2048, 3073, 4097, 5000});
   z.qk_width = random.pick<std::int64_t>({64, 80, 96}), z.v_width = random.pick<std::int64_t>({60, 64, 97, 128});
-  if (z.lead[0] * z.heads() * z.queries > 100) z.kv_heads = 1, z.group = 1, z.queries = 100 / z.lead[0];  // fewer rows, because the reference is slow
+  if (z.lead[0] * z.heads() * z.queries > 100) z.kv_heads = 1, z.group = 1, z.queries = 100 / z.lead[0];  // run fewer rows, because the reference is slow
   return z;
 }
 
@@ -99,7 +99,7 @@ TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
 TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
   struct Row {
     const char* name;
-    std::int64_t first, last;  // the keys that the rows may attend to
+    std::int64_t first, last;  // the range of keys that have a score above -infinity, or that the mask allows
   };
   for (const Row& row : {Row{"the first", 0, 600}, Row{"the last", 4990, 5000}, Row{"the middle", 2000, 2600}, Row{"one key", 3000, 3001},
                          Row{"none", 0, 0}}) {
@@ -113,7 +113,7 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
         Tensor attend(DType::boolean, {5, 5000}), bias(dtype, {5000}), starts(DType::i64, {1}), lengths(DType::i64, {1});
         fill(bias, -kInfinity);
         fill(attend.view().slice(1, row.first, row.last), 1);
-        fill(bias.view().slice(0, row.first, row.last), -500);  // scores far below 0; 0 is the reference of a row that has had no keys yet
+        fill(bias.view().slice(0, row.first, row.last), -500);  // scores far below 0, because 0 is the initial reference of a row without keys
         starts.data<std::int64_t>()[0] = row.first, lengths.data<std::int64_t>()[0] = row.last;
         if (by == std::string("mask")) c.options.mask.attend = attend;
         if (by == std::string("key mask")) c.options.mask.attend_keys = ConstTensorView(attend).select(0, 0);

@@ -9,7 +9,7 @@ namespace {
 AttentionCase drawn(Random& random, std::uint64_t seed) {
   AttentionCase c = draw_case(random, std::array{DType::f32, DType::bf16, DType::f16}[seed % 3],
                               seed % 20 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
-  Random storage(seed + 10'000);  // a separate generator, so that the dtype drawn for a seed does not depend on the numbers that draw_case() draws
+  Random storage(seed + 10'000);  // a second generator, so that this draw does not change the numbers that draw_case() draws
   draw_key_storage(storage, c);
   c.options.backend = &find_backend("cpu");
   return c;
@@ -68,7 +68,7 @@ TEST(CpuKeyStorage, TheBitsAreThoseOfTheSameValuesInFloat32) {
   }
 }
 
-// Tests sizes for which the kernels have separate loops: 4, 8 and 12 rows for each key head, as in decoding, and heads of the usual widths.
+// Tests sizes for which the kernels have separate loops: 4, 8 and 12 query rows for each key/value head, as in decoding, and heads of the usual widths.
 TEST(CpuKeyStorage, FewQueriesHaveTheBitsOfTheirRowsInAPrefillAndOfFloat32) {
   for (const DType storage : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
     for (const std::int64_t width : {16, 64, 80, 128, 160}) {

@@ -8,7 +8,8 @@
 namespace polyhead::test {
 namespace {
 
-// Returns a mask whose blocks of `height` x `width` pairs are all true or all false, except that some blocks have one pair with the opposite value.
+// Returns a mask of blocks of `height` x `width` pairs. The pairs of a block are all true or all false, except that some blocks have one pair with the opposite
+// value.
 Tensor blocky(Random& random, const Shape& shape, std::int64_t height, std::int64_t width) {
   Tensor mask(DType::boolean, shape);
   const std::int64_t rows = shape[-2], columns = shape[-1], matrices = mask.numel() / std::max<std::int64_t>(1, rows * columns);
@@ -214,7 +215,7 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
     c.options.empty_rows = random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
     if (Random own = random; own.integer(0, 2) == 0) mask.key_starts = c.keep(own.tensor(DType::i64, c.sizes.lead, 0, static_cast<double>(c.sizes.keys / 2)));
     const TensorView attend = c.keep(listed_pairs(lists, c.sizes.pairs()));
-    ConstTensorView beside;  // a boolean mask of every pair, which is given in addition to the lists
+    ConstTensorView beside;  // a boolean mask [*,N,T,S], given in addition to the lists
     if (random.integer(0, 2) == 0) {
       const TensorView drawn = c.keep(blocky(random, c.sizes.pairs(), 16, 64));
       for (std::int64_t i = 0; i < drawn.numel(); ++i) attend.data<bool>()[i] = attend.data<bool>()[i] && drawn.data<bool>()[i];
@@ -236,7 +237,7 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
 }
 
 // One mask allows some keys only to rows 0 to 15, and the other mask allows the same keys only to rows 16 to 31, so no row attends to these keys. A strip may
-// contain rows of both groups, and a NaN in these keys must not reach the strip's results.
+// contain rows of both kinds, and a NaN in these keys must not reach the strip's results.
 TEST(MaskBlocks, OfTwoMasksThatLeaveTheSameKeysToDifferentRows) {
   for (const bool none : {true, false}) {
     SCOPED_TRACE(none);

@@ -47,7 +47,8 @@ TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
 // On processors without AMX, tests use an emulation of amx_bf16, so the emulation must give the same bits as the hardware. This test is skipped if the machine or
 // the build lacks one of the two.
 TEST(Native, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
-  const auto available = [](std::string_view name) {  // requires AVX512-BF16 in `needs`: an emulation compiled for other vectors has other bits
+  // The emulation must be compiled for AVX512-BF16 (listed in `needs`). An emulation for other instruction sets has other bits.
+  const auto available = [](std::string_view name) {
     return std::ranges::any_of(kernel_instruction_sets(), [&](const KernelInstructionSet& set) { return set.name == name && set.available && set.needs.find("avx512_bf16") != std::string_view::npos; });
   };
   if (!available("amx_bf16") || !available("amx_bf16_emulated")) GTEST_SKIP() << "needs a processor with AMX, and a build with -D POLYHEAD_EMULATE_AMX=ON on such a processor";
@@ -155,7 +156,8 @@ TEST(Native, GradientsHaveTheErrorOfTheirRoundings) {
   }
 }
 
-// If a row's q or d_out is not finite, the products that sum over rows use 0 in its place, and the row is added afterwards to the keys that it attends to.
+// If a row of q or d_out is not finite, the products that sum over rows use zeros for the row. Afterwards the row is added to the gradients of the keys that it
+// attends to.
 TEST(Native, ANonFiniteRowReachesOnlyItsKeys) {
   constexpr std::int64_t kRows = 96, kRow = 37;
   for (const bool in_q : {true, false}) {

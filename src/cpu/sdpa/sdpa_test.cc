@@ -144,7 +144,7 @@ TEST(CpuSdpa, NaNOfMaskedKeysReachesNothingAndOfKeptOnesTheirRows) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionSizes sizes{.lead = {2}, .group = 2, .queries = random.integer(1, 40), .keys = random.integer(2, 150), .qk_width = 12};
-    sizes.v_width = random.pick<std::int64_t>({16, 17});  // v of width 16 is read in place, v of width 17 is packed
+    sizes.v_width = random.pick<std::int64_t>({16, 17});  // the kernel reads v of width 16 in place, and packs v of width 17
     AttentionCase c = case_of(random, kDTypes[seed % 5], sizes);
     const std::int64_t keys = sizes.keys, poisoned = random.integer(0, keys - 1);
     const TensorView k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));

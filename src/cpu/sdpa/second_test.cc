@@ -58,7 +58,7 @@ TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
   });
 }
 
-// A NaN in an input must reach exactly the results that depend on it. The reference computes which results these are.
+// A NaN in an input must reach the results that depend on this input, and no others. The reference computes which results these are.
 TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
   int reached = 0;
   for (const std::uint64_t seed : seeds_of_kernels(0, 240)) {
@@ -151,7 +151,7 @@ TEST(CpuSdpaSecond, ScoresOfAnySizeAreExact) {
       c.options.backend = &find_backend("cpu");
       second.tangents = draw_tangents(random, c);
       second.tangents.q = second.tangents.k = {};
-      // With a bias of this size <q,k> is lost in rounding: every key and the sink have the same attention weight, as in a problem whose scores are all 0.
+      // With a bias of this size <q,k> is lost in rounding. Every key and the sink then have the same attention weight, as in a problem whose scores are all 0.
       SecondCase plain{.c = case_of(random, DType::f32, c.sizes), .tangents = second.tangents, .forward = {}};
       plain.c.k = c.k, plain.c.v = c.v, plain.c.d_out = c.d_out, plain.c.options = c.options;
       plain.c.q = plain.c.keep(Tensor(DType::f32, c.q.shape()));

@@ -47,8 +47,8 @@ struct SumWithSink {
   }
 };
 
-// Adds the sink logits to the rows' sums l, and multiplies the rows' output sums o by the factors that follow. A row's maximum is its reference times `factor`.
-// share[i] is set to SumWithSink::share, or to 0 for a row without a finite score.
+// Adds the sink logits to the rows' sums l, and multiplies the rows' output sums o by the factors that this causes. A row's maximum is its reference times
+// `factor`. share[i] is set to SumWithSink::share, or to 0 for a row without a finite score.
 template <class T>
 void add_sinks(const ForwardTask& task, const ScoreScale<T>& scale, T factor, const Row* rows, std::int64_t count, std::int64_t stride,
                const T* reference, T* l, T* o, T* share) {

@@ -36,7 +36,7 @@ POLYHEAD_INLINE Vector<T> largest_of_vectors(const Vector<T> (&x)[Columns]) {
   return most;
 }
 
-// x holds scores of keys from `begin` on. Sets the scores of keys outside of `own` to -infinity.
+// x holds the scores of the keys from key `begin` on. Sets the scores of keys outside of `own` to -infinity.
 template <class T, int Columns>
 POLYHEAD_INLINE void keep_between(KeyRange own, std::int64_t begin, Vector<T> (&x)[Columns]) {
   Vector<Bits<T>> key = lane_numbers<T>();
@@ -56,7 +56,7 @@ POLYHEAD_INLINE void for_each_group(std::int64_t begin, std::int64_t end, const 
   for (; begin < end; begin += kWidth) f.template operator()<1>(begin);
 }
 
-// The type from which exp_of_score() takes lse: lse log2(e), or lse itself.
+// The form in which exp_of_score() takes lse: multiplied by log2(e) if there is a power_of_difference() for T, else unchanged.
 template <class T>
 using LseReference = std::conditional_t<kHasPowerOfDifference<T>, PowerReference, T>;
 
@@ -69,7 +69,7 @@ POLYHEAD_INLINE LseReference<T> lse_reference(T lse, [[maybe_unused]] const Scor
   }
 }
 
-// Replaces the products x by exp(scale.factor x - lse). Only for problems without softcap and bias.
+// Replaces the products x by exp(scale.factor x - lse). Use it only for problems without softcap and bias.
 template <int kCount, class T, class V>
 POLYHEAD_INLINE void exp_of_score(V (&x)[kCount], LseReference<T> lse, const ScoreScale<T>& scale) {
   if constexpr (kHasPowerOfDifference<T>) {
@@ -116,8 +116,8 @@ POLYHEAD_INLINE T differentiate_sink(T p, T delta) {
   return p == 0 ? T{0} : -p * delta;
 }
 
-// The sums of p and of d_score over a row, with the row's sink. Without rounding they would be 1 and 0. If all keys of a row lie in one key block, p and
-// d_score are corrected so that the sums become 1 and 0, which cancels the rounding errors of lse and of delta = <d_out, out>.
+// The sums of p and of d_score over a row, including the row's sink. Without rounding errors these sums are 1 and 0. If all keys of a row lie in one key block,
+// p and d_score are corrected so that the sums become 1 and 0, which cancels the rounding errors of lse and of delta = <d_out, out>.
 template <class T>
 struct RowSums {
   Vector<T> p, d_score;

@@ -1,5 +1,5 @@
-// Tests when the library requests AMX tiles from Linux, and what it does if Linux refuses. Without AMX the tests are skipped, because they test the answer of
-// Linux. A process cannot give tiles back, so each test needs a new process and is skipped in a process that already has tiles.
+// Tests when the library requests AMX tiles from Linux, and what it does if Linux refuses. The tests are skipped on processors without AMX, where Linux is not
+// asked. A process cannot give tiles back, so each test needs a new process and is skipped in a process that already has tiles.
 #include <gmock/gmock.h>
 
 #if defined(__x86_64__) && defined(__linux__)
