@@ -13,7 +13,7 @@ class Axis {
  public:
   Axis(const Shape& shape, const Strides& strides) : count_(numel(shape)) {
     if (count_ == 0) return;
-    std::int64_t reach = 1;  // neighbours among the indices 0 .. reach - 1 are stride_ elements apart
+    std::int64_t reach = 1;  // the indices 0 .. reach - 1 are evenly spaced, stride_ elements apart
     for (int axis = shape.size() - 1; axis >= 0; --axis) {
       if (shape[axis] == 1) continue;
       if (reach == 1) stride_ = strides[axis];

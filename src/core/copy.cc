@@ -35,7 +35,7 @@ void copy(ConstTensorView from, TensorView to) {
     if (to.numel() > 0) std::memmove(to.data(), from.data(), static_cast<std::size_t>(to.numel()) * info(to.dtype()).size);
     return;
   }
-  if (overlaps(from, to)) {  // copy through new memory: otherwise an element could be overwritten before it is read
+  if (overlaps(from, to)) {  // if source and target overlap, copy through new memory, so that no element is overwritten before it is read
     const Tensor source = Tensor::copy_of(from);
     return copy(source, to);
   }

@@ -52,7 +52,7 @@ TEST(Copy, ReadsEachElementBeforeItIsWritten) {
   Tensor shifted = Tensor::of<float>({6}, {0, 1, 2, 3, 4, 5});
   copy(shifted.view().slice(0, 0, 5, 2), shifted.view().slice(0, 1, 4));
   EXPECT_EQ(to_doubles(shifted), (Values{0, 0, 2, 4, 4, 5}));
-  Tensor wide = Tensor::of<double>({2}, {1, 2});  // the memory of `wide` also holds the target of the copy, which has a narrower dtype
+  Tensor wide = Tensor::of<double>({2}, {1, 2});  // the target of the copy has a narrower dtype and lies in the memory of `wide`
   copy(wide, TensorView(static_cast<float*>(wide.view().data()) + 2, {2}));
   EXPECT_EQ(static_cast<const float*>(wide.view().data())[2], 1);
   EXPECT_EQ(static_cast<const float*>(wide.view().data())[3], 2);
@@ -147,7 +147,7 @@ TEST(Tensor, AssignmentKeepsTheMemoryOfEqualShapes) {
 TEST(Tensor, AssignmentOfAnotherShapeOrDtypeReplacesTheMemory) {
   const Tensor two = Tensor::of<float>({2}, {1, 2});
   for (Tensor given : {Tensor(), Tensor(DType::f32, {1, 2}), Tensor(DType::f32, {3}), Tensor(DType::f64, {2})}) {
-    const Tensor before = Tensor::share(given.view(), given.owner());  // keeps the old memory in use, so that new memory has another address
+    const Tensor before = Tensor::share(given.view(), given.owner());  // keep the old memory in use, so that the new memory gets another address
     given = two;
     EXPECT_EQ(given.dtype(), DType::f32);
     EXPECT_EQ(given.shape(), (Shape{2}));

@@ -75,7 +75,7 @@ TEST(Overlap, SlicesOfOnePackedTensorDoNot) {
   const TensorView q = packed.view().slice(1, 0, 2), k = packed.view().slice(1, 2, 4), both = packed.view().slice(1, 1, 3);
   EXPECT_FALSE(overlaps(q, k));
   EXPECT_TRUE(overlaps(q, both));
-  EXPECT_FALSE(overlaps(q, k.slice(1, 0, 1).expand({4, 9})));  // the second view has each element nine times
+  EXPECT_FALSE(overlaps(q, k.slice(1, 0, 1).expand({4, 9})));  // a stride of 0 repeats each element of the second view nine times
   EXPECT_FALSE(overlaps(q, {}));
   EXPECT_FALSE(overlaps({}, {}));
 }

@@ -63,7 +63,7 @@ void LimitedThreads::run(std::int64_t count, const std::function<void(std::int64
 }
 
 double internal::longest_thread(std::span<const double> costs, int threads) {
-  std::vector<double> ends(static_cast<std::size_t>(threads), 0);  // a heap of the times when the threads end, the smallest on top
+  std::vector<double> ends(static_cast<std::size_t>(threads), 0);  // heap of the times at which the threads end; the smallest is on top
   for (const double cost : costs) {
     std::pop_heap(ends.begin(), ends.end(), std::greater<>());
     ends.back() += cost;
@@ -106,7 +106,8 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
 // Calls body(first, last). If the operation has an InterruptWatch, the range is cut into shorter ranges with a check for an interrupt before each: the first has
 // `grain` indices, and each later one takes about kPart nanoseconds.
 void run_piece(std::int64_t first, std::int64_t last, std::int64_t grain, const std::function<void(std::int64_t first, std::int64_t last)>& body) {
-  constexpr std::int64_t kPart = 100'000'000;  // nanoseconds; long compared with a memory allocation, which each call of `body` may make
+  // Nanoseconds. Long compared with a memory allocation, because each call of `body` may allocate memory.
+  constexpr std::int64_t kPart = 100'000'000;
   if (current_watch() == nullptr) return body(first, last);
   for (std::int64_t size = std::max<std::int64_t>(grain, 1); first < last;) {
     check_interrupt();

@@ -26,7 +26,7 @@ class DropoutBits {
   void row(std::int64_t b, std::int64_t n, std::int64_t t, std::int64_t first, std::int64_t count, std::uint8_t* keep) const;
 
  private:
-  std::uint64_t threshold_;  // p 2^32; dropout keeps an entry if its 32-bit word is >= threshold_
+  std::uint64_t threshold_;  // p * 2^32; dropout keeps an entry if its 32-bit word is at least threshold_
   std::array<std::uint32_t, 2> key_;
 };
 

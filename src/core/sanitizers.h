@@ -7,7 +7,8 @@ namespace polyhead {
 // reads after free.
 #if defined(__SANITIZE_ADDRESS__)  // GCC
 inline constexpr bool kAddressSanitizer = true;
-#elif defined(__has_feature)  // Clang; the #if below is nested, because other compilers cannot parse __has_feature(...)
+// This is the test for Clang. The #if below is nested, because other compilers cannot parse __has_feature(...).
+#elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
 inline constexpr bool kAddressSanitizer = true;
 #else

@@ -37,7 +37,7 @@ std::shared_ptr<void> allocate(std::size_t bytes) {
   const std::size_t offset = count.fetch_add(1, std::memory_order_relaxed) % kPlaces * kStagger, all = bytes + kPlaces * kStagger;
   void* memory = ::operator new(all, std::align_val_t{kHugePage});
 #if defined(MADV_HUGEPAGE) && defined(__linux__)  // other systems may declare MADV_HUGEPAGE without supporting huge pages
-  madvise(memory, all / kHugePage * kHugePage, MADV_HUGEPAGE);  // only a hint: if it fails, pages have 4 KiB
+  madvise(memory, all / kHugePage * kHugePage, MADV_HUGEPAGE);  // this is only a hint: if it fails, pages have 4 KiB
 #endif
   return {static_cast<char*>(memory) + offset, [memory](void*) { ::operator delete (memory, std::align_val_t{kHugePage}); }};
 }

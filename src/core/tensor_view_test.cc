@@ -255,7 +255,7 @@ TEST(TensorView, ReshapeSucceedsExactlyWhereStridesExist) {
     const Tensor values = counting(from);
     copy(values, memory);
     ConstTensorView view = memory;
-    if (view.rank() > 0 && random.integer(0, 3) == 0) {  // sometimes repeat a row by a zero stride
+    if (view.rank() > 0 && random.integer(0, 3) == 0) {  // sometimes repeat a row, by a stride of 0
       const int axis = static_cast<int>(random.integer(0, view.rank() - 1));
       view = view.slice(axis, 0, 1).expand(from);
     }

@@ -38,7 +38,7 @@ class ThreadPool {
   std::mutex mutex_;  // guards the members below, except posts_, which is atomic
   std::condition_variable posted_, helped_;
   std::vector<std::thread> workers_;
-  std::vector<Job*> jobs_;  // oldest first, so a nested call's job comes after the outer call's
+  std::vector<Job*> jobs_;  // oldest first; the job of a nested call comes after the job of the outer call
   int busy_ = 0;            // number of workers that work on a job
   int spinning_ = 0, asleep_ = 0;
   bool stopping_ = false;

@@ -61,7 +61,7 @@ TEST(Workspace, TensorsThatLiveShareNothing) {
 
 TEST(Workspace, HoldsLittleMoreIdleThanWasInUseAtOnce) {
   const Workspace workspace;
-  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each tensor is larger than the earlier ones, so it cannot reuse their memory
+  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each tensor is larger than the earlier tensors, so it cannot reuse their memory
     const void* place = place_of(workspace.tensor(DType::u8, {count}));
     EXPECT_LE(workspace.idle_bytes(), count * 3 / 2);
     EXPECT_EQ(place_of(workspace.tensor(DType::u8, {count})), place);  // the pool drops its oldest memory blocks, not this newest one

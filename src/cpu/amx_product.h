@@ -71,7 +71,7 @@ class TileSums {
   struct Place {
     float* c = nullptr;
     std::int64_t stride = 0, next_row = 0, next_column = 0;
-    int rows = 0, columns = 0;  // 0: no sums are in the registers
+    int rows = 0, columns = 0;  // if rows is 0, no sums are in the registers
 
     template <int kTile>
     float* tile() const {

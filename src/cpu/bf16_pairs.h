@@ -9,7 +9,7 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 struct __attribute__((may_alias)) Bf16Pair {
-  std::int32_t bits;  // the factor of the first term is in the lower half
+  std::int32_t bits;  // the lower half is the factor of the first of two terms
 };
 
 // The type of a vector of factors: a vector of words if B is Bf16Pair, else a vector of T. B is the type of the factors in memory.

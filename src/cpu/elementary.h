@@ -80,7 +80,8 @@ POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>&
       x[j] = times_power_of_two(power, n[j]);
     } else {
       const Vector<T> scaled = (Vector<T>)(((Vector<Bits<T>>)shifted[j] << P::mantissa) + (Vector<Bits<T>>)power);
-      x[j] = n[j] < P::lowest ? Vector<T>{} : multiply_add<T>(x[j], broadcast(T{0}), scaled);  // + 0 x restores a NaN, whose bits the integer addition changed
+      // Adding 0 x restores a NaN, whose bits the integer addition has changed.
+      x[j] = n[j] < P::lowest ? Vector<T>{} : multiply_add<T>(x[j], broadcast(T{0}), scaled);
     }
   }
 }

@@ -28,6 +28,6 @@ std::vector<InstructionSet> instruction_sets();
 std::string request_amx_permission();
 
 std::string processor_name();    // empty if unknown
-std::string processor_vendor();  // "GenuineIntel"; empty if unknown
+std::string processor_vendor();  // for example "GenuineIntel"; empty if unknown
 
 }  // namespace polyhead::cpu

@@ -18,7 +18,7 @@ namespace polyhead::cpu {
 // An instruction set for which kernels are compiled. cmake/isa.cmake has one row for each.
 struct KernelSet {
   std::string_view name;
-  std::string_view needs;  // names of InstructionSet, separated by spaces
+  std::string_view needs;  // names as in InstructionSet, separated by spaces: what the processor must have
   std::size_t place = 0;   // index in kernel_sets()
   std::string_view vendor = {};  // the set may be the default only on processors of this vendor; empty: on all processors; "none": on no processor
 };

@@ -28,7 +28,7 @@ POLYHEAD_INLINE Vector<double> sine(Vector<double> x, int quarters) {
   for (const double part : kHalfPi) r = multiply_add<double>(-n, broadcast(part), r);
   const V z = r * r, half = z * 0.5;
   const V sine = multiply_add<double>(r * z, polynomial(z, kSine), r), cosine = multiply_add<double>(z * z, polynomial(z, kCosine), 1.0 - half);
-  const Vector<Bits<double>> quadrant = (Vector<Bits<double>>)shifted + quarters;  // the lowest bits of `shifted` are n
+  const Vector<Bits<double>> quadrant = (Vector<Bits<double>>)shifted + quarters;  // the lowest bits of `shifted` are those of n
   const V of_quadrant = (quadrant & 1) != 0 ? cosine : sine;
   V result = (quadrant & 2) != 0 ? -of_quadrant : of_quadrant;
   for (int i = 0; i < kLanes<double>; ++i) {  // for large x, infinities and NaN, which are rare, the C library is called

@@ -10,7 +10,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // number of vectors in a row of the widest tile
+inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // number of vectors in a row of the widest tile of sums
 inline constexpr int kTileRows = 6;
 // Number of rows of a strip: with AMX the rows of one AMX tile, else the rows of two tiles of kTileRows.
 inline constexpr int kStripRows = kHasAmx ? 16 : 2 * kTileRows;
@@ -43,7 +43,8 @@ template <class T, class B = T>
 struct Product {
   std::int64_t depth;
   const Factor<T, B>* a;
-  std::int64_t a_stride;  // distance between rows of a; if kTransposed, distance between terms, and the rows of one term are contiguous
+  // Distance between rows of a. If kTransposed: distance between terms; the rows of one term are adjacent in memory.
+  std::int64_t a_stride;
   const B* b;
   std::int64_t b_stride;
   T* c;
@@ -57,7 +58,7 @@ struct Product {
   // If not 0, the sum is made of runs. The first run has this many terms, all later runs kRunTerms, and the sums of the runs are added in order. It is 0 with
   // bfloat16 pairs, and if kTransposed, because such a product has at most 96 terms.
   std::int64_t first_run = 0;
-  const float* b_scale = nullptr;                     // the scales of an int8 b: one for each term
+  const float* b_scale = nullptr;                     // one scale for each term of an int8 b
   std::int64_t b_scale_stride = 0;
 };
 
@@ -322,7 +323,7 @@ void multiply_wide_rows(const Product<T, B>& product, int row, std::int64_t colu
   std::int64_t run_end = first_run_end(product);
   for (std::int64_t term = 0, last = 0; term < product.depth; term = last) {
     last = term + kTerms < run_end ? term + kTerms : run_end;
-    const bool ends = last == run_end && last < product.depth;  // true: a run ends, but not the sum
+    const bool ends = last == run_end && last < product.depth;  // true: a run ends here, but the sum does not
     Tile *tile = tiles, *earlier = earlier_runs;
     for (std::int64_t j = column; j < end; j += kTile, ++tile, ++earlier) {
       Tile in_registers = *tile;

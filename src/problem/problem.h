@@ -71,11 +71,11 @@ struct KeyRules {
 // The memory that a problem points to besides the caller's tensors. The caller of normal_form() owns it.
 struct ProblemMemory {
   KeyRules rules;
-  Tensor sink;  // sink logits in the dtype of lse, if the caller's tensor has another dtype
+  Tensor sink;  // sink logits, converted to the dtype of lse if the caller's tensor has another dtype
   Tensor listed_blocks;  // [*,N, blocks of queries, blocks of keys] bool: which blocks Mask::blocks lists; extents are 1 where the lists are shared
   Distances distances;
-  Tensor relative_bias;  // [N,L], the bias of each head at each of the L distances
-  Tensor sink_tangent, relative_bias_tangent;  // tangents of `sink` and of `relative_bias`, in the same form
+  Tensor relative_bias;  // [N,L]: the bias of each head at each of the L distances
+  Tensor sink_tangent, relative_bias_tangent;  // tangents of `sink` and of `relative_bias`, with their shapes and dtypes
 };
 
 // For a problem that is a part of a larger one: the indices, in the larger problem, of the part's first sequence, query head, query and key. The random
@@ -87,7 +87,7 @@ struct DropoutOrigin {
 struct DropoutRule {
   double p = 0;
   std::uint64_t seed = 0;
-  ConstTensorView keep;  // [*,N,T,S]; absent: the random generator decides which pairs dropout keeps
+  ConstTensorView keep;  // keep bits [*,N,T,S]; absent: the random generator decides which pairs dropout keeps
   DropoutOrigin origin = {};
   bool active() const { return p > 0 || keep; }
 };
@@ -118,13 +118,14 @@ struct Problem {
   std::int64_t kv_head(std::int64_t n) const { return n / (heads / kv_heads); }
   bool packed() const { return documents.size() > 1; }
   KeySet key_set(std::int64_t b, std::int64_t first_head, const Document& document) const;
-  void place(std::int64_t b, std::int64_t first_head, const Document& document, KeySet& set) const;  // sets all but row_kinds
+  void place(std::int64_t b, std::int64_t first_head, const Document& document, KeySet& set) const;  // sets all members of `set` except row_kinds
 };
 
 // Every view has three more dimensions than `lead`: [*,N,T,H], [*,K,S,H], ...; lse is [*,N,T,1], a scale [*,K,S,1].
 struct ForwardProblem : Problem {
   ConstTensorView q, k, v, k_scale, v_scale;  // scales: present if k and v are int8
-  TensorView out, lse, attention_weights;  // attention_weights [*,N,T,S]; lse and attention_weights are computed unless absent
+  // attention_weights is [*,N,T,S]. lse and attention_weights are computed only if present.
+  TensorView out, lse, attention_weights;
 
   // Calls of_rows(view) for each tensor with one row for each query, of_keys(view) for each tensor with one row for each key, and of_pairs(view) for each
   // tensor [*,N,T,S].
@@ -139,7 +140,7 @@ struct BackwardProblem : Problem {
   TensorView d_q, d_k, d_v;  // absent: not computed
   // [*,N,T,S] with the strides of the caller's tensor. The gradients of positions that share memory are summed.
   TensorView d_bias;
-  TensorView d_bias_given;   // the caller's d_bias in its own shape; the backward pass sets it to zero first
+  TensorView d_bias_given;   // the caller's d_bias in its given shape; the backward pass sets it to zero first
   TensorView d_relative_bias;  // float64 [N,L]; the backward pass writes every element
   TensorView d_sink;         // float64 [*,N,T,1], set to 0 before the pass; receives the gradient of each row's sink logit
   // float64 and contiguous, set to 0 before the pass. [B,N,G] receives the sums of each sequence, or [1,N,G] the sums over all sequences.
@@ -166,7 +167,7 @@ struct Tangents {
   ConstTensorView q, k, v;
   ConstTensorView bias;           // [*,N,T,S]
   ConstTensorView relative_bias;  // [N,L]
-  ConstTensorView sink;           // [*,N,T,1] in the dtype of lse
+  ConstTensorView sink;           // tangent of the sink logits, [*,N,T,1] in the dtype of lse
 
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
@@ -177,7 +178,7 @@ struct Tangents {
 struct JvpProblem : Problem {
   ConstTensorView q, k, v, out, lse;
   Tangents tangents;
-  TensorView out_tangent, lse_tangent;  // lse_tangent: [*,N,T,1], or absent
+  TensorView out_tangent, lse_tangent;  // lse_tangent is [*,N,T,1], or absent
 
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {

@@ -129,7 +129,7 @@ void RowMaker::softmax(Row& row) const {
   for (std::size_t s = 0; s < keys; ++s) {
     if (row.attend[s]) sum += row.p[s] = std::exp(row.score[s] - largest);
   }
-  sum += std::exp(row.sink - largest);  // becomes NaN if the sink is NaN or +inf
+  sum += std::exp(row.sink - largest);  // makes the sum NaN if the sink is NaN or +infinity
   for (std::size_t s = 0; s < keys; ++s) {
     if (row.attend[s]) row.p[s] /= sum;
   }

@@ -12,11 +12,11 @@ namespace polyhead::reference {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Row {
-  std::vector<double> scaled;        // scale <q, k[s]>, for masked keys too
+  std::vector<double> scaled;        // scale <q, k[s]>; also computed for masked keys
   std::vector<double> capped;        // softcap(rule(scaled))
-  std::vector<double> score;         // capped + bias; -inf where masked
+  std::vector<double> score;         // capped + bias; -infinity for masked keys
   std::vector<std::uint8_t> attend;  // 1 if query t may attend to key s, else 0
-  std::vector<double> p;             // softmax over the keys with attend = 1; 0 for all other keys
+  std::vector<double> p;             // softmax over the keys with attend[s] = 1; 0 for all other keys
   std::vector<double> dropped;       // drop(p)
   std::vector<std::uint8_t> keep_bits;
   double sink = 0;       // sink logit; -infinity if there is no sink
@@ -31,7 +31,7 @@ class RowMaker {
   // k_scale holds the scales of an int8 k; absent for other dtypes.
   RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, ConstTensorView k_scale, std::int64_t b, std::int64_t n);
 
-  void scores(std::int64_t t, Row& row) const;   // sets scaled, capped, attend, score, sink, empty, uniform
+  void scores(std::int64_t t, Row& row) const;   // sets all members except p, lse, dropped and keep_bits
   void softmax(Row& row) const;                  // sets p and lse from score and sink
   void softmax(double lse, Row& row) const;      // sets p from score and from the given lse
   void dropout(std::int64_t t, Row& row) const;  // sets `dropped` from p

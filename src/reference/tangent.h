@@ -8,7 +8,7 @@
 namespace polyhead::reference {
 
 struct RowTangent {
-  std::vector<double> scaled;  // tangent of Row::scaled; 0 where masked
+  std::vector<double> scaled;  // tangent of Row::scaled; 0 for masked keys
   std::vector<double> score;   // tangent of Row::score; 0 where masked, and 0 in uniform rows, whose scores are constants
   double sink = 0;
   double lse = 0;              // tangent of lse: sum_s p score + p_sink sink

@@ -250,7 +250,7 @@ class Backward {
   DType dtype_;  // the dtype in which matrix products are summed
   std::optional<MapWalk> dropped_, capped_;
   std::optional<SharedSums> bias_;
-  TensorView pairs_;         // the sums of bias_ as a view [*,N,T,S]
+  TensorView pairs_;         // view [*,N,T,S] of the sums in bias_
   // float64: the gradient of the relative bias at each distance, and the gradient of each row's sink logit
   Tensor relative_, sink_;
 };

@@ -81,7 +81,7 @@ struct PooledLines {
   }
   void join(double& to, double x) const {
     if (pooling == Pooling::largest) {
-      to = x > to || std::isnan(x) ? x : to;  // a NaN in the block makes its maximum NaN
+      to = x > to || std::isnan(x) ? x : to;  // if an element of the block is NaN, the maximum is NaN
     } else {
       to += x;
     }
@@ -134,7 +134,7 @@ class HeadRows {
           const double mixed = walk_.backend.entropy_of_mean(sizeof(T) == 8 ? DType::f64 : DType::f32, p_.data() + x * stride() + first,
                                                            p_.data() + y * stride() + first, (last - first + 15) / 16 * 16);
           const double divergence = mixed + entropy_term((a.rest + b.rest) / 2) - (a.entropy + b.entropy) / 2;
-          sums.divergence[pair] += divergence < 0 ? 0 : divergence;  // rounding may make a divergence negative
+          sums.divergence[pair] += divergence < 0 ? 0 : divergence;  // a divergence is not negative, but rounding may make it so
           ++sums.rows[pair];
         }
       }

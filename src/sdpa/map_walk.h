@@ -87,7 +87,7 @@ class MapWalk {
     }
     const std::int64_t chunks = chunks_of(problem.queries);
     Mutex mutex;
-    std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; rarely more chunks than threads
+    std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; rarely more of them than threads
     std::int64_t next = 0;
     std::vector<Sums> total;  // sums of the item that chunk number `next` belongs to
     run(count, problem.queries, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
@@ -137,7 +137,7 @@ class MapWalk {
     return queries.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
   }
 
-  ProblemMemory memory;  // `problem` points into this memory
+  ProblemMemory memory;  // memory that `problem` points into
   const MapsProblem problem;
   const Backend& backend;
 

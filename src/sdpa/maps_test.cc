@@ -147,7 +147,7 @@ TEST_P(TopKeys, OfLongRowsAreThoseOfTheSortedRow) {
     Random random(seed);
     const std::int64_t keys = random.integer(200, 700), count = std::min(keys, random.pick<std::int64_t>({1, 2, 5, 16, 60, 700}));
     AttentionCase c = case_of(random, std::array{DType::f64, DType::f32}[seed % 2], {.queries = 30, .keys = keys, .qk_width = 3, .v_width = 1}, GetParam());
-    if (seed % 3 > 0) {  // make all keys equal, or all but 40
+    if (seed % 3 > 0) {  // make all keys equal, or all but 40 of them
       const TensorView k = c.keep(Tensor::copy_of(c.k.slice(-2, 0, 1).expand(c.sizes.k())));
       const Tensor others = random.tensor(c.dtype, {1, 40, 3}, -2, 2);
       if (seed % 3 == 2) copy(others, k.slice(-2, 50, 90));

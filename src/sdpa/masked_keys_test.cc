@@ -176,7 +176,7 @@ void expect_only_rows(const Writable& w, const Everything& before, const Everyth
       for (const double x : to_doubles(out)) EXPECT_TRUE(std::isnan(x));
       EXPECT_TRUE(std::isnan(to_doubles(lse)[0]));
     } else {
-      EXPECT_TRUE(std::isnan(to_doubles(out)[0]));  // the first column of v is NaN
+      EXPECT_TRUE(std::isnan(to_doubles(out)[0]));  // the NaN is in column 0 of v
       const std::int64_t width = w.c.sizes.v_width;
       EXPECT_TRUE(same_bits(out.slice(0, 1, width), row_of(before.o.out, width).slice(0, 1, width)));
       EXPECT_TRUE(same_bits(lse, row_of(before.o.lse, 1)));
@@ -261,7 +261,7 @@ TEST_P(EmptyRow, WithoutAnyKeyIsZeroAndHasNoGradient) {
   const Everything all = compute(w.c, GetParam());
   expect_empty_row(w, all, 1);
 
-  Writable without(kSmall(), 1);  // the same problem with q = 0 in query 1
+  Writable without(kSmall(), 1);  // the same problem, except that q is 0 in query 1
   without.c.options.mask.key_lengths = lengths;
   fill(without.q.select(2, 1), 0);
   without.c.d_out = without.c.keep(Tensor::copy_of(without.c.d_out));

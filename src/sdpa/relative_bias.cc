@@ -40,7 +40,7 @@ std::int64_t relative_bucket(std::int64_t x, std::int64_t buckets, bool bidirect
   const std::int64_t limited = std::clamp(x, -max_distance, max_distance);
   const std::int64_t distance = bidirectional ? std::abs(limited) : std::max<std::int64_t>(-limited, 0);
   if (distance < exact) return first + distance;
-  if (distance == max_distance) return first + count - 1;  // most distances of a long sequence end here and need no logarithm
+  if (distance == max_distance) return first + count - 1;  // in long sequences this holds for most distances; they need no logarithm
   const double share = std::log(static_cast<double>(distance) / static_cast<double>(exact)) /
                        std::log(static_cast<double>(max_distance) / static_cast<double>(exact));
   return first + std::min(exact + static_cast<std::int64_t>(share * static_cast<double>(count - exact)), count - 1);

@@ -51,7 +51,7 @@ struct ProvidedRun {
   std::string text;
   ScoreRunFunction function;
   const ProvidedRun* next;
-  int number;  // place in the list, counted from 1
+  int number;  // position in the list, counted from 1
 };
 constinit std::atomic<const ProvidedRun*> provided_runs = nullptr;
 
@@ -81,7 +81,7 @@ struct Run {
 struct Pass {
   std::vector<cpu::ScoreStep> per_tile, per_range, per_distance, per_row;
   std::vector<Run> runs;
-  std::vector<cpu::ScoreRunSteps> run_steps;  // one for each of `runs`
+  std::vector<cpu::ScoreRunSteps> run_steps;  // one element for each element of `runs`
   std::vector<std::int32_t> places;
   cpu::ScoreSteps steps{};
 };

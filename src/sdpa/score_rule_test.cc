@@ -241,7 +241,8 @@ TEST(ScoreRules, SameBitsForAnyNumberOfThreads) {
         expect_same_bits(runs[i], runs[0]);
         EXPECT_TRUE(same_bits(sums[i], sums[0]));
       }
-      const AttentionOutputs without = c.make_outputs();  // requesting the rule's gradients changes the schedule, but may not change the other gradients
+      // Requesting the rule's gradients changes the schedule. This must not change the other gradients.
+      const AttentionOutputs without = c.make_outputs();
       c.run(without);
       expect_same_bits(without, runs[0]);
     });

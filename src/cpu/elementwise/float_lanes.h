@@ -157,7 +157,8 @@ POLYHEAD_INLINE Floats gelu_backward(Floats x, Floats d_y) {
   const Floats t = z < kMostOfTail ? times_power_of_two(product, bell.n) : far, t_low = z < kMostOfTail ? times_power_of_two(lost, bell.n) : far;
   const Floats value = x < 0.0f ? t : 1.0f - t, value_low = x < 0.0f ? t_low : ((1.0f - value) - t) - t_low;
   constexpr float kLargest = 0x1.fffffep127f;
-  return fma(value, d_y, magnitude(d_y) <= kLargest ? value_low * d_y : Floats{});  // an infinite d_y times a low part of 0 would be NaN
+  // For an infinite d_y, a low part of 0 would give NaN.
+  return fma(value, d_y, magnitude(d_y) <= kLargest ? value_low * d_y : Floats{});
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ struct NormRow {
   bool centred = true;
   float epsilon;
   const float *weight, *bias, *x;
-  const float* added = nullptr;  // nullptr: y is computed from x, and `sums` is not used
-  float* sums = nullptr;         // output; may be the memory of x
+  const float* added = nullptr;  // if nullptr, y is computed from x alone, and `sums` is not used
+  float* sums = nullptr;         // output x + added; may be the memory of x
   float* y = nullptr;            // output; may be the memory of x, added or sums
 };
 
@@ -39,9 +39,9 @@ struct NormBackwardRows {
   float epsilon;
   const float* weight;
   const float *x[kRows], *d_y[kRows];
-  bool add = false;                                // true: adds to d_x
-  float* d_x[kRows] = {};                          // d_x[0] == nullptr: no d_x is written
-  double *d_weight = nullptr, *d_bias = nullptr;   // nullptr: not computed. d_bias is computed only together with d_weight
+  bool add = false;                                // true: the gradient is added to d_x
+  float* d_x[kRows] = {};                          // if d_x[0] is nullptr, no d_x is written
+  double *d_weight = nullptr, *d_bias = nullptr;   // if d_weight is nullptr, neither d_weight nor d_bias is computed
 };
 
 struct NormKernels {
@@ -59,7 +59,7 @@ struct SoftmaxRow {
 
 template <class T>
 struct SoftmaxKernel {
-  SoftmaxRow<T> (*exps)(std::int64_t count, const T* x, T* y);      // if y is given, y = exp(x - largest); y may be x; count > 0
+  SoftmaxRow<T> (*exps)(std::int64_t count, const T* x, T* y);      // if y is given, also writes y = exp(x - largest); y may be x; count > 0
   void (*scale)(std::int64_t count, T factor, T added, T* y);       // y = factor y + added
 };
 

@@ -31,7 +31,7 @@ class FinishTiles {
     count_ = transposed_ ? part.rows : part.columns;
     first_ = transposed_ ? part.row : part.column;
     const bool is_adjacent = adjacent(elements(), first_, count_);
-    const bool bias_of_lines = task_.bias != nullptr && task_.bias_of_rows != transposed_;  // the bias is one number for a whole line
+    const bool bias_of_lines = task_.bias != nullptr && task_.bias_of_rows != transposed_;  // true: all elements of a line have the same bias
     if (task_.bias != nullptr && !bias_of_lines) widen_bias();
     whole_ = is_adjacent && count_ == kLine && !bias_of_lines;
     c_ = static_cast<bf16*>(task_.c) + (is_adjacent ? offset_of(elements(), first_) : 0);
@@ -55,7 +55,7 @@ class FinishTiles {
  private:
   static constexpr int kLine = kTilePanelColumns, kWidth = kLanes<float>;
 
-  const GemmAxis& elements() const { return transposed_ ? task_.c_rows : task_.c_columns; }  // where the elements of a line lie in memory
+  const GemmAxis& elements() const { return transposed_ ? task_.c_rows : task_.c_columns; }  // says where the elements of a line lie in memory
 
   void widen_bias() {
     const bf16* const bias = static_cast<const bf16*>(task_.bias);
@@ -135,7 +135,7 @@ class FinishTiles {
   std::int64_t first_ = 0;  // column of c (or row, if transposed_) of the first element of each line
   bf16* c_ = nullptr;
   alignas(64) float bias_[kLine] = {};
-  alignas(64) float sums_[kLine * kLine] = {};  // rows and columns for which no tile is computed stay 0
+  alignas(64) float sums_[kLine * kLine] = {};  // sums of rows and columns that no tile computes stay 0
   alignas(64) float transposed_sums_[kLine * kLine];
 };
 

@@ -14,7 +14,7 @@ namespace polyhead::cpu {
 namespace {
 
 constexpr std::int64_t kTermBytes = 8192;
-constexpr std::int64_t kMostElements = 1 << 20;  // largest number of packed elements of b, and of sums in memory, at a time
+constexpr std::int64_t kMostElements = 1 << 20;  // largest number of elements of b that are packed at a time, and of sums that are kept in memory
 constexpr std::int64_t kPackWork = 16;           // packing an element of b takes as long as 16 multiplications
 constexpr std::int64_t kPackTerms = 128;         // number of terms of a panel that one thread packs at a time
 // Smallest number of multiply-adds that are worth another thread, divided by the number of columns of a panel. AVX-512 has panels of 32 columns; sets with
@@ -82,7 +82,7 @@ struct Columns {
     const std::int64_t pieces = std::max<std::int64_t>(1, divide_up(terms_here, kPackTerms));
     parallel_for(count * pieces, grain(kPackWork * width * std::min(terms_here, kPackTerms)), executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first, next; i < last; i = next) {
-        next = std::min(last, (i / count + 1) * count);  // one call packs neighbouring panels of the same terms
+        next = std::min(last, (i / count + 1) * count);  // one call packs several neighbouring panels for the same terms
         const std::int64_t panel = some.first + i % count, term = to.terms.first + i / count * kPackTerms;
         kernels.pack(task, to, {panel, panel + next - i}, {term, std::min(term + kPackTerms, to.terms.last)});
       }

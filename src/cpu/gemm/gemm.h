@@ -36,7 +36,7 @@ struct Gemm {
   ConstTensorView b;          // [*k,*n]
   TensorView c;               // [*m,*n]  must not overlap another tensor, and no two of its elements may share memory
   ConstTensorView bias = {};  // [*n]     optional
-  int k_axes = 1;             // number of axes that are summed over: the last of a, the first of b
+  int k_axes = 1;             // number of axes that are summed over: the last axes of a and the first of b
   bool add = false;
   const PackedMatrix* packed = nullptr;  // a packed copy of b; ignored unless it was packed for the current instruction set
 };

@@ -159,7 +159,8 @@ TEST_P(GemmKernel, SizesAroundEveryTileOfBfloat16) {
                                                                                   {530, 40, 35},
                                                                                   {40, 40, 530},
                                                                                   {1030, 33, 17}}) {
-    for (const int order : {0, 1, 2, 3}) {  // bit 0 and bit 1 say whether a and b are transposed in memory; a linear layer has three of these products
+    // Bits 0 and 1 of `order` say whether a and b are transposed in memory. A linear layer has products of three of these orders.
+    for (const int order : {0, 1, 2, 3}) {
       SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n << ", order " << order);
       const auto matrix = [&](std::int64_t rows, std::int64_t columns, bool transposed) {
         return transposed ? random.tensor(DType::bf16, {columns, rows}) : random.tensor(DType::bf16, {rows, columns});
@@ -343,7 +344,7 @@ TEST_P(GemmKernel, WhatIsNotFiniteStaysInItsRowAndColumn) {
   Random random(7);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const double bad : {test::kNaN, test::kInfinity}) {
-      for (const bool transposed : {false, true}) {  // if transposed, AMX computes few rows as c^T = b^T a^T
+      for (const bool transposed : {false, true}) {  // if b is transposed in memory, AMX computes few rows as c^T = b^T a^T
         for (const std::int64_t rows : {19, 47}) {
           Tensor a = random.tensor(dtype, {rows, 70}), b = random.tensor(dtype, transposed ? Shape{53, 70} : Shape{70, 53}), c(dtype, {rows, 53});
           const TensorView b_view = transposed ? b.view().transpose(0, 1) : b.view();

@@ -56,7 +56,7 @@ class MultiplyTiles {
 
   template <int Rows, int Columns>
   POLYHEAD_INLINE void multiply_all_terms(std::int64_t blocks, const TileRows* a, const char* b) {
-    const int lines = static_cast<int>((finish_.lines() + blocks - 1) / blocks);  // how many lines of the previous block to finish during each block of terms
+    const int lines = static_cast<int>((finish_.lines() + blocks - 1) / blocks);  // number of lines of the previous block to finish during each block of terms
     const char* a_at[Rows];
     std::int64_t a_stride[Rows];
     for (int i = 0; i < Rows; ++i) a_at[i] = a[i].first, a_stride[i] = a[i].stride;

@@ -14,7 +14,7 @@ enum class Layout { in_place, lines, panels };
 template <class T>
 struct RowsOfA {
   const T* data;
-  std::int64_t stride;  // for Layout::panels the distance between tiles, else between rows
+  std::int64_t stride;  // distance between tiles (Layout::panels) or between rows
   Layout layout;
 };
 

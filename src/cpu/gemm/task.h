@@ -51,7 +51,7 @@ struct Range {
 // gemm/pack_tiles.h. Columns after the last one are 0.
 struct PackedColumns {
   void* panels = nullptr;
-  Range terms;                   // first is a multiple of GemmTask::run
+  Range terms;                   // terms of b that `panels` holds; the first is a multiple of GemmTask::run
   std::int64_t first_panel = 0;  // index in b of the first panel that `panels` holds
 };
 

@@ -9,7 +9,7 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 inline constexpr bool kFused = true, kHasElementary = true;
-#ifndef POLYHEAD_BASE_ISA  // instruction sets whose base is avx512 define these names themselves
+#ifndef POLYHEAD_BASE_ISA  // a set whose base is avx512 defines these names in its own header
 inline constexpr bool kHasAmx = false;
 using generic::AmxTiles, generic::interleave_halves, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
 #endif

@@ -260,7 +260,7 @@ class AmxTiles {
   // Vectors of 32 bytes, which AVX2 has: GCC 12 computes comparisons of longer vectors number by number, which took three quarters of the tests' time here.
   using Floats = float __attribute__((vector_size(32)));
   using Words = std::int32_t __attribute__((vector_size(32)));
-  using Terms = Floats[16][2];  // one of the two terms of each pair of a tile
+  using Terms = Floats[16][2];  // the first or the second terms of all pairs of a tile
 
   static POLYHEAD_INLINE Floats flush(Floats x) {
     const Words bits = (Words)x;

@@ -54,7 +54,7 @@ struct ScoreSteps {
   int registers;
   const ScoreKind* kinds;       // per register
   const std::int32_t* places;   // byte offset of each register in the scratch memory, a multiple of kScoreRunBytes; -1: not in memory
-  std::int64_t bytes;           // size of the scratch memory
+  std::int64_t bytes;           // size of the scratch memory in bytes
   std::int32_t score;           // register of the old score; -1: no step reads it
   // Register of the new score. In the backward pass: register of the derivative of the new score with respect to the old score.
   std::int32_t result;

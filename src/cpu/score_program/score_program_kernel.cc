@@ -361,7 +361,7 @@ class Interpreter {
     });
   }
 
-  static constexpr int kTerms = 8;  // how many products are added at once
+  static constexpr int kTerms = 8;  // number of products that are added at once
   template <class E>
   using Terms = typename TermsOf<E>::type;
 

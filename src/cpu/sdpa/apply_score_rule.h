@@ -71,7 +71,8 @@ void differentiate_score_rule(const HeadGroup& group, double* sums, const Row* r
       for (std::int64_t s = i * stride + range.first; s < i * stride + range.last; s += kLanes<T>) {
         const Vector<T> d = load_vector(d_x + s);
         store_vector<T>(d, copy + s);
-        if (rule.reads_before) store_vector<T>(d == T{0} ? Vector<T>{} : load_vector(before + s), before + s);  // if a rule does not read `before`, it was never written
+        // If a rule does not read `before`, `before` was never written.
+        if (rule.reads_before) store_vector<T>(d == T{0} ? Vector<T>{} : load_vector(before + s), before + s);
       }
     }
     // In the vectors that contain the first and the last key of `keys`, d_x is undefined at keys outside of `keys`. The tile leaves these keys out.

@@ -22,9 +22,10 @@ namespace {
 
 // p and d_x of a query block and a key block, rounded to bfloat16, in tiles of 1 KiB. A chunk is 32 keys.
 struct RoundedTiles {
-  static constexpr int kTile = 256;  // words in a tile
-  Bf16Pair* d_x;                     // [16 rows][chunk]: 16 rows x 16 pairs of keys
-  Bf16Pair *p_of_rows, *d_x_of_rows;  // [double strip][chunk][2]: 16 pairs of rows x 16 keys, in the order of interleave_halves()
+  static constexpr int kTile = 256;  // number of words in a tile
+  Bf16Pair* d_x;                     // [16 rows][chunk]: a tile of 16 rows x 16 pairs of keys for each chunk
+  // [double strip][chunk][2]: tiles of 16 pairs of rows x 16 keys, in the order of interleave_halves()
+  Bf16Pair *p_of_rows, *d_x_of_rows;
   std::int64_t chunks;
 
   Bf16Pair* row_tile(int row, std::int64_t chunk) const { return d_x + (row / 16 * chunks + chunk) * kTile; }

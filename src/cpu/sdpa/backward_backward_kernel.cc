@@ -20,7 +20,7 @@ template <class T>
 struct BackwardBackwardScratch : BackwardScratch<T> {
   T *k_tangent_panels, *v_tangent_panels, *k_tangent, *q_tangent, *q_tangent_finite;
   T *g;          // g, later replaced by d_x' = softcap' g, for the block of rows
-  T *w_tangent;  // w' of a strip
+  T *w_tangent;  // w' for the rows of a strip
   T *curvature;
 
   static std::int64_t layout(const BackwardBackwardTask& task, void* memory, BackwardBackwardScratch& s) {

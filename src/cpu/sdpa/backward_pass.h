@@ -162,7 +162,7 @@ class DocumentPass {
               if (split_memory) task.d_q_split = static_cast<char*>(own.get()) + most_rows_ * row_bytes;
             }
             pass_.run(task, scratch.get());
-            check_interrupt();  // throws if an interrupt ended the kernel early
+            check_interrupt();  // throws if an interrupt made the kernel return early
           }
         }
       }
@@ -248,7 +248,8 @@ void run_backward(const typename Pass::Problem& p) {
     const Pass pass(part, threads);
     if (!part.d_q && !part.d_k && !part.d_v && d_bias == nullptr && !part.d_sink && !part.d_score_rule) return;
     if (part.batch * part.heads * part.queries * part.keys != 0) return DocumentPass<Pass>(pass, part, d_bias, threads).run();
-    for (const TensorView& gradient : {part.d_q, part.d_k, part.d_v}) {  // if a gradient has no elements, it may have 2^62 heads, and a loop over them would not end
+    // A gradient without elements may have 2^62 heads, and a loop over these heads would not end.
+    for (const TensorView& gradient : {part.d_q, part.d_k, part.d_v}) {
       if (gradient) fill(gradient, 0);
     }
   };

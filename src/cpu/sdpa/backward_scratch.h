@@ -28,7 +28,7 @@ struct BackwardScratch {
   // The next five arrays exist only if task.native. d_x_pairs [kBlockRows, stride / 2] holds d_x in pairs of neighbouring keys. The other four hold p, d_x, q and
   // d_out in pairs of neighbouring rows. With AMX all five are in the order of AMX tiles, and the arrays p and d_x hold only the rows of a double strip.
   T *d_x_pairs, *p_columns, *d_x_columns, *q_columns, *d_out_columns;
-  T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
+  T *shift, *lse, *inverse, *delta;  // for each row, the numbers of p = inverse * exp(factor * (x - shift) - lse), and delta
   LseReference<T>* lse_reference;    // per row: lse in the form that exp_of_score() takes
   T *before_rule, *rule_copy;        // only with a score rule: the scaled scores of a strip, and scratch of the same size
   T* sink;                           // per row: the attention weight of the row's sink; not allocated without sink logits

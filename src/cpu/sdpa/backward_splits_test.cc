@@ -42,7 +42,7 @@ void expect_same_for_any_threads(std::uint64_t seed, AttentionCase& c, Random& r
       }
     }
     c.options.executor = nullptr;
-    const AttentionOutputs o = c.make_outputs();  // this run uses the library's own threads
+    const AttentionOutputs o = c.make_outputs();  // this run uses the threads of the library
     backward_from(c, forward, o);
     expect_same_bits(o, one);
   });

@@ -38,7 +38,7 @@ class BiasGradient {
   // Returns d_bias of sequence b, from head first_head and the document's first query and key on. `group` is the index, among the allocated groups, of the group
   // whose sums are used.
   MutableHeadView view(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const;
-  void store() const {  // converts the sums to the caller's tensor
+  void store() const {  // converts the sums to the caller's dtype and stores them in the caller's tensor
     if (sums_) sums_->store();
   }
 
@@ -50,7 +50,7 @@ class BiasGradient {
   const BackwardProblem& problem_;
   std::optional<SharedSums> sums_;
   std::vector<SharedSums> parts_;  // sums of each allocated group
-  TensorView pairs_;  // view [*,N,T,S] of the sums, or of the caller's tensor; [N,L] for a relative bias
+  TensorView pairs_;  // view of the sums, or of the caller's tensor: [*,N,T,S], or [N,L] for a relative bias
   std::int64_t groups_ = 1, group_size_;
   bool by_sequences_ = false, by_heads_ = false, by_rows_ = false, by_keys_ = false;
 };

@@ -49,7 +49,7 @@ class AmxOperands : public Bf16Operands {
       return to;
     }
     const StoredRows<float, bf16> keys = stored_keys(first_ + panel);
-    for (int key = 0; key < kPanel; key += kWidth) {  // packs as pack_keys() does, and also prefetches
+    for (int key = 0; key < kPanel; key += kWidth) {  // packs the panel as pack_keys() does, and also prefetches
       transpose_words(keys, key, [=](std::int64_t i, Vector<std::int32_t> x) __attribute__((always_inline)) {
         store_vector<std::int32_t>(x, &to[i * kPanel + key].bits);
       });

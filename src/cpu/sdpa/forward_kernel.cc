@@ -63,7 +63,8 @@ class Forward {
       }
       for (strip_.first_row = first_row; strip_.first_row < end; strip_.first_row += strip_rows_) {
         const int rows = strip_.rows = static_cast<int>(smaller(strip_rows_, end - strip_.first_row));
-        if (!multiply_strip(rows, last) && last && task_.partial == nullptr) store_strip(rows);  // store now, while o is still in the first-level cache
+        // Store the rows now, while o is still in the first-level cache.
+        if (!multiply_strip(rows, last) && last && task_.partial == nullptr) store_strip(rows);
         if (last) store_attention_weights(rows);
       }
     }
@@ -85,7 +86,7 @@ class Forward {
     std::uint64_t of_mask[KeySet::kMostMasks] = {};
     for (std::int64_t i = first_row; i < end;) {
       const Row& row = s_.rows[i];
-      std::int64_t same = task_.queries - row.query;  // number of rows from this row on that have the same block kinds in all masks
+      std::int64_t same = task_.queries - row.query;  // number of rows, from this row on, that have the same block kinds in all masks
       for (int m = 0; m < task_.mask_count; ++m) {
         const BooleanMask& mask = task_.masks[m];
         const BlockKind* const kinds = blocks_of_query(mask, row.head, row.query) + strip_.first_key / kMaskBlockKeys;
@@ -122,7 +123,8 @@ class Forward {
       if (attention_weights_.wanted()) store_exponentials(rows, nullptr);
       return false;
     }
-    constexpr std::int64_t kKeys = kKeysPerTerm * kTermBlock;  // number of keys in a block of terms; exponentials of the first and the last block may be padded with 0
+    // Number of keys in a block of terms. If such a block is only partly filled, its exponentials are padded with 0.
+    constexpr std::int64_t kKeys = kKeysPerTerm * kTermBlock;
     strip_.begin = keys.first / larger(kWidth, kKeys) * larger(kWidth, kKeys);
     if (task_.rule != nullptr) apply_rule(rows, keys);
     T l[kMostStripRows + kWidth], earlier[kMostStripRows + kWidth], own[kMostStripRows + kWidth], correction[kNative ? kMostStripRows : 1];

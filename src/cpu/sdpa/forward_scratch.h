@@ -81,7 +81,8 @@ struct Scratch {
   KeyRange* spans;
   std::uint8_t *bytes, *started;  // bytes: mask bytes or keep bytes of a row; started: for each strip, 1 if o of the strip has been written
   std::uint8_t* finite;           // per key block: 1 if v of the block is finite
-  std::uint8_t* listed;           // if the mask has listed blocks (Mask::blocks): the mask bytes of a strip's rows for the key block
+  // If the mask has listed blocks (Mask::blocks): the mask bytes that were computed for a strip's rows and the key block.
+  std::uint8_t* listed;
   std::int64_t v_padded, keys, stride, attention_weights_stride;
   std::int64_t depth;  // number of terms of <q, k>: the head width or, if task.native, the number of bfloat16 pairs
   std::int64_t pass_rows;  // number of rows in one pass over the keys
@@ -110,7 +111,8 @@ struct Scratch {
     arena.allocate(s.bf16_pairs, task.native ? strip * s.stride / 2 : 0);
     arena.allocate(s.o, task.rows * s.v_padded);
     arena.allocate(s.joined, reads_stored_values<T>(task) ? task.rows * s.v_padded : 0);
-    arena.allocate(s.reference, task.rows + kWidth);  // padded by one vector, because the array is read in whole vectors from the first row of any strip on
+    // Longer by one vector, because the array is read in whole vectors, beginning at the first row of any strip.
+    arena.allocate(s.reference, task.rows + kWidth);
     arena.allocate(s.limit, round_up(task.rows, kWidth));
     arena.allocate(s.m, task.rows + kWidth);
     arena.allocate(s.l, task.rows + kWidth);

@@ -17,7 +17,7 @@ enum class Scores : std::uint8_t { plain, masked, biased, general };
 template <class T>
 struct StripRow {
   KeyRange own;
-  const void* bias;  // elements are of type T or bfloat16
+  const void* bias;  // elements of type T or bfloat16
   const std::uint8_t* masks[KeySet::kMostMasks];
 };
 
@@ -46,7 +46,7 @@ struct ForwardStrip {
   std::int64_t first_row = 0, begin = 0;  // begin: first key of the strip, rounded down to whole vectors
   int rows = 0;
   KeyRange inner{0, 0};    // the keys that every row attends to
-  int masks_to_apply = 0;  // number of boolean masks
+  int masks_to_apply = 0;  // number of boolean masks that must be applied
   StripBlocks blocks;
   StripRow<T> lines[kMostStripRows];
 

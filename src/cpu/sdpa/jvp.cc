@@ -57,7 +57,7 @@ void run_jvp(const JvpProblem& p, const ConstTensorView& d_out, void* row_values
     for (std::int64_t item = first; item < last; ++item) {
       place(item, task);
       kernels.jvp(task, scratch.get());
-      check_interrupt();  // throws if an interrupt ended the kernel early
+      check_interrupt();  // throws if an interrupt made the kernel return early
     }
   });
 }

@@ -206,7 +206,7 @@ TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
 TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
   struct Sizes {
     std::int64_t kv_heads, group, queries, keys;
-    const char* expected;  // the schedule that explain() must name for 64 threads without a mask
+    const char* expected;  // the schedule that explain() must report for 64 threads without a mask
   };
   std::uint64_t seed = 19;
   for (const Sizes& z : {Sizes{2, 2, 900, 700, "blocks of 60 queries, 60 of them\n"}, Sizes{2, 1, 500, 3000, "blocks of 36 queries, 28 of them, each with its keys in 6 splits\n"},

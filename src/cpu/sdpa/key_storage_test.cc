@@ -37,7 +37,7 @@ TEST(CpuKeyStorage, MapsAreTheReference) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionCase c = drawn(random, seed);
-    if (seed % 2 == 0) c.options.mask.window.left = random.integer(0, 20);  // a narrow window, with which kernels pack only keys near the diagonal
+    if (seed % 2 == 0) c.options.mask.window.left = random.integer(0, 20);  // a narrow window; kernels then pack only keys near the diagonal
     const Tensor expected = reference_map(c, c.maps(), MapValue::probability);
     const Tolerances tolerance(c);
     for_each_instruction_set(seed, [&] {

@@ -65,7 +65,7 @@ void for_each_cache(const F& f) {
 // A forward pass of one block of rows needs the same memory for any number of keys.
 TEST_F(Memory, ForwardIsConstant) {
   Attention most(1536, 65'536, 1);
-  sdpa_forward(most.forward(12, 12));  // the first call of a process allocates memory to store facts about the machine
+  sdpa_forward(most.forward(12, 12));  // the first call of a process allocates memory for facts about the machine; do not count it
   for_each_cache([&] {
     const std::int64_t rows = cpu::block_sizes().query_rows(32, 4);
     const auto of = [&](std::int64_t keys, const SdpaOptions& rules) { return peak_of([&] { sdpa_forward(most.forward(rows, keys), rules); }); };

@@ -24,7 +24,7 @@ void expect_same_numbers(const Tensor& actual, const Tensor& expected, const cha
 struct OneKey {
   DType dtype;
   std::int64_t batch, kv_heads, heads, queries, qk_width, v_width;
-  Tensor q, k, v;  // k and v have two keys; the problem with one key uses the first
+  Tensor q, k, v;  // k and v have two keys; the problem with one key has only the first key
   bool finite = true;
 
   explicit OneKey(Random& random) {

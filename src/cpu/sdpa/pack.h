@@ -33,7 +33,7 @@ struct StoredRows {
   std::int64_t row_stride, column_stride, width;
   T factor;
   RowScales<T> scales;
-  std::int64_t available;  // number of rows that exist and may be prefetched
+  std::int64_t available;  // number of rows that exist, and so may be prefetched
 
   StoredRows(const Storage* rows, const HeadView& view, std::int64_t row_width, std::int64_t rows_from_here, T times,
              const RowScales<T>& row_scales = {})

@@ -12,7 +12,7 @@ namespace {
 struct StripPanel {
   const Row* rows;
   int count;
-  std::int64_t first_key, keys;  // keys: number of the panel's keys that exist
+  std::int64_t first_key, keys;  // keys: number of keys of the panel that exist in the tensor
 
   StripPanel(const HeadGroup& group, const Row* of_rows, int row_count, std::int64_t key, std::int64_t panel_keys)
       : rows(of_rows), count(row_count), first_key(key), keys(smaller(panel_keys, group.keys - key)) {}

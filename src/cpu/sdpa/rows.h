@@ -131,7 +131,8 @@ struct ScoreScale {
 
   T power, of_products;  // of_products: the factor by which the products <q, k> are multiplied
   T factor;              // the factor that scores still lack when exp is computed; 1 with a score rule, because a rule reads scaled scores
-  ExpFactor<T> scaled, natural;  // scaled: for exp of scores that still lack `factor`; natural: for exp of complete scores
+  // scaled: for exp of scores that must still be multiplied by `factor`; natural: for exp of complete scores
+  ExpFactor<T> scaled, natural;
 };
 
 // Returns the number that finish_scores() returns, which is the same for every row.

@@ -30,7 +30,7 @@ struct EqualItems {
 // Cuts the items into consecutive pieces of similar cost. A piece takes items as long as they cost at most `wanted` together, but at least one. Returns the
 // predicted cost of the thread that ends last.
 double cut_pieces(std::span<const EqualItems> all, int threads, std::vector<std::int64_t>& pieces) {
-  constexpr double kPiecesPerThread = 16;  // with many small pieces, all threads end at about the same time
+  constexpr double kPiecesPerThread = 16;  // each thread gets many small pieces, so that all threads end at about the same time
   double total = 0;
   std::int64_t count = 0;
   for (const EqualItems& items : all) total += items.cost * static_cast<double>(items.count), count += items.count;

@@ -20,8 +20,8 @@ struct AttentionSizes {
   explicit AttentionSizes(const Problem& problem);
   std::int64_t rows() const { return group * queries; }
 
-  std::int64_t batch = 1, kv_heads = 1, group = 1;                                   // group: number of query heads for each key/value head
-  std::int64_t queries = 0, keys = 0, qk_width = 0, v_width = 0, element_bytes = 4;  // element_bytes: size of the compute type
+  std::int64_t batch = 1, kv_heads = 1, group = 1;                                   // group: number of query heads that share a key/value head
+  std::int64_t queries = 0, keys = 0, qk_width = 0, v_width = 0, element_bytes = 4;  // element_bytes: size of an element of the compute type
   bool banded = false;                                                               // true: query t attends only to the keys [t + lower, t + upper)
   std::int64_t lower = 0, upper = 0;
 };
@@ -68,7 +68,7 @@ struct BackwardSchedule {
   bool groups_apart = false;
   // number of sequences (or groups) and of heads that may run on different threads; 1 if one thread runs all of them
   std::int64_t sequences, heads;
-  std::vector<BackwardCell> cells;   // in descending order of cost
+  std::vector<BackwardCell> cells;   // cells in descending order of cost
   std::vector<std::int64_t> pieces;  // first item of each piece for parallel_pieces(), and the end; pieces have similar costs
   Load load;
 
@@ -86,7 +86,7 @@ struct ForwardSchedule {
   // keys_apart: splits of keys may run on different threads. block_keys: the number of keys of a key block; a split consists of whole key blocks.
   ForwardSchedule(const AttentionSizes& sizes, const BlockSizes& block_sizes, std::int64_t block_keys, bool keys_apart, int threads);
 
-  std::int64_t count() const { return static_cast<std::int64_t>(blocks.size()) * heads; }  // number of blocks, added up over the key/value heads of all sequences
+  std::int64_t count() const { return static_cast<std::int64_t>(blocks.size()) * heads; }  // total number of blocks for the key/value heads of all sequences
 
   // An item is a block of rows of a key/value head with all keys, or with one split of the keys. The items of the splits of a block have consecutive numbers.
   // Blocks are numbered by sequence, head and block or, if heaviest_first, by block, sequence and head.
@@ -95,7 +95,7 @@ struct ForwardSchedule {
   bool heaviest_first = false;
   std::int64_t heads;  // number of key/value heads of all sequences
   std::int64_t key_splits = 1, first_key = 0, last_key, keys_per_split;
-  std::int64_t key_blocks;           // number of key blocks in all splits
+  std::int64_t key_blocks;           // number of key blocks in all key splits together
   std::vector<std::int64_t> pieces;  // first item of each piece for parallel_pieces(), and the end
   Load load;
 

@@ -37,7 +37,7 @@ struct SumWithSink {
     if (z == -kInfinity<T>) return;
     const T difference = sink_above(z, reference, factor);
     if (difference > 0) {
-      above = difference, share = exp_of(-difference, scale) + (z - z);  // NaN for a sink of +infinity
+      above = difference, share = exp_of(-difference, scale) + (z - z);  // if the sink is +infinity, z - z makes `share` NaN
       of_sink = 1;
       sum = multiply_add<T>(l, share, T{1});
     } else {

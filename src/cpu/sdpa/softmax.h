@@ -76,7 +76,8 @@ POLYHEAD_INLINE void exp_of_score(V (&x)[kCount], LseReference<T> lse, const Sco
     power_of_difference<kCount>(x, lse, scale.scaled.high);
   } else {
 #pragma GCC unroll 4
-    for (int j = 0; j < kCount; ++j) x[j] = multiply_add<T>(x[j], broadcast(scale.factor), broadcast(T{0} - lse));  // not -lse: GCC would turn the sign of NaN in some loops
+    // T{0} - lse instead of -lse, because GCC would turn the sign of NaN in some loops.
+    for (int j = 0; j < kCount; ++j) x[j] = multiply_add<T>(x[j], broadcast(scale.factor), broadcast(T{0} - lse));
     exp_of_difference<kCount>(x, T{0}, scale.natural);
   }
 }
@@ -151,7 +152,8 @@ POLYHEAD_INLINE void normalise_row(std::int64_t begin, std::int64_t end, const R
       T *p_at = p + i + j * kWidth, *d_at = d_score + i + j * kWidth;
       const Vector<T> old = load_vector(p_at), d = multiply_add<T>(-old, broadcast(factors.rest), load_vector(d_at)) * factors.p;
       store_vector<T>(old * factors.p, p_at);
-      store_vector<T>(old == T{0} ? Vector<T>{} : d, d_at);  // a masked key gets 0 even if factors.rest is NaN
+      // A masked key (p = 0) gets 0 even if factors.rest is NaN.
+      store_vector<T>(old == T{0} ? Vector<T>{} : d, d_at);
     }
   });
 }

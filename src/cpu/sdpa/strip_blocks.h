@@ -28,7 +28,8 @@ class StripBlocks {
       const BooleanMask& mask = set.masks[i];
       const BlockKind* const first = rows_[i][count_[i]++] = blocks_of_query(mask, rows[0].head, rows[0].query);
       const Row& last = rows[count - 1];
-      if (last.head == rows[0].head && blocks_of_query(mask, last.head, last.query) == first) continue;  // all rows lie in the same block of queries
+      // If the first and the last row lie in the same block of queries, all rows do.
+      if (last.head == rows[0].head && blocks_of_query(mask, last.head, last.query) == first) continue;
       for (int r = 1; r < count; ++r) {
         const BlockKind* const blocks = blocks_of_query(mask, rows[r].head, rows[r].query);
         if (rows_[i][count_[i] - 1] != blocks) rows_[i][count_[i]++] = blocks;

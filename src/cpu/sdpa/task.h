@@ -22,27 +22,28 @@ using MutableHeadView = BasicHeadView<void>;
 // The query heads that share one key/value head, in one sequence or in one document: their tensors, mask and options. The rows of all these heads have
 // consecutive numbers: row r is query r % queries of head r / queries. Head 0 is the first of these heads.
 struct HeadGroup : KeySet {
-  DType dtype = DType::f32;      // dtype of q and the outputs
+  DType dtype = DType::f32;      // dtype of q and of the outputs
   DType key_dtype = DType::f32;  // dtype of k and v
   bool native = false;            // true: operands are multiplied as bfloat16 pairs (cpu/bf16_pairs.h), for which p, and in the backward pass d_score, are rounded to bfloat16
   std::int64_t heads = 0, qk_width = 0, v_width = 0;
   double scale_power = 1, scale_factor = 1;  // the scale is scale_power x scale_factor; scale_power is +-2^n or 0, scale_factor lies in [1, 2)
   double softcap = 0;
   const ScoreRule* rule = nullptr;  // nullptr: none
-  std::int64_t rule_batch = 0, rule_head = 0, rule_query = 0, rule_key = 0;  // indices that are passed to the rule for this sequence, head 0, query 0 and key 0
+  std::int64_t rule_batch = 0, rule_head = 0, rule_query = 0, rule_key = 0;  // the indices that the rule gets for this sequence, head 0, query 0 and key 0
 
   HeadView q, k, v;           // k and v have one head; q has all heads of the group
   HeadView k_scale, v_scale;  // scales of int8 k and v: one float32 for each row
   HeadView bias;
-  DType bias_dtype = DType::f32;  // the dtype of q, or the compute type
+  DType bias_dtype = DType::f32;  // dtype of the bias: that of q, or the compute type
   HeadView sink;  // sink logits [head, row] in the compute type; data is nullptr if there are none
 
   bool dropout = false;
   double dropout_scale = 1;
   HeadView keep;                    // keep bits given by the caller, one byte each; if data is nullptr, Philox generates the bits
-  std::uint64_t drop_below = 0;  // p 2^32, p the dropout probability: a pair whose random 32-bit word is below this number is dropped
+  // p * 2^32 for a dropout probability p. A pair whose random 32-bit word is below this number is dropped.
+  std::uint64_t drop_below = 0;
   std::uint32_t seed[2] = {}, batch_index = 0, first_head = 0;
-  std::int64_t dropout_query = 0, dropout_key = 0;  // positions of query 0 and key 0 in Philox's counters
+  std::int64_t dropout_query = 0, dropout_key = 0;  // positions of query 0 and key 0 in the counters of Philox
 };
 
 // The number of rows of a block is a multiple of kRowMultiple, the rows of two tiles (cpu/tile.h).
@@ -67,7 +68,7 @@ constexpr std::int64_t partial_stride(std::int64_t v_width) { return (v_width + 
 struct ForwardTask : HeadGroup {
   MutableHeadView out, lse, attention_weights;
   std::int64_t first_row = 0, rows = 0;
-  std::int64_t first_key = 0, last_key = 0;  // the keys of this task
+  std::int64_t first_key = 0, last_key = 0;  // the keys [first_key, last_key) of this task
   // Only for a task that computes a key split: the memory [blocks, rows, partial_stride()] to which o, m and l of each key block are written in the compute
   // type. out and lse are then not written.
   void* partial = nullptr;
@@ -93,20 +94,20 @@ struct BackwardTask : HeadGroup {
   bool stream_d_bias = false;  // true: write d_bias with non-temporal stores
   std::int64_t first_row = 0, rows = 0;       // the rows of the task; they form whole splits
   std::int64_t first_key = 0, last_key = 0;   // the keys of the task; they form whole splits
-  std::int64_t rows_per_split = 0, keys_per_split = 0;  // keys_per_split is a multiple of the keys of a key block
+  std::int64_t rows_per_split = 0, keys_per_split = 0;  // keys_per_split is a multiple of the number of keys of a key block
 
   // The memory for sums in the compute type, which are not yet multiplied by the scale.
-  void* d_q_sums = nullptr;   // [rows, gradient_stride()]; nullptr: not computed
+  void* d_q_sums = nullptr;   // sums of d_q [rows, gradient_stride()]; nullptr: d_q is not computed
   // As large as d_q_sums, for the sums over one split of keys. It is needed if the task has several splits of keys and each split adds several products.
   void* d_q_split = nullptr;
   bool store_d_q = true;      // true: the task converts d_q_sums to d_q; false: the caller adds the sums of several tasks first
-  void *d_k_sums = nullptr, *d_v_sums = nullptr;  // [last_key - first_key, gradient_stride()]; if given, d_k and d_v are not written
+  void *d_k_sums = nullptr, *d_v_sums = nullptr;  // sums [last_key - first_key, gradient_stride()]; if given, d_k and d_v are not written
 };
 
 // The tangents of a group's inputs (docs/maths.md, section 3a), in the dtypes of the inputs. An absent tangent means zeros. k and v have one head.
 struct TangentViews {
   HeadView q, k, v, bias;
-  HeadView sink;  // [head, row] in the compute type
+  HeadView sink;  // tangent of the sink logits, [head, row] in the compute type
 };
 
 // Numbers of a row that the jvp kernel computes and the backward_backward kernel reads. p = inverse exp(factor (x - shift) - lse), where `inverse` makes the p
@@ -123,7 +124,7 @@ struct JvpTask : HeadGroup {
   TangentViews tangents;
   MutableHeadView out_tangent, lse_tangent;
   HeadView d_out;                 // if given, delta and phi of RowValues are computed
-  void* row_values = nullptr;  // RowValues of the compute type, one for each row of the group; nullptr: not computed
+  void* row_values = nullptr;  // array of RowValues of the compute type, one for each row of the group; nullptr: not computed
   std::int64_t first_row = 0, rows = 0;
 };
 
@@ -149,13 +150,13 @@ struct MapsTask : HeadGroup {
   std::int64_t head = 0;                 // head of the map; 0 is the first head of the group
   const std::int64_t* chosen = nullptr;  // array [count] of the chosen queries
   std::int64_t count = 0;
-  bool probability = true;  // true: attention weights; false: scores, -infinity where masked
+  bool probability = true;  // true: the map holds attention weights; false: it holds scores, -infinity where masked
   // Receives the S values of row chosen[i]. Attention weights are 0 outside of `keys`, and `entropy` is their entropy -sum p log p. `sink` is the attention
   // weight of the sink.
   void (*consume)(void* consumer, std::int64_t i, const double* values, KeyRange keys, double entropy, double sink) = nullptr;
   void* consumer = nullptr;
   MutableHeadView out;              // row i of this tensor belongs to query chosen[i]
-  DType out_dtype = DType::f32;  // float64 if the group's compute type is float64, else any other floating dtype
+  DType out_dtype = DType::f32;  // dtype of `out`: float64 if the group's compute type is float64, else any other floating dtype
 };
 
 }  // namespace polyhead::cpu

@@ -14,8 +14,8 @@ template <class T, class Operand = T>
 struct TaskRows {
   const HeadGroup& group;
   const Row* rows;
-  const KeyRange* spans;  // the key range of each row
-  std::int64_t stride;    // distance between rows of products [row, key of the key block]
+  const KeyRange* spans;  // spans[i] is the key range of row i
+  std::int64_t stride;    // distance between rows of an array [row, key of the key block]
   Tiles<Operand>* tiles = nullptr;
 
   // Returns the keys that row `index` attends to in the key block of `count` keys from key `first` on. The range is relative to `first`. Mask blocks at its
@@ -122,7 +122,7 @@ struct TaskRows {
     constexpr std::int64_t kPerTerm = std::is_same_v<Operand, Bf16Pair> ? 2 : 1;  // number of rows in one term of the product
     for (std::int64_t key = block_keys.first; key < block_keys.last; key += kStripRows) {
       const int height = static_cast<int>(smaller(kStripRows, block_keys.last - key));
-      int begin = count, end = 0;  // the range of rows whose strips attend to any of these keys
+      int begin = count, end = 0;  // the rows [begin, end) whose strips attend to any of these keys
       for (int strip = 0; strip < count; strip += kStripRows) {
         const KeyRange& keys = strips[strip / kStripRows];
         if (keys.empty() || keys.last <= key || keys.first >= key + height) continue;
