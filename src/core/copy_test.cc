@@ -88,7 +88,7 @@ TEST(Fill, WritesTheViewAndNothingElse) {
   }
 }
 
-TEST(Fill, ValueMustExist) {
+TEST(Fill, ValueMustBeANumberOfTheDtype) {
   Tensor i8(DType::i8, {1}), u64(DType::u64, {1}), i64(DType::i64, {1});
   fill(i8, -128);
   EXPECT_EQ(to_doubles(i8), Values{-128});
@@ -111,7 +111,7 @@ TEST(Tensor, StartsAtZeroAndAligned) {
   EXPECT_EQ(Tensor(DType::f32, {}).numel(), 1);
 }
 
-TEST(Tensor, CopyHasMemoryOfItsOwn) {
+TEST(Tensor, ACopyHasSeparateMemory) {
   Tensor a = Tensor::of<float>({2}, {1, 2});
   Tensor b = a, c;
   c = a;

@@ -40,7 +40,7 @@ std::map<const char*, int> bytes_of(ConstTensorView view) {
   return bytes;
 }
 
-TEST(Overlap, IsWhetherAByteIsShared) {
+TEST(Overlap, IsTrueIfTwoViewsShareAByte) {
   int shared = 0, apart_within = 0, itself = 0;
   for (std::uint64_t seed = 0; seed < 5000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -70,7 +70,7 @@ TEST(Overlap, IsWhetherAByteIsShared) {
   EXPECT_GT(apart_within, 100);
 }
 
-TEST(Overlap, SlicesOfOnePackedTensorDoNot) {
+TEST(Overlap, SlicesOfOnePackedTensorDoNotOverlap) {
   Tensor packed(DType::f32, {4, 6});
   const TensorView q = packed.view().slice(1, 0, 2), k = packed.view().slice(1, 2, 4), both = packed.view().slice(1, 1, 3);
   EXPECT_FALSE(overlaps(q, k));
@@ -81,7 +81,7 @@ TEST(Overlap, SlicesOfOnePackedTensorDoNot) {
 }
 
 // A view and its distinct_elements() must have the same elements; distinct_elements() must have each of them once.
-TEST(Overlap, DistinctElementsAreTheSameOnes) {
+TEST(Overlap, DistinctElementsAreThoseOfTheView) {
   struct Case {
     const char* name;
     Shape shape;

@@ -155,7 +155,7 @@ TEST_F(ParallelFor, AnOperationThatIsInterruptedEnds) {
 }
 
 // The body does not check for an interrupt. parallel_for must cut the pieces into shorter ranges and check between them.
-TEST_F(ParallelFor, LongPiecesAreCutWhileAWatchLooks) {
+TEST_F(ParallelFor, LongPiecesAreCutIfThereIsAnInterruptWatch) {
   for (const int threads : {1, 3}) {
     set_num_threads(threads);
     EndsAt watch(1);
@@ -176,7 +176,7 @@ TEST_F(ParallelFor, WithAWatchEveryIndexIsVisitedOnce) {
   }
 }
 
-TEST_F(ParallelFor, AWatchIsOfItsOwnThread) {
+TEST_F(ParallelFor, AWatchEndsOnlyOperationsOfItsThread) {
   EndsAt watch(1);
   std::thread([] {
     sleep_milliseconds(250);

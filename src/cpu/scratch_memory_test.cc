@@ -55,9 +55,9 @@ TEST(ScratchMemory, BlocksInUseAreApartAndAligned) {
   }
 }
 
-TEST(ScratchMemory, NothingIsNoMemory) { EXPECT_EQ(ScratchMemory(0).get(), nullptr); }
+TEST(ScratchMemory, ZeroBytesNeedNoMemory) { EXPECT_EQ(ScratchMemory(0).get(), nullptr); }
 
-TEST(ScratchMemory, ABlockThatWasGivenBackServesASmallerOne) {
+TEST(ScratchMemory, AFreedBlockServesASmallerRequest) {
   if (kAddressSanitizer) GTEST_SKIP() << "with AddressSanitizer no memory blocks are kept, so that it can report reads of freed memory";
   std::thread([] {  // a new thread has no kept blocks
     void* first = nullptr;
@@ -94,7 +94,7 @@ TEST(ScratchMemory, ServesAThreadThatEnds) {
   }).join();
 }
 
-TEST(ScratchMemory, ALargeBlockIsTheWorkspaces) {
+TEST(ScratchMemory, ALargeBlockComesFromTheWorkspace) {
   const Workspace workspace;
   const void* first = nullptr;
   {
@@ -109,7 +109,7 @@ TEST(ScratchMemory, ALargeBlockIsTheWorkspaces) {
 }
 
 // At its first use of scratch memory, a thread registers a function that will free its blocks. If there is no memory for that, the thread must keep no blocks.
-TEST(ScratchMemory, GivesBackInAThreadThatFindsNoMemory) {
+TEST(ScratchMemory, AThreadThatCannotRegisterItsEndKeepsNoBlocks) {
   if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer ends a process in which an allocation fails";
   const auto body = [] {
     std::thread([] {

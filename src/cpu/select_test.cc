@@ -85,7 +85,7 @@ TEST(Select, SaysWhyASetIsPassedOver) {
 }
 
 // KernelInstructionSet::why_not_used must be empty for the instruction set in use, and a reason for all other sets.
-TEST(Select, TellsWhyTheOthersAreNotInUse) {
+TEST(Select, SaysWhyEachOtherSetIsNotInUse) {
   const auto expect = [](std::string_view used) {
     for (const KernelInstructionSet& set : kernel_instruction_sets()) EXPECT_EQ(set.why_not_used.empty(), set.name == used) << set.name << ": " << set.why_not_used;
   };
@@ -103,7 +103,7 @@ TEST(Select, TellsWhyTheOthersAreNotInUse) {
 }
 #endif
 
-TEST(Select, EverythingThatARowNeedsIsAskedOfTheProcessor) {
+TEST(Select, EveryInstructionSetThatAKernelSetNeedsIsChecked) {
   const Cpu here = detect_cpu();
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {
     for (const InstructionSet& row : here.instruction_sets) {  // describe a machine with all instruction sets but one
@@ -116,7 +116,7 @@ TEST(Select, EverythingThatARowNeedsIsAskedOfTheProcessor) {
   EXPECT_EQ(cpu::kernel_sets().back().needs, "");
 }
 
-TEST(Select, SettingOneIsSeenAndUndone) {
+TEST(Select, ASetThatTheCallerChoosesIsUsedUntilItIsReset) {
   const std::string_view before = kernel_instruction_set();
   const std::string_view last = kernel_instruction_sets().back().name;
   set_kernel_instruction_set(last);

@@ -15,7 +15,7 @@ testing::AssertionResult slopes_agree(ConstTensorView actual, const Tensor& expe
   return near(actual, expected, tolerance(actual.dtype()) * std::max(1.0, largest_magnitude(expected)));
 }
 
-TEST(ReferenceSecondDerivatives, AreTheSlopesOfTheFormula) {
+TEST(ReferenceSecondDerivatives, AgreeWithDifferencesOfTheFormula) {
   for (std::uint64_t seed = 0; seed < 700; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed + 3'000'000), layout(seed + 1'000'000);

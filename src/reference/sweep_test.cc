@@ -22,7 +22,7 @@ AttentionCase drawn(std::uint64_t seed) {
   return c;
 }
 
-TEST(ReferenceSweep, ForwardAndBackwardAreTheFormula) {
+TEST(ReferenceSweep, ForwardAndBackwardAgreeWithTheFormula) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Random layout(seed + 1'000'000);
@@ -38,7 +38,7 @@ TEST(ReferenceSweep, ForwardAndBackwardAreTheFormula) {
   }
 }
 
-TEST(ReferenceSweep, EveryMapIsTheFormula) {
+TEST(ReferenceSweep, EveryMapAgreesWithTheFormula) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Random layout(seed + 1'000'000);
@@ -64,7 +64,7 @@ TEST(ReferenceSweep, EveryMapIsTheFormula) {
   }
 }
 
-TEST(ReferenceSweep, KeysAndValuesInAStorageOfTheirOwn) {
+TEST(ReferenceSweep, KeysAndValuesInAnotherDtype) {
   std::map<DType, int> seen;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);

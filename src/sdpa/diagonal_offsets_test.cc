@@ -45,7 +45,7 @@ AttentionCase draw_with_offsets(Random& random, DType dtype) {
 using DiagonalOffsetsOf = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, DiagonalOffsetsOf, testing::ValuesIn(backends()), name_of_backend);
 
-TEST_P(DiagonalOffsetsOf, EachSequenceEqualsItAloneBitForBit) {
+TEST_P(DiagonalOffsetsOf, EachSequenceHasTheBitsOfACallWithItAlone) {
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);

@@ -38,7 +38,7 @@ AttentionSizes draw_packed_sizes(Random& random) {
 using DocumentsOf = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, DocumentsOf, testing::ValuesIn(backends()), name_of_backend);
 
-TEST_P(DocumentsOf, EachEqualsThatDocumentAloneBitForBit) {
+TEST_P(DocumentsOf, EachDocumentHasTheBitsOfACallWithItAlone) {
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);

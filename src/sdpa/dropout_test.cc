@@ -31,7 +31,7 @@ TEST(Dropout, BitsDoNotDependOnTheSizesOrStrides) {
   EXPECT_TRUE(strided.padding_is_intact());
 }
 
-TEST(Dropout, KeepsTheShareItIsAskedFor) {
+TEST(Dropout, KeepsTheRequestedShare) {
   for (const double p : {0.0, 0.1, 0.5, 0.9, 1.0}) {
     Tensor keep(DType::boolean, {4, 4, 50, 50});
     dropout_keep_bits(p, 11, keep);
@@ -61,7 +61,7 @@ TEST_P(DroppedProbabilities, GeneratedBitsAreTheOnesThatForwardUses) {
   expect_same_bits(given, generated);
 }
 
-TEST_P(DroppedProbabilities, OfEverythingIsZeroAndOfNothingChangesNothing) {
+TEST_P(DroppedProbabilities, AreZeroForPOneAndUnchangedForPZero) {
   Random random(2);
   AttentionCase c = case_of(random, DType::f64, {.kv_heads = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2}, GetParam());
   const AttentionOutputs plain = c.make_outputs(), none = c.make_outputs(), all = c.make_outputs();
@@ -77,7 +77,7 @@ TEST_P(DroppedProbabilities, OfEverythingIsZeroAndOfNothingChangesNothing) {
   }
 }
 
-TEST(DenseMask, IsTheConjunctionOfItsParts) {
+TEST(DenseMask, AllowsThePairsThatAllItsMembersAllow) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);

@@ -167,7 +167,7 @@ TEST(Overlap, OutputsOnInputsOrOnEachOtherAreRefused) {
   EXPECT_THAT(error_message([&] { attention_map({.q = map, .k = map}, map); }), testing::HasSubstr("out overlaps q"));
 }
 
-TEST(Maps, OutputsMayShareMemoryWithNothingThatIsReadOrWritten) {
+TEST(Maps, OutputsMayNotOverlapInputsOrOtherOutputs) {
   const Tensor q = Random(1).tensor(DType::f32, {2, 3, 4}), lse(DType::f32, {2, 3});
   const MapsInput input{.q = q, .k = q};
   Tensor map(DType::f32, {2, 3, 3}), mean(DType::f32, {2});

@@ -132,7 +132,7 @@ TEST_P(MapGradientsOf, AreCentralDifferences) {
   }
 }
 
-TEST_P(MapGradientsOf, OfSomeHeadsAreAdded) {
+TEST_P(MapGradientsOf, OfChosenHeadsMayBeAddedToTheGradients) {
   Random random(9);
   AttentionCase c = case_of(random, DType::f64, {.lead = {2}, .kv_heads = 2, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2}, GetParam());
   Tensor every = random.tensor(DType::f64, c.sizes.pairs()), some(DType::f64, {2, 2, 3, 5});

@@ -70,7 +70,7 @@ TEST_P(MapParts, WindowsAreTheBandAroundTheDiagonalOfEachDocument) {
   EXPECT_GT(documents, 50);
 }
 
-TEST_P(MapParts, MassIsTheSumOverASetsKeys) {
+TEST_P(MapParts, MassIsTheSumOfProbabilitiesOverTheKeysOfASet) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Mapped m(seed, DType::f64, GetParam());

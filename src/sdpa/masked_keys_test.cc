@@ -114,7 +114,7 @@ void expect_same(const Everything& a, const Everything& b) {
 using MaskedKeys = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, MaskedKeys, testing::ValuesIn(backends()), name_of_backend);
 
-TEST_P(MaskedKeys, WhatIsInThemChangesNoBitOfAnyResult) {
+TEST_P(MaskedKeys, TheirContentsChangeNoBitOfAnyResult) {
   int poisoned_keys = 0, poisoned_pairs = 0, poisoned_buckets = 0;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
@@ -277,7 +277,7 @@ TEST_P(EmptyRow, WithAStartAtOrAfterItsLengthIsZeroAndHasNoGradient) {
   expect_empty_row(w, compute(w.c, GetParam()), 1);
 }
 
-TEST_P(EmptyRow, AllBiasMinusInfinityIsEmptyInEveryMode) {
+TEST_P(EmptyRow, IfItsBiasIsMinusInfinityItIsEmptyInEveryMode) {
   for (const EmptyRows mode : kModes) {
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       SCOPED_TRACE(static_cast<int>(mode));
@@ -289,7 +289,7 @@ TEST_P(EmptyRow, AllBiasMinusInfinityIsEmptyInEveryMode) {
   }
 }
 
-TEST_P(EmptyRow, KeptScoresAllMinusInfinityIsEmptyInEveryModeThoughMaskedOnesAreFinite) {
+TEST_P(EmptyRow, IfAllAttendedScoresAreMinusInfinityItIsEmptyInEveryMode) {
   for (const EmptyRows mode : kModes) {
     SCOPED_TRACE(static_cast<int>(mode));
     Writable w(kSmall(), 3);
@@ -300,7 +300,7 @@ TEST_P(EmptyRow, KeptScoresAllMinusInfinityIsEmptyInEveryModeThoughMaskedOnesAre
   }
 }
 
-TEST_P(EmptyRow, MaskedRowOfMinusInfinityBiasIsEmptyUnmaskedButUniformIgnoresTheBias) {
+TEST_P(EmptyRow, IfMaskedWithABiasOfMinusInfinityItIsEmptyExceptInModeUniform) {
   for (const EmptyRows mode : kModes) {
     SCOPED_TRACE(static_cast<int>(mode));
     Writable w(kSmall(), 4);
@@ -318,7 +318,7 @@ TEST_P(EmptyRow, MaskedRowOfMinusInfinityBiasIsEmptyUnmaskedButUniformIgnoresThe
   }
 }
 
-TEST_P(EmptyRow, LargeFiniteBiasNeverMakesOne) {
+TEST_P(EmptyRow, ALargeFiniteBiasMakesNoRowEmpty) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     Writable w(kSmall(), 5, dtype);
     fill(w.bias.select(2, 1), -1e38);
@@ -335,7 +335,7 @@ TEST_P(EmptyRow, LargeFiniteBiasNeverMakesOne) {
   }
 }
 
-TEST_P(EmptyRow, MinusInfinityOnSomeKeysIsProbabilityZero) {
+TEST_P(EmptyRow, ABiasOfMinusInfinityGivesAKeyProbabilityZero) {
   Writable infinite(kSmall(), 6), masked(kSmall(), 6);
   fill(infinite.bias.slice(-1, 1, 3), -kInfinity);
   const Tensor attend = Tensor::of<bool>({4}, {true, false, false, true});
@@ -349,7 +349,7 @@ TEST_P(EmptyRow, MinusInfinityOnSomeKeysIsProbabilityZero) {
   EXPECT_TRUE(near(a.o.d_bias, b.o.d_bias, 1e-15));
 }
 
-TEST_P(EmptyRow, UniformIsTheFillByALargeNegativeNumberAndUnmaskedTheOffset) {
+TEST_P(EmptyRow, UniformEqualsEqualScoresAndUnmaskedEqualsNoMask) {
   for (const bool uniform : {true, false}) {
     SCOPED_TRACE(uniform);
     Writable rule(kSmall(), 7), plain(kSmall(), 7);

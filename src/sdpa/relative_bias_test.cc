@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(All, RelativeBiases, testing::ValuesIn(backends()), nam
 
 // A full bias [*,N,T,S] with the same numbers gives the same results. The gradient of the full bias, summed over the pairs of a head or bucket, is the gradient
 // of the slopes or of the table.
-TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
+TEST_P(RelativeBiases, EqualAFullBiasOfTheSameValues) {
   int compared = 0;
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);

@@ -33,7 +33,7 @@ std::vector<double> computed(const ScoreProgramCode& code, std::vector<double> s
   return float64 ? scores : std::vector<double>(narrow.begin(), narrow.end());
 }
 
-TEST(ScorePrograms, EveryOperationIsThatOfC) {
+TEST(ScorePrograms, EveryOperationAgreesWithTheCFunction) {
   const std::vector<double> xs{-90, -3.5, -1, -0.25, 0, 0.25, 1, 2.5, 3, 40, 88, 0.1, 0.2, 0.3, 1e-3, -1e-3, 5.999, -6.001, 7};
   using F = double (*)(double, double);
   const std::pair<ScoreOp, F> ops[] = {{ScoreOp::add, [](double x, double k) { return x + k; }},
@@ -153,7 +153,7 @@ TEST(ScorePrograms, RunsCallTheProvidedFunction) {
 }
 
 // If several threads provide a function for the same text at once, exactly one of them succeeds.
-TEST(ScorePrograms, OneThreadProvidesAText) {
+TEST(ScorePrograms, OnlyOneOfSeveralCallersProvidesAFunction) {
   static int repetitions = 0;
   ++repetitions;
   for (int i = 0; i < 20; ++i) {
@@ -172,7 +172,7 @@ TEST(ScorePrograms, OneThreadProvidesAText) {
   }
 }
 
-TEST(ScorePrograms, NoFunctionIsRefused) {
+TEST(ScorePrograms, AMissingFunctionIsRefused) {
   EXPECT_EQ(error_message([] { provide_score_run("float32 vv; add 0 1; multiply 0 2; 3", nullptr); }), "provide_score_run: function is nullptr; it must compute the run");
 }
 

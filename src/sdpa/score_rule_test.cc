@@ -85,7 +85,7 @@ void backward_with_sums(const AttentionCase& c, const AttentionOutputs& o, Tenso
 
 AttentionSizes small() { return {.lead = {2}, .kv_heads = 2, .group = 2, .queries = 7, .keys = 9, .qk_width = 5, .v_width = 4}; }
 
-TEST(ScoreRules, AreTheOptionsThatSayTheSame) {
+TEST(ScoreRules, EqualTheOptionsThatComputeTheSameScores) {
   Random random(1);
   for (const Backend* const backend : backends()) {
     AttentionCase plain = case_of(random, DType::f64, small(), backend), ruled = case_of(random, DType::f64, small(), backend);
@@ -106,7 +106,7 @@ TEST(ScoreRules, AreTheOptionsThatSayTheSame) {
   }
 }
 
-TEST(ScoreRules, StandBeforeSoftcapBiasAndMasks) {
+TEST(ScoreRules, AreAppliedBeforeSoftcapBiasAndMasks) {
   Random random(2);
   AttentionCase c = case_of(random, DType::f64, small());
   const Tensor bias = random.tensor(DType::f64, {9});

@@ -105,7 +105,7 @@ TEST_P(Sinks, OfAnyMagnitude) {
   }
 }
 
-TEST_P(Sinks, OfZeroIsAKeyOfZeros) {
+TEST_P(Sinks, ASinkOfZeroEqualsAKeyAndAValueOfZeros) {
   Random random(4);
   AttentionCase c = case_of(random, DType::f64, kSizes[0], GetParam());
   const Tensor sink(DType::f64, {1, 1});

@@ -72,7 +72,7 @@ TEST(ActivationKernels, ValuesAreRoundedOnce) {
   });
 }
 
-TEST(ActivationKernels, GradientsAreRoundedOnceAndAddedWhereAsked) {
+TEST(ActivationKernels, GradientsAreRoundedOnceAndAddedIfRequested) {
   const std::vector<float> x = arguments();
   for_each_case([&](const Function& function, const cpu::ActivationKernel& kernel) {
     std::vector<float> d_y(x.size(), 3), d_x(x.size(), 0.25f);
@@ -107,7 +107,7 @@ TEST(ActivationKernels, AnInfiniteGradientStaysInfinite) {
   });
 }
 
-TEST(ActivationKernels, FarOutAndNaN) {
+TEST(ActivationKernels, LargeInfiniteAndNaNArguments) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kLargest = std::numeric_limits<float>::max();
   for_each_case([](const Function& function, const cpu::ActivationKernel& kernel) {
     const float x[] = {kInfinity, kLargest, 100, -100, -kLargest, std::nanf(""), -kInfinity};

@@ -340,7 +340,7 @@ TEST_P(GemmKernel, LongSumsHaveTheSameBitsForAnyThreadsAndRows) {
   }
 }
 
-TEST_P(GemmKernel, WhatIsNotFiniteStaysInItsRowAndColumn) {
+TEST_P(GemmKernel, NonFiniteFactorsReachOnlyTheirRowOrColumn) {
   Random random(7);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const double bad : {test::kNaN, test::kInfinity}) {
@@ -405,7 +405,7 @@ TEST(Gemm, SumOfNoTermsIsTheBias) {
   EXPECT_TRUE(same_bits(c, Tensor(DType::f64, {2, 1})));
 }
 
-TEST(Gemm, NaNStaysInItsRowAndColumn) {
+TEST(Gemm, NaNReachesOnlyItsRowOrColumn) {
   const float nan = std::nanf("");
   Tensor a(DType::f32, {7, 3}), c(DType::f32, {7, 9});
   fill(a, 1);

@@ -50,7 +50,7 @@ const Rule kRules[] = {
      }},
 };
 
-TEST(CpuBiasGradient, OfEveryPairIsWrittenWhateverTheMemoryHeld) {
+TEST(CpuBiasGradient, EveryElementIsWrittenWhateverTheMemoryHeld) {
   const ThreadCount restored;
   for (const Rule& rule : kRules) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {

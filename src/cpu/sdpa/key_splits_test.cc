@@ -70,7 +70,7 @@ AttentionCase long_case(Random& random, DType dtype, std::int64_t queries, std::
 
 // With q = 0 and a bias that is exact in float32, every score is exact. If the results of key splits were joined by a rounded lse, attention weights would be off
 // by 2e-4.
-TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
+TEST_F(CpuSdpaKeySplits, WeightsAreExactForScoresOfAnySize) {
   for (const double level : {0.0, 8192.0, -8192.0, 1e30, -1e38}) {
     for (const std::int64_t queries : {1, 7}) {
       SCOPED_TRACE(level);
@@ -96,7 +96,7 @@ TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
 }
 
 // Some key splits contribute nothing to a row, because of a mask, a key length, a window, or scores of -infinity.
-TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
+TEST_F(CpuSdpaKeySplits, SplitsThatContributeNothingToARow) {
   struct Row {
     const char* name;
     std::int64_t first, last;  // the range of keys that have a score above -infinity, or that the mask allows
@@ -136,7 +136,7 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
 
 // A NaN in the value of a masked key must not reach the row. A NaN in the value of an attended key must reach the row, even if every score of its split is
 // -infinity.
-TEST_F(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
+TEST_F(CpuSdpaKeySplits, NaNOfAValueReachesExactlyTheRowsThatAttendToIt) {
   for (const std::int64_t poisoned : {0, 1800, 4999}) {
     SCOPED_TRACE(poisoned);
     Random random(7);
@@ -176,7 +176,7 @@ TEST_F(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
 
 // Runs key splits with the cache sizes and the processor count of each machine in a list, and compares the results with the reference, and bit for bit
 // with those of one thread.
-TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
+TEST_F(CpuSdpaKeySplits, AgreeWithTheReferenceForAnyCache) {
   struct Sizes {
     std::int64_t queries, keys;
   };
@@ -245,7 +245,7 @@ TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
   }
 }
 
-TEST_F(CpuSdpaKeySplits, ExplainNamesThem) {
+TEST_F(CpuSdpaKeySplits, ExplainNamesTheSplits) {
   const auto of = [](std::int64_t heads, std::int64_t queries, std::int64_t keys, const SdpaOptions& options = {}) {
     const Tensor q(DType::f32, {1, heads, queries, 128}), k(DType::f32, {1, heads, keys, 128});
     Tensor out(DType::f32, q.shape());

@@ -118,7 +118,7 @@ TEST(CpuKeyStorage, ExplainTellsWhetherKeysAndValuesAreReadAsStored) {
 }
 
 // A non-finite scale makes its key or value non-finite. This must affect the rows that attend to the key, and no other row.
-TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
+TEST(CpuKeyStorage, NonFiniteScalesReachExactlyTheRowsThatAttend) {
   for (const std::int64_t queries : {1, 20}) {
     for (const double bad : {kNaN, kInfinity, -kInfinity}) {
       for (const bool of_values : {false, true}) {
@@ -153,7 +153,7 @@ TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
 
 // With few rows the kernel reads v from the caller's tensor; with many rows it multiplies a copy in which NaN and infinities are 0. Both must give the same result
 // for the rows that attend to non-finite values.
-TEST(CpuKeyStorage, NonFiniteValuesCountInFewRowsAsInMany) {
+TEST(CpuKeyStorage, NonFiniteValuesHaveTheSameEffectInFewAndInManyRows) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -185,7 +185,7 @@ TEST(CpuKeyStorage, NonFiniteValuesCountInFewRowsAsInMany) {
   }
 }
 
-TEST(CpuKeyStorage, AMaskedKeyWithANaNScaleDoesNotExist) {
+TEST(CpuKeyStorage, AMaskedKeyWithANaNScaleChangesNothing) {
   Random random(4);
   const Tensor q = random.tensor(DType::f32, {4, 9, 64}), k = random.tensor(DType::i8, {2, 130, 64}, -127, 127),
                v = random.tensor(DType::i8, {2, 130, 64}, -127, 127);
@@ -203,7 +203,7 @@ TEST(CpuKeyStorage, AMaskedKeyWithANaNScaleDoesNotExist) {
 }
 
 // Quantising random k and v to int8 changes each element by at most 1/254 of the row's largest magnitude, so the results must be near those of float32.
-TEST(CpuKeyStorage, AQuantisedCacheIsNearTheFloatingOne) {
+TEST(CpuKeyStorage, AnInt8CacheGivesResultsNearThoseOfFloat32) {
   Random random(5);
   const Tensor q = random.tensor(DType::f32, {8, 3, 64}), k = random.tensor(DType::f32, {2, 200, 64}),
                v = random.tensor(DType::f32, {2, 200, 64});

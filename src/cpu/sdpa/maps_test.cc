@@ -65,7 +65,7 @@ TEST(CpuMaps, OfScoresOfAnyMagnitudeAreExact) {
   }
 }
 
-TEST(CpuMaps, EmptyRowsAndMaskedNaNAreZeroInThem) {
+TEST(CpuMaps, EmptyRowsAndMaskedKeysThatAreNaNGiveZeros) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     SCOPED_TRACE(info(dtype).name);
     Random random(7);

@@ -27,7 +27,7 @@ Tensor blocky(Random& random, const Shape& shape, std::int64_t height, std::int6
   return mask;
 }
 
-TEST(MaskBlocks, SayWhatTheBooleansOfABlockSay) {
+TEST(MaskBlocks, HaveTheKindOfTheirBooleans) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -166,7 +166,7 @@ AttentionCase draw_listed(Random& random, DType dtype) {
   return c;
 }
 
-TEST(MaskBlocks, SayWhichPartOfABlockIsListed) {
+TEST(MaskBlocks, HaveTheKindOfTheListedPairs) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -238,7 +238,7 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
 
 // One mask allows some keys only to rows 0 to 15, and the other mask allows the same keys only to rows 16 to 31, so no row attends to these keys. A strip may
 // contain rows of both kinds, and a NaN in these keys must not reach the strip's results.
-TEST(MaskBlocks, OfTwoMasksThatLeaveTheSameKeysToDifferentRows) {
+TEST(MaskBlocks, TwoMasksThatAllowTheSameKeysToDifferentRows) {
   for (const bool none : {true, false}) {
     SCOPED_TRACE(none);
     Random random(7);
@@ -268,7 +268,7 @@ TEST(MaskBlocks, OfTwoMasksThatLeaveTheSameKeysToDifferentRows) {
   }
 }
 
-TEST(MaskBlocks, OnePlaneMoreThanThereAreIsRefused) {
+TEST(MaskBlocks, OneMaskTooManyIsRefused) {
   KeyRules rules;
   for (int i = 0; i < KeySet::kMostMasks; ++i) rules.add({});
   EXPECT_NE(error_message([&] { rules.add({}); }), "");

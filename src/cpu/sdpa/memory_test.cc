@@ -109,7 +109,7 @@ TEST_F(Memory, BlockListsTakeNoBytesForPairs) {
 
 // A forward pass that writes attention weights allocates memory for the packed keys of a head, for a copy of values that cannot be read in place and, if the dtype
 // is not the compute type, for a few rows of attention weights.
-TEST_F(Memory, ForwardWithItsWeightsIsLinear) {
+TEST_F(Memory, ForwardWithAttentionWeightsIsLinear) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto of = [&](std::int64_t keys) {
       const Tensor q(dtype, {1, 8, 24, 32}), k(dtype, {1, 8, keys, 32});
@@ -172,7 +172,7 @@ TEST_F(Memory, SecondDerivativesAreLinear) {
 }
 
 // If each pair has an element of d_bias, the elements are written in place as bfloat16, so no float32 sums are allocated.
-TEST_F(Memory, GradientOfABiasOfEveryPairTakesNone) {
+TEST_F(Memory, GradientOfABiasWithOneElementPerPairNeedsNoMemory) {
   Random random(1);
   const auto operand = [&] { return random.tensor(DType::bf16, {1, 1, 1024, 32}); };
   const Tensor q = operand(), k = operand(), v = operand(), d_out = operand(), bias = random.tensor(DType::bf16, {1024, 1024});
@@ -185,7 +185,7 @@ TEST_F(Memory, GradientOfABiasOfEveryPairTakesNone) {
   EXPECT_EQ(taken(d_bias), taken({}));
 }
 
-TEST_F(Memory, HeadsTakeTurnsInOneThreadsScratch) {
+TEST_F(Memory, ManyHeadsNeedNoMoreScratchThanOneHead) {
   Attention one(512, 1), many(512, 16);
   const auto both = [](Attention& attention) {
     return peak_of([&] {

@@ -102,7 +102,7 @@ TEST(Native, TheLargestWeightIsExact) {
 
 // One key has score 0 and 599 keys have score -b. The exponential exp(-b) lies between two bfloat16 numbers. Without a correction, its rounding would make all
 // results too large or too small.
-TEST(Native, ARoundingThatAllWeightsHaveInCommonCancels) {
+TEST(Native, ARoundingErrorThatAllWeightsShareCancels) {
   double b = 0, worst = 0;
   for (int n = 64; n < 256; ++n) {
     const double weight = std::exp(-n / 256.0), off = std::abs(static_cast<double>(to_float(to_bf16(static_cast<float>(weight)))) / weight - 1);

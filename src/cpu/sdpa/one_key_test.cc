@@ -46,7 +46,7 @@ struct OneKey {
   ConstTensorView first(const Tensor& of) const { return of.view().slice(-2, 0, 1); }
 };
 
-TEST(CpuOneKey, HasTheBitsOfTheKeyBesideAMaskedOne) {
+TEST(CpuOneKey, HasTheBitsOfThatKeyWithAMaskedKey) {
   for (const std::uint64_t seed : seeds_of_kernels(7000, 400)) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -101,7 +101,7 @@ TEST(CpuOneKey, HasTheGradientsOfTheReference) {
 }
 
 // With NaN, infinities or an lse that is not the score, the gradients must still be those of the reference.
-TEST(CpuOneKey, LeavesOtherNumbersToTheKernel) {
+TEST(CpuOneKey, LeavesNonFiniteNumbersAndAnotherLseToTheKernel) {
   Random random(1);
   const Tensor q = random.tensor(DType::f32, {2, 3, 1, 8}), k = random.tensor(DType::f32, {2, 3, 1, 8}), d_out = random.tensor(DType::f32, {2, 3, 1, 8});
   for (const double value : {kNaN, kInfinity, 0.5}) {

@@ -172,7 +172,7 @@ TEST(CpuSchedule, CellsAreWholeSplitsAndHaveEveryPairOnce) {
   EXPECT_GT(cut, 60);
 }
 
-TEST(CpuSchedule, WhatSharesElementsOfTheBiasStaysTogether) {
+TEST(CpuSchedule, ItemsThatShareElementsOfTheBiasStayTogether) {
   const AttentionSizes sizes = square(1, 4096, 64);
   EXPECT_FALSE(BackwardSchedule(sizes, {.rows = true}, 64).rows_apart);
   EXPECT_FALSE(BackwardSchedule(sizes, {.keys = true}, 64).keys_apart);

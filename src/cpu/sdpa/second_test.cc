@@ -59,7 +59,7 @@ TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
 }
 
 // A NaN in an input must reach the results that depend on this input, and no others. The reference computes which results these are.
-TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
+TEST(CpuSdpaSecond, NaNReachesExactlyTheResultsThatDependOnIt) {
   int reached = 0;
   for (const std::uint64_t seed : seeds_of_kernels(0, 240)) {
     SCOPED_TRACE(seed);
@@ -171,7 +171,7 @@ TEST(CpuSdpaSecond, ScoresOfAnySizeAreExact) {
 }
 
 // An empty row gives zeros even if its query, its gradient or the tangents of the keys are NaN. A sink logit that is NaN does not change these zeros.
-TEST(CpuSdpaSecond, EmptyRowsGiveZerosBesideNaN) {
+TEST(CpuSdpaSecond, EmptyRowsGiveZerosEvenIfTheirInputsAreNaN) {
   for (const double sink : {0.0, kNaN}) {
     for (const bool masked : {false, true}) {
       SCOPED_TRACE(testing::Message() << "sink " << sink << ", masked " << masked);
