@@ -172,7 +172,7 @@ TEST(Tensor, AssignmentOfSharedMemory) {
   rows = reversed;  // the source is the target's memory in reverse order
   EXPECT_EQ(to_doubles(all), (Values{4, 3, 2, 4, 5}));
   EXPECT_EQ(to_doubles(rows), (Values{4, 3, 2}));
-  // `repeated` has three positions in one element, which cannot hold three different values.
+  // The three positions of `repeated` are one element, which cannot hold three different values.
   Tensor repeated = Tensor::share(all.view().slice(0, 0, 1).expand({3}), all.owner());
   repeated = Tensor::copy_of(later);
   EXPECT_EQ(to_doubles(repeated), (Values{3, 2, 4}));

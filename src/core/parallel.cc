@@ -17,7 +17,7 @@
 namespace polyhead {
 namespace {
 
-// There are more pieces than threads, so that a thread whose pieces are short (the short rows of a causal mask) can take more pieces.
+// There are more pieces than threads. A thread whose pieces take less time (those of the short rows of a causal mask) can then take more pieces.
 constexpr int kPiecesPerThread = 4;
 
 std::atomic<int> requested_threads{0};

@@ -19,7 +19,7 @@ constexpr std::size_t kAlignment = 64;  // bytes of a cache line, and of an AVX-
 // with AddressSanitizer: bytes added for the alignment would hide accesses past the end.
 constexpr std::size_t kSmall = kAddressSanitizer ? 0 : 16 << 10;
 
-// Tensors of kHuge bytes or more use huge pages: with pages of 4 KiB, page faults on a large new result take a quarter of the layer's time.
+// Tensors of kHuge bytes or more use huge pages. With pages of 4 KiB, page faults on a large new result would take a quarter of a layer's time.
 constexpr std::size_t kHugePage = std::size_t{1} << 21, kHuge = 2 * kHugePage;
 
 std::shared_ptr<void> allocate(std::size_t bytes) {

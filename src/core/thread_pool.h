@@ -1,4 +1,4 @@
-// The library's own threads. docs/decisions/0002-threads.md says why the library does not use the threads of OpenMP or oneTBB.
+// The threads of the library. docs/decisions/0002-threads.md says why the library does not use the threads of OpenMP or oneTBB.
 #pragma once
 
 #include <atomic>

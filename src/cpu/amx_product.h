@@ -1,7 +1,7 @@
-// Computes c = a b for bfloat16 pairs with AMX: one instruction multiplies 16 rows x 16 pairs by 16 pairs x 16 columns. For kernel sources only.
-// Operands are read 16 rows and kTermBlock terms at a time, whatever their sizes. Terms are padded with zeros. Padding of rows and columns may hold
-// anything, because it affects only rows and columns of c that are not stored. Each kTermBlock terms are summed from 0 before they are added to c, so the bits
-// of a sum depend on which terms are summed together: callers begin at multiples of kTermBlock.
+// Computes c = a b for bfloat16 pairs with AMX: one instruction multiplies 16 rows x 16 pairs by 16 pairs x 16 columns. Only kernel sources (*_kernel.cc)
+// include this file. Operands are read 16 rows and kTermBlock terms at a time, whatever their sizes. Terms are padded with zeros. Padding of rows and columns
+// may hold anything, because it affects only rows and columns of c that are not stored. Each kTermBlock terms are summed from 0 before they are added to c, so
+// the bits of a sum depend on which terms are summed together: callers begin at multiples of kTermBlock.
 #pragma once
 
 #include "cpu/tile.h"
@@ -49,7 +49,8 @@ class TileSums {
  public:
   explicit TileSums(AmxTiles& tiles) : tiles_(tiles) {}
 
-  // Makes the next add() begin the sums of other tiles of c, at `c`. next_row and next_column are the distances between the tiles of c.
+  // Begins the sums of new tiles of c, the first of which is at address `c`. The next call of add() sets them. next_row and next_column are the distances
+  // between the tiles of c.
   POLYHEAD_INLINE void begin(float* c, std::int64_t stride, std::int64_t next_row, std::int64_t next_column) {
     earlier_ = now_, now_ = {c, stride, next_row, next_column, 0, 0};
   }
@@ -113,14 +114,14 @@ class TileSums {
   Place now_, earlier_;
 };
 
-// Calls f with the number of tile rows and of tile columns to compute at a time: each is 2, or 1 if only one is left.
+// Calls f(rows, columns) with the number of tile rows and of tile columns to compute at a time. Each number is 2, or 1 if only one is left.
 template <class F>
 POLYHEAD_INLINE void with_tiles(std::int64_t rows, std::int64_t columns, const F& f) {
   with_count<2>(rows > 1 ? 2 : 1, [&](auto of_rows) { with_count<2>(columns > 1 ? 2 : 1, [&](auto of_columns) { f(of_rows, of_columns); }); });
 }
 
-// Computes c = a b for up to 32 rows. c has memory for 16 or 32 rows. The last sums are in c only after the next product or sums.finish(). b is loaded without
-// being stored in the first-level cache.
+// Computes c = a b for up to 32 rows. c has memory for 16 or 32 rows. The last sums are stored in c only by the next product or by sums.finish(). b is loaded
+// without being stored in the first-level cache.
 inline void multiply_double_strip(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   for (int i = 0; i < rows && product.depth == 0; ++i) {
     for (int j = 0; j < vectors; ++j) store_vector<float>(Vector<float>{}, product.c + i * product.c_stride + j * kLanes<float>);

@@ -1,4 +1,4 @@
-// exp, tanh and log of a vector, for kernel sources only.
+// exp, tanh and log of a vector. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/vector.h"
@@ -170,7 +170,7 @@ POLYHEAD_INLINE void exp_of_difference(V (&x)[kCount], T reference, const ExpFac
   }
 }
 
-// tanh(x) = sign(x) (1 - e)/(1 + e) with e = exp(-2|x|). The code computes e - 1 directly, so that the relative error stays small for small x.
+// Returns tanh(x) = sign(x) (1 - e)/(1 + e) with e = exp(-2|x|). The code computes e - 1 directly, so that the relative error stays small for small x.
 template <class T>
 POLYHEAD_INLINE Vector<T> tanh(Vector<T> x) {
   using P = PowerOfTwo<T>;
@@ -188,7 +188,7 @@ POLYHEAD_INLINE Vector<T> tanh(Vector<T> x) {
   return x < T{0} ? -result : result;
 }
 
-// log(x) for normal x > 0, NaN and infinity. With x = 2^n m and m in [sqrt(1/2), sqrt(2)), log x = n log 2 + 2 artanh((m - 1)/(m + 1)).
+// Returns log(x) for normal x > 0, NaN and infinity. With x = 2^n m and m in [sqrt(1/2), sqrt(2)), log x = n log 2 + 2 artanh((m - 1)/(m + 1)).
 template <class T>
 POLYHEAD_INLINE Vector<T> log(Vector<T> x) {
   using P = PowerOfTwo<T>;

@@ -21,7 +21,7 @@ enum Register : std::uint8_t { eax, ebx, ecx, edx };
 // Registers that the operating system must save at a task switch, as bits of XCR0 (Intel SDM volume 1, section 13.3): 256-bit, 512-bit and tile registers.
 constexpr std::uint64_t kNone = 0, kYmm = 0x6, kZmm = 0xe6, kTiles = 0x60000;
 
-// One row per instruction set: its bit in the answer of cpuid (Intel SDM volume 2, CPUID) and the registers that the operating system must save.
+// One row for each instruction set: its bit in the answer of cpuid (Intel SDM volume 2, CPUID), and the registers that the operating system must save.
 struct Row {
   std::string_view name, adds;
   std::uint32_t leaf, subleaf;

@@ -40,13 +40,13 @@ enum class Tiles : std::uint8_t { allowed, refused };
 // describe other machines.
 const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view forced, Tiles tiles = Tiles::allowed);
 
-// Returns the set given to set_kernel_instruction_set(); without such a call, the set that the environment variable POLYHEAD_ISA names; without the variable,
-// the first set that may be the default.
+// Returns the set that set_kernel_instruction_set() chose. Without such a call, returns the set that the environment variable POLYHEAD_ISA names. Without the
+// variable, returns the first set that may be the default.
 const KernelSet& current_kernels();
 
 // Returns the current set for operations that multiply bfloat16 pairs. If the set has AMX tiles, the first such operation requests the tiles from Linux. After
 // a request Linux refuses small signal stacks in this process, so programs without bfloat16 make no request. If Linux refuses the tiles, the next set without
-// tiles is the current set from then on. Both sets have the same base, so all other kernels stay the same.
+// tiles is the current set from then on. Both sets extend the same base set, so all other kernels stay the same.
 const KernelSet& current_kernels_for_pairs();
 
 // Returns the kernels of one kind, such as ForwardKernels, for a set. CMakeLists.txt generates a source with the array `of_sets` of each kind. So a program

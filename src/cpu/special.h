@@ -1,4 +1,4 @@
-// sin, cos, arctan, erf and erfc of a float64 vector, for kernel sources only. The relative error of each is a few times 2^-53.
+// sin, cos, arctan, erf and erfc of a float64 vector. Only kernel sources (*_kernel.cc) include this file. The relative error of each is a few times 2^-53.
 #pragma once
 
 #include "cpu/elementary.h"
@@ -37,8 +37,8 @@ POLYHEAD_INLINE Vector<double> sine(Vector<double> x, int quarters) {
   return result;
 }
 
-// For z > tan(pi/8): arctan z = pi/4 + arctan((z - 1)/(z + 1)); for z > tan(3 pi/8): pi/2 - arctan(1/z). The polynomial interpolates arctan(z)/z at Chebyshev's
-// points.
+// Returns arctan x. For z = |x| > tan(pi/8) it computes arctan z = pi/4 + arctan((z - 1)/(z + 1)), and for z > tan(3 pi/8) arctan z = pi/2 - arctan(1/z). The
+// polynomial interpolates arctan(z)/z at Chebyshev's points.
 POLYHEAD_INLINE Vector<double> arctangent(Vector<double> x) {
   using V = Vector<double>;
   constexpr double kArctangent[] = {1.0, -0.3333333333333312, 0.19999999999940837, -0.14285714279244968, 0.11111110744657099, -0.09090896801472813, 0.07692045194561481,
@@ -53,7 +53,7 @@ POLYHEAD_INLINE Vector<double> arctangent(Vector<double> x) {
   return x < 0.0 ? -sum : sum;
 }
 
-// erfc(z) = exp(-z^2) P((z - 3)/(z + 3)) / (1 + 2 z) for z >= 0 (Shepherd and Laframboise 1981). P interpolates at Chebyshev's points.
+// Returns erfc(z) = exp(-z^2) P((z - 3)/(z + 3)) / (1 + 2 z) for z >= 0 (Shepherd and Laframboise 1981). P interpolates at Chebyshev's points.
 POLYHEAD_INLINE Vector<double> erfc_of_positive(Vector<double> z) {
   using V = Vector<double>;
   constexpr double kErfc[] = {1.2530080582697296, -0.1356211061245807, -0.047562294353446374, 0.12964515870270552, -0.11927366341552853, 0.06830802734580459, -0.02377051491423367,

@@ -12,7 +12,7 @@ namespace {
 template <class T>
 inline constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
-// Calls f(pointer), where the pointer is `data` converted to the C++ type of dtype. T is the compute type of dtype.
+// Calls f(data), with `data` converted to a pointer to the C++ type of `dtype`. T is the compute type of `dtype`.
 template <class T, class F>
 POLYHEAD_INLINE auto with_storage(DType dtype, const void* data, const F& f) {
   if constexpr (std::is_same_v<T, double>) {

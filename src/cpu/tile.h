@@ -1,4 +1,4 @@
-// Computes c = a b, c += a b or c = earlier c + own (a b) for a few rows of a, with the sums in registers. For kernel sources only.
+// Computes c = a b, c += a b or c = earlier c + own (a b) for a few rows of a, with the sums in registers. Only kernel sources (*_kernel.cc) include this file.
 //
 // 32 registers hold 6 x 4 vectors of sums, 4 vectors of b and 1 of a. A term then needs 24 multiplications and 10 loads; a processor does two of each in a
 // cycle, so the loads do not limit the speed. 16 registers hold 6 x 2 sums. A multiplication takes 4 cycles, so at least 8 independent sums are needed; narrow
@@ -79,8 +79,8 @@ template <int Rows, int Columns, bool kTransposed, From kFrom, class T, class B 
 POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, std::int64_t column, std::int64_t first_term,
                                std::int64_t last_term, Vector<T> (&sums)[Rows][Columns]) {
   constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4;
-  // There is one pointer for each four rows. Addressing four rows needs two registers, for the stride and three times the stride; a single pointer for twelve rows
-  // would need more registers than are left.
+  // There is one pointer for each group of four rows. Addressing four rows needs two registers, one for the stride and one for three times the stride. A single
+  // pointer for twelve rows would need more registers than are left.
   const std::int64_t stride = kTransposed ? 1 : product.a_stride, step = kTransposed ? product.a_stride : 1;
   const Factor<T, B>* a[(Rows + kGroup - 1) / kGroup];
   const Factor<T, B>* first = product.a + row * stride + first_term * step;
@@ -172,7 +172,7 @@ POLYHEAD_INLINE void end_run(Vector<T> (&sums)[Rows][Columns], Vector<T> (&earli
   clear_vectors<Rows, Columns, T>(sums);
 }
 
-// Does the work of sum_tile() in the runs that product.first_run asks for.
+// Does the work of sum_tile() for a sum of several runs, whose lengths product.first_run determines.
 template <int Rows, int Columns, bool kTransposed, From kFrom, class T, class B>
 POLYHEAD_INLINE void sum_runs(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
   clear_vectors<Rows, Columns, T>(sums);
@@ -304,7 +304,7 @@ bool multiplies_stored(std::int64_t rows, std::int64_t width) {
   return rows <= 2 * kTileRows && width % (kTileVectors * kLanes<T>) == 0;
 }
 
-// Calls f(row, count) once for all rows, or, if they do not fit into one tile, for two tiles of similar height.
+// Calls f(row, count) once for all rows. If they do not fit into one tile, calls it for two tiles of similar height.
 template <class F>
 void for_each_tile(int rows, F&& f) {
   const int first = rows <= kTileRows ? rows : (rows + 1) / 2;
@@ -340,7 +340,7 @@ void multiply_wide_rows(const Product<T, B>& product, int row, std::int64_t colu
   }
 }
 
-// Computes c [rows, width]. b is read once, from memory, without a converted or packed copy. If only_finite, NaN and infinities of b count as 0.
+// Computes c [rows, width] from b in memory. b is read once, without a converted or packed copy. If only_finite, NaN and infinities of b count as 0.
 template <class T, class B>
 void multiply_stored(const Product<T, B>& product, int rows, std::int64_t width, bool only_finite) {
   constexpr std::int64_t kTile = kTileVectors * kLanes<T>;

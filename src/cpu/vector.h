@@ -1,6 +1,7 @@
-// The vector operations of one instruction set, for kernel sources only. Each row of cmake/isa.cmake names an instruction set and a header in src/cpu/isa/ that
-// defines the operations; no other file uses intrinsics. A kernel source is compiled once for each row. It exports constant tables of its functions
-// (cpu/*/kernels.h) and no function, because select.cc reads the tables of all sets on every machine and must not call code of a set that the processor lacks.
+// The vector operations of one instruction set. Only kernel sources (*_kernel.cc) include this file. Each row of cmake/isa.cmake names an instruction set and a
+// header in src/cpu/isa/ that defines the operations; no other file uses intrinsics. A kernel source is compiled once for each row. It exports constant tables
+// of its functions (cpu/*/kernels.h) and no function, because select.cc reads the tables of all sets on every machine and must not call code of a set that the
+// processor lacks.
 #pragma once
 
 #include POLYHEAD_ISA_HEADER

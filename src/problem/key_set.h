@@ -41,8 +41,8 @@ struct BooleanMask {
 // scores (uniform) or with its computed scores (unmasked). If all rows of a set are masked, KeySet::row_kinds is nullptr.
 enum class RowKind : std::uint8_t { masked, uniform, unmasked };
 
-// The keys that each query may attend to, for some heads of one sequence or document. Indices of heads, queries and keys are relative to the first head,
-// query and key of the set.
+// The keys that each query may attend to, for some heads of one sequence or document. Heads, queries and keys are counted from the first head, query and key of
+// the set.
 struct KeySet {
   static constexpr int kMostMasks = 3;
 
@@ -85,8 +85,8 @@ POLYHEAD_INLINE bool masks_attend(const KeySet& set, std::int64_t head, std::int
   return true;
 }
 
-// Returns the kinds of the key blocks of query t; key s lies in block s / kMaskBlockKeys. nullptr: every block is partial. A block has listed_queries queries
-// if the mask holds listed blocks (Mask::blocks), else kMaskBlockQueries.
+// Returns the kinds of the blocks to which query t belongs: key s lies in block s / kMaskBlockKeys of the result. nullptr: every block is partial. A block has
+// listed_queries queries if the mask holds listed blocks (Mask::blocks), else kMaskBlockQueries.
 POLYHEAD_INLINE const BlockKind* blocks_of_query(const BooleanMask& mask, std::int64_t head, std::int64_t t) {
   return mask.blocks == nullptr ? nullptr : mask.blocks + head * mask.block_head + (mask.listed() ? mask.row_of_query(t) : t / kMaskBlockQueries) * mask.block_row;
 }

@@ -26,11 +26,11 @@ struct Band {
   std::int64_t distance_origin = 0;  // only with a relative bias: index in Problem::relative_bias of the distance of query 0 and key 0
 };
 
-// The distances for which a relative bias has values: disjoint ranges, ascending.
+// The distances for which a relative bias has values, as disjoint ranges in ascending order.
 using Distances = std::vector<KeyRange>;
 
-// A packed sequence holds documents one after the other. Queries of a document attend only to keys of the same document. A problem without documents is
-// treated as one document that holds every pair.
+// A packed sequence holds several documents one after the other. A query attends only to keys of its document. A problem without documents is treated as one
+// document that holds every pair.
 struct Document {
   KeyRange queries{0, 0}, keys{0, 0};
   // Set if there is a causal mask, a window or a relative bias. Positions are relative to the start of the document. If KeyRules::bands is used, `band`
@@ -68,7 +68,7 @@ struct KeyRules {
   bool any() const { return documents.size() > 1 || banded || !ranges.empty() || mask_count > 0; }
 };
 
-// The memory that a problem points to besides the caller's tensors. The caller of normal_form() owns it.
+// Memory, besides the caller's tensors, that a problem points to. The caller of normal_form() owns it.
 struct ProblemMemory {
   KeyRules rules;
   Tensor sink;  // sink logits, converted to the dtype of lse if the caller's tensor has another dtype
@@ -295,7 +295,7 @@ View of_pairs(const View& view, const Document& document) {
   return view.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
 }
 
-// Returns the problem of one document. Dropout bits and key ranges still use positions in `problem`.
+// Returns the problem of one document. Its dropout bits and key ranges still use positions in `problem`.
 template <class P>
 P part_of(const P& problem, const Document& document) {
   P part = problem;

@@ -24,6 +24,7 @@ void differentiate_score_rule(const BackwardProblem& problem, std::int64_t b, st
   for (std::size_t s = 0; s < d_x.size(); ++s) d_x[s] = d_new[s] == 0 ? 0 : d_x[s];
 }
 
+// Computes the gradients for one key/value head:
 // d_v[s]   = sum_t drop(p)[t,s] d_out[t]                                       (docs/maths.md, eq. 5)
 // d_p[t,s] = m[t,s] <d_out[t], v[s]>, m = dropout's factor of p                (eq. 6)
 // d_score  = p (d_p - sum_s p d_p)              = d_bias                       (eq. 7)

@@ -20,7 +20,7 @@ MapRow describe(std::int64_t index, std::span<const double> values, std::span<co
 
 }  // namespace
 
-// p[t,s] = exp(score[t,s] - lse[t])      (docs/maths.md, eq. 10), where lse is computed from the float64 scores, as forward() does
+// Computes rows of a map: p[t,s] = exp(score[t,s] - lse[t]) (docs/maths.md, eq. 10). lse is computed from the float64 scores, as forward() does.
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& take) {
   const RowMaker maker(problem, problem.q, problem.k, problem.k_scale, b, n);
   Row row;

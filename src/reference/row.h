@@ -1,4 +1,4 @@
-// Computes one row of the score matrix and its softmax. Forward, backward and maps use it.
+// Computes one row of the score matrix and its softmax. The forward pass, the backward pass and the maps use it.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class RowMaker {
   std::vector<double> keys_;  // [H,S]
 };
 
-// Return a head as float64, row-major [rows, columns] or transposed. scale [*,K,S,1] holds the scales of int8 rows; absent for other dtypes.
+// These functions return a head as float64: row-major [rows, columns], or transposed. scale [*,K,S,1] holds the scales of int8 rows; absent for other dtypes.
 std::vector<double> load_head(ConstTensorView view, ConstTensorView scale, std::int64_t b, std::int64_t n);
 std::vector<double> load_head_transposed(ConstTensorView view, ConstTensorView scale, std::int64_t b, std::int64_t n);
 std::vector<double> load_row(ConstTensorView view, std::int64_t b, std::int64_t n, std::int64_t row);

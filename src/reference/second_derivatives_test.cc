@@ -7,8 +7,8 @@
 namespace polyhead::test {
 namespace {
 
-// The tolerance of a comparison. The differences have an error of 1e-12. Results in float32 or a 16-bit dtype are rounded once, and so are slopes and sink
-// logits that a test changes in float32.
+// Returns the tolerance of a comparison. The expected differences have an error of 1e-12. Results in float32 or a 16-bit dtype are rounded once. Slopes and
+// sink logits that a test changes in float32 are also rounded once.
 double tolerance(DType dtype) { return dtype == DType::f64 ? 2e-11 : (dtype == DType::f32 ? 0x1.01p1 : 0x1.01p0) * unit_roundoff(dtype); }
 
 testing::AssertionResult slopes_agree(ConstTensorView actual, const Tensor& expected) {

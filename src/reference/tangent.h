@@ -28,7 +28,7 @@ class TangentMaker {
   std::vector<double> keys_, key_tangents_;  // [H,S]
 };
 
-// Return a row or a head of a tangent, or zeros if the tangent is absent.
+// These functions return a row or a head of a tangent, or zeros if the tangent is absent.
 std::vector<double> load_row_or_zeros(ConstTensorView view, std::int64_t b, std::int64_t n, std::int64_t row, std::int64_t width);
 std::vector<double> load_head_or_zeros(ConstTensorView view, std::int64_t b, std::int64_t n, std::size_t size);
 

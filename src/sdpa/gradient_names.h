@@ -11,7 +11,7 @@
 
 namespace polyhead::inline internal {
 
-// A list of names. A name that is added several times in succession is stored once.
+// A list of names. If a name is added several times in succession, it is stored once.
 class GradientNames {
  public:
   constexpr void add(std::string_view name) {

@@ -153,7 +153,7 @@ TEST_P(MapGradientsOf, OfChosenHeadsMayBeAddedToTheGradients) {
   expect_close(part.q, whole.q, 1e-14), expect_close(part.k, whole.k, 1e-14);
 }
 
-// A NaN in d_map where p is 0, or in a masked key, must not change the gradients.
+// A NaN must not change the gradients if it is in d_map where p is 0, or in a masked key.
 TEST_P(MapGradientsOf, MaskedPairsMayBeNaN) {
   Random random(11);
   AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .kv_heads = 1, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2}, GetParam());
@@ -218,7 +218,8 @@ TEST_P(MapGradientsOf, ATinySinkKeepsItsDigits) {
     attention_map_backward(c.maps(), gradients.of(d_map), c.options);
     return std::vector<double>(gradients.sink.data<double>(), gradients.sink.data<double>() + 2);
   };
-  // For small sinks d_sink is about exp(sink) times a constant. The relative error of this formula is 1e-5 for a sink of -12, and far smaller for -40.
+  // For very negative sinks d_sink is about exp(sink) times a constant. The relative error of this approximation is 1e-5 for a sink of -12, and far smaller for
+  // -40.
   const std::vector<double> small = d_sink(-40), larger = d_sink(-12);
   for (std::size_t n = 0; n < 2; ++n) {
     EXPECT_GT(std::abs(small[n]), 1e-21);

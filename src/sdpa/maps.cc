@@ -61,8 +61,8 @@ class Largest {
     for (std::int64_t s = range.first; s < range.last; s += 8 * length, maxima += 8) maxima_of_eighths(p, s, std::min(s + 8 * length, range.last), maxima);
     if (std::ssize(maxima_) < count_) return false;
     auto [least, most] = extremes_of(maxima_.data(), std::ssize(maxima_));
-    // The bits of positive doubles, read as integers, have the order of the doubles. Bisecting the bits therefore finds a bound of any exponent in at most 63
-    // steps. At least count_ maxima always reach the lower bound.
+    // If the bits of positive doubles are read as integers, the integers have the same order as the doubles. So a bisection of the bits finds a bound of any
+    // exponent in at most 63 steps. At least count_ maxima always reach the lower end.
     for (std::int64_t low = std::bit_cast<std::int64_t>(least), high = std::bit_cast<std::int64_t>(most) + 1; high - low > 1;) {
       const std::int64_t middle = low + (high - low) / 2, reached = count_of(maxima_.data(), std::ssize(maxima_), std::bit_cast<double>(middle));
       (reached >= count_ ? low : high) = middle;

@@ -39,7 +39,7 @@ class ArgumentReader {
   ArgumentReader(const char* operation, const SdpaOptions& options, ProblemMemory& memory)
       : op_(operation), options_(options), rules_(memory.rules), memory_(memory) {}
 
-  // Checks q, k, v, out and the options of a forward or backward pass, and sets them in the problem.
+  // Checks q, k, v, out and the options of a forward or backward pass, and stores them in the problem.
   template <class P, class Tensors>
   void read_attention(P& p, const Tensors& tensors) const {
     require(static_cast<bool>(tensors.v), op_, ": v is missing");
@@ -247,7 +247,7 @@ class ArgumentReader {
     }
   }
 
-  // Writes which blocks are listed: one byte for each block of queries and block of keys. Sequences and heads that share their lists share the bytes.
+  // Writes one byte for each block of queries and block of keys: whether the block is listed. Sequences and heads that share their lists share the bytes.
   void read_listed_blocks(const Problem& p) const {
     ConstTensorView lists = options_.mask.blocks.lists;
     const BlockSize& size = options_.mask.blocks.size;
@@ -292,7 +292,7 @@ class ArgumentReader {
 
   __extension__ using Wide = __int128;  // adding an offset of the caller may need more than 64 bits
 
-  // Converts the causal diagonal and the window to one band of keys for each document.
+  // Combines the causal diagonal and the window to one band of keys for each document.
   void read_bands() const {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;
@@ -528,7 +528,7 @@ std::vector<Operand> gradients_of(const Tensors& tensors) {
   return gradients;
 }
 
-// Refuses a score rule in sdpa_jvp() and sdpa_backward_backward(), which would need more derivatives of the caller's functions.
+// Refuses a score rule in sdpa_jvp() and sdpa_backward_backward(), because these would need further derivatives of the caller's functions.
 void refuse_score_rule(const char* operation, const SdpaOptions& options) {
   if (options.score_rule) fail(ErrorCode::unsupported, operation, ": score_rule is given; its backward function computes only first derivatives, in reverse mode");
 }

@@ -11,7 +11,7 @@
 namespace polyhead {
 namespace {
 
-// Returns a number for each distance x: |x| if the bias has slopes, the bucket of x if it has a table.
+// Returns a number for each distance x: |x| if the bias has slopes, or the bucket of x if the bias has a table.
 std::vector<std::int64_t> steps_of(const RelativeBias& bias, const Distances& distances) {
   std::vector<std::int64_t> steps;
   for (const KeyRange& range : distances) {

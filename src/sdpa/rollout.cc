@@ -1,6 +1,6 @@
 // Attention rollout: rows x of the result are multiplied by the matrix A_l of one layer after the other, from the last layer to the first. If fewer than half
-// of all rows are wanted, the product of x with the attention weights p is computed by the backward pass as the gradient of the values, d_v = pᵀ d_out with
-// d_out = xᵀ (docs/maths.md, eq. 5), so no map is stored. If more rows are wanted, they need as much memory as a map, so A_l is stored as a matrix. A_l is also
+// of all rows are wanted, the backward pass computes the product of x with the attention weights p. It is the gradient of the values, d_v = pᵀ d_out with d_out
+// = xᵀ (docs/maths.md, eq. 5), so no map is stored. If more rows are wanted, they need as much memory as a map, so A_l is stored as a matrix. A_l is also
 // stored if a score rule has no backward function.
 #include <algorithm>
 #include <cmath>
@@ -99,8 +99,8 @@ template <class T>
 Tensor mixing_matrix(const MapsInput& layer, const SdpaOptions& options, double residual, const Shape& lead) {
   const std::int64_t heads = layer.q.extent(-3), positions = layer.q.extent(-2), batch = numel(lead);
   Tensor matrix(DTypeOf<T>::value, appended(lead, {positions, positions}));
-  // The number of rows of p that are computed at a time. The rows of all heads then need about as much memory as the result. The number is at least 64, because
-  // each call packs the keys, which takes as long as computing about 10 rows.
+  // Number of rows of p that are computed at a time, so that the rows of all heads need about as much memory as the result. It is at least 64, because each
+  // call packs the keys, which takes as long as computing about 10 rows.
   const std::int64_t chunk = std::clamp<std::int64_t>(positions / std::max<std::int64_t>(heads, 1), 64, kRows);
   std::vector<double> mixed(static_cast<std::size_t>(positions));
   for (std::int64_t first = 0; first < positions; first += chunk) {

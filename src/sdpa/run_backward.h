@@ -10,8 +10,8 @@
 
 namespace polyhead {
 
-// Returns a tensor of zeros to which the backward pass adds the gradients of a score rule: [B,N,G], so that different threads may compute different sequences.
-// If [B,N,G] needs more than 64 MiB, the tensor is [1,N,G], which all sequences share.
+// Returns a tensor of zeros to which the backward pass adds the gradients of a score rule. It is [B,N,G], so that different threads may compute different
+// sequences. If [B,N,G] needs more than 64 MiB, it is [1,N,G], to which all sequences add.
 inline Tensor score_rule_sums(const Problem& problem) {
   const std::int64_t count = problem.heads * problem.score_rule.gradient_count;
   const bool apart = problem.batch > 0 && count > 0 && problem.batch <= (std::int64_t{8} << 20) / count;

@@ -46,7 +46,8 @@ void* scratch_of_thread(std::int64_t bytes) {
   return std::align(kAlignment, static_cast<std::size_t>(bytes), start, space);
 }
 
-// The functions that provide_score_run() received: a list to which nodes are only added, so that reading it needs no lock, also after a fork.
+// The functions that provide_score_run() received, as a linked list. Nodes are added and never removed, so the list can be read without a lock, even after a
+// fork.
 struct ProvidedRun {
   std::string text;
   ScoreRunFunction function;

@@ -127,7 +127,8 @@ void run_of_float(const void* const* inputs, void* const* outputs, std::int64_t 
   }
 }
 
-// A provided function gives the same bits as the interpreter, also if the keys do not fill whole vectors. It is called only for the type in its text.
+// A provided function gives the same bits as the interpreter, even if the keys do not fill whole vectors. It is called only for the type (float32 or float64)
+// at the beginning of its text.
 TEST(ScorePrograms, RunsCallTheProvidedFunction) {
   const ScoreProgramCode code{.instructions = {op(ScoreOp::score), number(0.375), op(ScoreOp::add, 0, 1), op(ScoreOp::subtract, 0, 1), op(ScoreOp::multiply, 2, 3)}, .result = 4};
   const std::string text = "float32 vs; add 0 1; subtract 0 1; multiply 2 3; 4";

@@ -12,7 +12,7 @@ namespace {
 using Sinks = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, Sinks, testing::ValuesIn(backends()), name_of_backend);
 
-// Sizes that make the kernels use whole blocks, key splits, and several passes for attention weights.
+// With these sizes the kernels use whole blocks, key splits, and several passes for attention weights.
 const AttentionSizes kSizes[] = {{.lead = {2}, .kv_heads = 2, .group = 2, .queries = 7, .keys = 33, .qk_width = 8, .v_width = 16},
                                  {.lead = {}, .kv_heads = 1, .group = 2, .queries = 1, .keys = 4100, .qk_width = 16, .v_width = 32},
                                  {.lead = {}, .kv_heads = 1, .group = 1, .queries = 90, .keys = 1100, .qk_width = 16, .v_width = 32}};
@@ -86,7 +86,7 @@ TEST_P(Sinks, OfAnyMagnitude) {
           c.options.bias = bias;
           c.options.sink = c.keep(random.tensor(dtype, {2}, level + above, level + above + 0.5));
           const FullResults expected = naive_attention(c);
-          // Bound of the error that rounding to the dtype causes in a score near `level` and in a sink.
+          // The largest error that rounding to the dtype can cause in a score near `level` and in a sink.
           const double lost = 8 * epsilon(dtype) * (10 + std::abs(level) + std::min(std::abs(level + above), 1e3));
           for_each_instruction_set(GetParam(), dtype, [&] {
             const AttentionOutputs o = c.make_outputs();

@@ -58,7 +58,7 @@ std::vector<float> arguments() {
   return x;
 }
 
-// Allows one unit in the last place, plus an absolute error where results underflow.
+// The tolerance is one unit in the last place, plus an absolute error for results that underflow.
 void expect_rounded(float actual, double expected, float x) {
   EXPECT_NEAR(actual, expected, std::abs(expected) * 0x1p-23 + 1e-37) << "x = " << x;
 }

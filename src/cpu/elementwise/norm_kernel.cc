@@ -1,5 +1,5 @@
-// Layer normalisation (Ba, Kiros, Hinton 2016, eq. 4) and RMS normalisation (Zhang and Sennrich 2019, eq. 4) of one float32 row, and the gradients of a few
-// rows at a time. These rows stay in the first-level cache from one loop over them to the next.
+// Layer normalisation (Ba, Kiros, Hinton 2016, eq. 4) and RMS normalisation (Zhang and Sennrich 2019, eq. 4) of one float32 row, and their gradients for a few
+// rows at a time. So few rows stay in the first-level cache from one loop over them to the next.
 #include "cpu/elementwise/kernels.h"
 #include "cpu/vector.h"
 

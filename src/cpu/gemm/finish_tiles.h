@@ -1,4 +1,5 @@
-// The epilogue of AMX products: adds the bias and c to the sums of a block of c, rounds the results and stores them. For kernel sources only.
+// The epilogue of AMX products: adds the bias and c to the sums of a block of c, rounds the results and stores them. Only kernel sources (*_kernel.cc) include
+// this file.
 #pragma once
 
 #include "cpu/gemm/tiles_of_a.h"
@@ -12,7 +13,7 @@ struct BlockOfC {
   int rows = 0, columns = 0;
 };
 
-// Finishes a block of c line by line, so that a few lines at a time can be finished while the tiles multiply the next block. A line is a row of c, or a column
+// Finishes a block of c one line at a time, so that a few lines can be finished while the tiles multiply the next block. A line is a row of c. It is a column
 // of c if the elements of columns are adjacent in memory and those of rows are not (c^T).
 class FinishTiles {
  public:
@@ -67,7 +68,7 @@ class FinishTiles {
     }
   }
 
-  // Returns the address of the sums of row i over the earlier blocks of terms, from `column` on.
+  // Returns the address of the sums of row i over the earlier blocks of terms, beginning at `column`.
   float* earlier(int i, int column) const {
     return static_cast<float*>(block_.sums) + (part_.row + i - block_.rows.first) * block_.sums_stride + (part_.column - block_.panels.first * kLine) + column;
   }

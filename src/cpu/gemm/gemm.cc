@@ -17,8 +17,8 @@ constexpr std::int64_t kTermBytes = 8192;
 constexpr std::int64_t kMostElements = 1 << 20;  // largest number of elements of b that are packed at a time, and of sums that are kept in memory
 constexpr std::int64_t kPackWork = 16;           // packing an element of b takes as long as 16 multiplications
 constexpr std::int64_t kPackTerms = 128;         // number of terms of a panel that one thread packs at a time
-// Smallest number of multiply-adds that are worth another thread, divided by the number of columns of a panel. AVX-512 has panels of 32 columns; sets with
-// narrower vectors have fewer columns and take longer for each multiply-add.
+// If a piece of work has fewer multiply-adds than this times the number of columns of a panel, another thread does not pay. AVX-512 has panels of 32 columns;
+// sets with narrower vectors have fewer columns and take longer for each multiply-add.
 constexpr auto kGrainPerColumn = static_cast<std::int64_t>(kLeastPieceNanoseconds * kMultiplyAddsPerNanosecond / 32);
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
@@ -52,7 +52,7 @@ Axis axis(const View& view, int first, int last) {
   return {view.shape().first(last).last(last - first), view.strides().first(last).last(last - first)};
 }
 
-// How b is cut: its rows (one for each term of a sum) into blocks of terms, and its columns into panels.
+// Cuts b: its rows (one for each term of a sum) into blocks of terms, and its columns into panels.
 struct Columns {
   Columns(const GemmKernels& kernels_, DType dtype, const void* b, Axis depth_, Axis columns_)
       : kernels(kernels_),
@@ -120,7 +120,7 @@ struct Sides {
   bool turned;
 };
 
-// A product with its axes as strides or offset tables, and the sizes of its blocks.
+// One call of gemm(): the product with its axes as strides or offset tables, and the sizes of its blocks.
 class Run {
  public:
   Run(const Gemm& product, const GemmKernels& kernels, Executor* executor, const Workspace* workspace)
@@ -144,8 +144,8 @@ class Run {
 
   void run() {
     if (rows_ == 0 || b_.panels == 0) return;
-    // `once`: b is used by a single block of rows, so the thread that multiplies a panel also packs the panel. This is not done if tiles of a must be copied,
-    // because each thread would copy them for each panel.
+    // `once` is true if b is used by a single block of rows: then the thread that multiplies a panel also packs the panel. It is false if tiles of a must be
+    // copied, because each thread would copy them for each panel.
     const bool copies_tiles = b_.format.amx && (task_.a_depth.stride != 1 || task_.a_depth.offsets != nullptr);
     const bool once = packed_ == nullptr && rows_ <= height_ && !copies_tiles;
     const std::int64_t panel_block = packed_ != nullptr ? b_.panels : std::clamp<std::int64_t>(kMostElements / (b_.terms * b_.width), 1, b_.panels);

@@ -46,8 +46,8 @@ struct Gemm {
 // caches, or other rows and columns. Error if shapes or dtypes disagree; overlap is not checked. Memory for large packed copies comes from the workspace, if given.
 void gemm(const Gemm& product, Executor* executor = nullptr, const Workspace* workspace = nullptr);
 
-// Returns the number of panels of b that a thread multiplies with each block of rows. If there are fewer blocks of rows than threads, the number is smaller, so
-// that all threads have work. The number changes no sum.
+// Returns the number of panels of b that a thread multiplies with each block of rows. If there are fewer blocks of rows than threads, this number is small
+// enough that all threads have work. It does not affect any sum.
 constexpr std::int64_t panels_of_item(std::int64_t row_blocks, std::int64_t panels, std::int64_t threads) {
   std::int64_t group = panels;
   while (group > 1 && threads > 1 && row_blocks * ((panels + group - 1) / group) < 4 * threads) group = (group + 1) / 2;

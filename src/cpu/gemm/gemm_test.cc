@@ -61,8 +61,8 @@ std::vector<std::string> usable_sets() {
   return names;
 }
 
-// A set with products of bfloat16 pairs, which has bf16 in its name, has the kernels of its base for other dtypes (cmake/isa.cmake): with quick() these are tested
-// for the base alone. RandomShapesLayoutsAndDtypes tests every set with every dtype.
+// A set whose name contains bf16 multiplies bfloat16 pairs, and has the kernels of its base set for other dtypes (cmake/isa.cmake). With quick() these kernels
+// are tested for the base set alone. RandomShapesLayoutsAndDtypes tests every set with every dtype.
 bool has_own_kernels(DType dtype) { return !test::quick() || dtype == DType::bf16 || kernel_instruction_set().find("bf16") == std::string_view::npos; }
 
 INSTANTIATE_TEST_SUITE_P(Sets, GemmKernel, testing::ValuesIn(usable_sets()), [](const auto& row) { return row.param; });
@@ -285,8 +285,8 @@ TEST_P(GemmKernel, TheProductsOfALinearMap) {
   }
 }
 
-// The rows of a are two axes of a slice, which no single stride describes. Tiles of such an a are copied; tiles of a contiguous copy of the slice are read in
-// place.
+// The rows of a are two axes of a slice, and no single stride describes them. Tiles of this a are copied. Tiles of a contiguous copy of the slice are read in
+// place, and must give the same bits.
 TEST_P(GemmKernel, RowsOfASliceAreThoseOfItsCopy) {
   Random random(13);
   for (const DType dtype : {DType::f32, DType::bf16}) {

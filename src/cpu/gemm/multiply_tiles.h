@@ -1,4 +1,4 @@
-// Products of bfloat16 by AMX tiles. For kernel sources only.
+// Products of bfloat16 by AMX tiles. Only kernel sources (*_kernel.cc) include this file.
 //
 // A block of c is 2 x 2 tiles of 16 x 16 sums. For each block of terms, the kernel loads two tiles of a and two of b and computes four products. A product takes 16
 // cycles, a load 9 cycles from the first-level cache and 19 from the second. The panel of b should therefore stay in the first-level cache, so rows of a are

@@ -1,4 +1,4 @@
-// Packs columns of b into panels [terms, kPanelColumns], the order in which the kernels read b. For kernel sources only.
+// Packs columns of b into panels [terms, kPanelColumns], the order in which the kernels read b. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/gemm/operand.h"

@@ -1,5 +1,6 @@
 // Packs columns of b into AMX tiles. A tile is 1 KiB and holds 16 pairs of terms of 16 columns. A panel has 32 columns, so a block of terms of a panel is two
-// tiles. The order in memory is [panel, block of terms, tile of the panel, pair, column]. Terms and columns after the last one are 0. For kernel sources only.
+// tiles. The order in memory is [panel, block of terms, tile of the panel, pair, column]. Terms and columns after the last one are 0. Only kernel sources
+// (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -81,7 +82,7 @@ inline void pack_tile_by_elements(const GemmTask& task, const bf16* b, std::int6
   }
 }
 
-// Packs one block of terms of a panel: its two tiles.
+// Packs one block of terms of a panel, which is two tiles.
 inline void pack_panel_block(const GemmTask& task, std::int64_t panel, std::int64_t term, int terms, char* to) {
   const bf16* const b = static_cast<const bf16*>(task.b);
   for (std::int64_t column = panel * kTilePanelColumns, end = smaller(column + kTilePanelColumns, task.b_columns.count); column < end; column += kTileColumns, to += kTileBytes) {

@@ -1,4 +1,4 @@
-// Provides the rows of a to the kernels: in place if possible, else as a copy. For kernel sources only.
+// Provides the rows of a to the kernels: in place if possible, else as a copy. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -49,7 +49,7 @@ void copy_line(const Storage* from, const GemmAxis& depth, Range terms, T* to) {
   }
 }
 
-// Copies some terms of one tile. Rows from `count` on are not written: their sums are computed but not stored.
+// Copies some terms of one tile. Rows from `count` on do not exist and are not written: the kernel computes their sums but does not store them.
 template <class T, class Storage>
 void copy_panel(const GemmTask& task, const Storage* from, std::int64_t row, int count, Range terms, T* to) {
   std::int64_t offsets[kGemmRows];

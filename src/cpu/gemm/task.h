@@ -60,7 +60,7 @@ struct GemmBlock {
   PackedColumns b;
   Range rows, panels;
   bool starts = true, ends = true;  // starts: b.terms include the first term of the sums; ends: they include the last
-  // Running totals [rows, sums_stride] in the compute type; nullptr if this block has all terms of the sums.
+  // Running totals [rows, sums_stride] of the sums in the compute type; nullptr if this block has all terms.
   void* sums = nullptr;
   std::int64_t sums_stride = 0;
 };

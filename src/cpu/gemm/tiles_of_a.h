@@ -1,4 +1,4 @@
-// Provides the rows of a to AMX tiles, 16 rows x 32 terms at a time: in place if possible, else as a copy. For kernel sources only.
+// Provides the rows of a to AMX tiles, 16 rows x 32 terms at a time: in place if possible, else as a copy. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/gemm/pack_tiles.h"
@@ -8,8 +8,8 @@ namespace {
 
 inline constexpr int kRowsOfTile = 16, kRowsOfBlock = 2 * kRowsOfTile;
 
-// 16 rows of a. The block of terms i begins at `first` + i * step, with rows `stride` bytes apart. If the last block has fewer than 32 terms, `tail` is a copy of
-// that block, padded with zeros, with rows of 64 bytes.
+// 16 rows of a. Block i of the terms begins at `first` + i * step, and its rows are `stride` bytes apart. If the last block has fewer than 32 terms, `tail` is
+// a copy of this block, padded with zeros, with rows of 64 bytes.
 struct TileRows {
   const char* first;
   std::int64_t stride, step;
@@ -88,7 +88,7 @@ class TilesOfA {
       }
     }
     if (!copies) return;
-    // Copy one block of terms of all tiles at a time. If rows are adjacent, memory is then read in order.
+    // Copy one block of terms of all tiles at a time. If the rows of a are adjacent, memory is then read in order.
     for (std::int64_t block = 0; block < blocks_; ++block) {
       const std::int64_t term = terms.first + block * kTileTerms;
       for (int i = 0; i < tiles; ++i) {

@@ -1,4 +1,4 @@
-// The instruction set avx2: AVX2 with FMA, 8 float32 a register, 16 registers.
+// The instruction set avx2: AVX2 with FMA, 16 registers of 8 float32.
 #pragma once
 
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-// The instruction set avx512: 16 float32 a register, 32 registers, masks.
+// The instruction set avx512: 32 registers of 16 float32, and masks.
 #pragma once
 
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-// The data that the interpreter of score programs (polyhead/score_program.h) reads, in structs without functions, and its kernel functions.
+// The data that the interpreter of score programs (polyhead/score_program.h) reads, and its kernel functions. The data are in structs without functions.
 #pragma once
 
 #include <cstdint>

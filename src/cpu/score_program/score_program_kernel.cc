@@ -24,7 +24,7 @@ class Interpreter {
   }
 
   void forward() {
-    // The steps write the new scores to the tile if the last of them computes a number for each pair.
+    // If the last step computes a number for each pair, it writes the new scores directly to the tile.
     const bool in_tile = steps_.kinds[steps_.result] == ScoreKind::pair && steps_.result != steps_.score;
     for_each_row([&](std::int64_t row, T* scores) {
       const bool whole = point_to_scores(scores);
@@ -123,7 +123,7 @@ class Interpreter {
     T* const to = of(step.to);
     for (std::int64_t i = 0; i < end; i += kWidth) store_vector<T>(f(load_vector(a + i * of_a), load_vector(b + i * of_b)), to + i);
   }
-  // Applies f, which is computed in float64, to register a.
+  // Applies f to register a. f computes in float64.
   template <class F>
   POLYHEAD_INLINE void unary_float64(const ScoreStep& step, const F& f) {
     typedef T Some __attribute__((vector_size(sizeof(T) * kLanes<double>), aligned(alignof(T)), may_alias));  // a vector of T with as many lanes as a vector of float64

@@ -1,4 +1,4 @@
-// Calls the caller's score rule (polyhead/score_rule.h) with the rows of a strip. For kernel sources only.
+// Calls the caller's score rule (polyhead/score_rule.h) with the rows of a strip. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -26,7 +26,8 @@ void for_each_score_tile(const HeadGroup& group, const Row* rows, int count, std
   }
 }
 
-// Divides `keys` at the panels that the mask skips, and calls f(range) for each remaining range of whole vectors. `keys` and `range` are relative to key `first`.
+// Divides `keys` into the ranges that remain without the panels that the mask skips, and calls f(range) for each. A range consists of whole vectors. `keys` and
+// `range` are relative to key `first`.
 template <class T, class F>
 void for_each_kept_range(std::int64_t first, KeyRange keys, const StripBlocks& blocks, const F& f) {
   KeyRange range{0, 0};

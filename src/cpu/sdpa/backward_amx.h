@@ -1,5 +1,5 @@
-// The backward pass of bfloat16 with AMX. AMX tiles compute the matrix products, and vector registers compute p and d_x between the products. For kernel
-// sources only.
+// The backward pass of bfloat16 with AMX. AMX tiles compute the matrix products, and vector registers compute p and d_x between the products. Only kernel
+// sources (*_kernel.cc) include this file.
 //
 //   for each double strip (32 rows of a query block, which are two rows of tiles)
 //     for each chunk of 32 keys
@@ -169,7 +169,7 @@ struct DoubleStripKeys {
 };
 
 // Widens `keys` to whole chunks and divides them into panels. Calls skip(keys) for each panel that the mask skips for both strips, and f(keys) for every other
-// panel. Returns the chunks of the panels for which f was called, as one bit each.
+// panel. Returns one bit for each chunk: 1 if f was called for its panel.
 template <bool kMasks, class F, class Skip>
 POLYHEAD_INLINE std::uint32_t for_each_double_strip_panel(const PairStrip (&strips)[2], KeyRange keys, const Skip& skip, const F& f) {
   std::uint32_t chunks = 0;
@@ -263,8 +263,8 @@ std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTil
   });
 }
 
-// Computes p and d_score of a double strip. If kRound, the results are rounded and stored in `to`, else they are stored in s.p and s.d_x. Returns the chunks of keys
-// that the mask does not skip, as one bit each.
+// Computes p and d_score of a double strip. If kRound, the results are rounded and stored in `to`, else they are stored in s.p and s.d_x. Returns one bit for
+// each chunk of keys: 1 if the mask does not skip the chunk.
 template <bool kRound>
 std::uint32_t differentiate_double_strip(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
   const BackwardTask& task = strips[0].task;

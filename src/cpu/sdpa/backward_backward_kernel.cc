@@ -15,7 +15,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The scratch of the kernel: that of the backward pass, in which the array p holds drop(p) c, and further arrays for the tangents.
+// The scratch of the kernel. It has the arrays of the backward pass, in which the array p holds drop(p) c, and further arrays for the tangents.
 template <class T>
 struct BackwardBackwardScratch : BackwardScratch<T> {
   T *k_tangent_panels, *v_tangent_panels, *k_tangent, *q_tangent, *q_tangent_finite;
@@ -84,7 +84,7 @@ class BackwardBackward {
     if (has(tangents.v)) rows.pack_keys(tangents.v, first, count, task_.v_width, s_.lines, s_.v_tangent_panels);
   }
 
-  // Copies rows of q, q' and d_out. If a row has a NaN or an infinity, also makes copies with 0 in its place, for the sums over rows.
+  // Copies rows of q, q' and d_out. If a row contains a NaN or an infinity, also makes a copy of the row with 0 in its place, for the sums over rows.
   void load_queries(std::int64_t block, int rows) {
     q_finite_ = load_rows_of(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q, s_.q_finite);
     d_out_finite_ = load_rows_of(task_.d_out, block, rows, task_.v_width, s_.v_padded, T{1}, s_.d_out, s_.d_out_finite);
@@ -134,8 +134,8 @@ class BackwardBackward {
     if (!k_finite_ || !k_tangent_finite_ || !q_finite_ || !q_tangent_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
-  // Computes drop(p) c, d_x and g of a strip of the block of rows. `keys` is the range that the strip's rows attend to; for other keys in `block_keys` the numbers
-  // are 0. Also stores d_score in d_bias.
+  // Computes drop(p) c, d_x and g of a strip of the block of rows. `keys` is the range that the strip's rows attend to. At the other keys in `block_keys` the
+  // results are 0. Also stores d_score in d_bias.
   void differentiate_strip(std::int64_t block, int begin, int rows, KeyRange keys, std::int64_t first, std::int64_t count, KeyRange block_keys) {
     T *p = s_.p + begin * s_.stride, *d_x = s_.d_x + begin * s_.stride, *g = s_.g + begin * s_.stride, *w_tangent = s_.w_tangent;
     if (!keys.empty()) multiply_strip(block + begin, begin, rows, keys, first);

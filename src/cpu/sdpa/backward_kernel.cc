@@ -1,3 +1,4 @@
+// The kernel of the backward pass of attention. It computes one task (README.md of this folder):
 // d_v[s] = sum_t drop(p)[t,s] d_out[t]          d_p[t,s] = m[t,s] <d_out[t], v[s]>               (docs/maths.md, eq. 5, 6)
 // d_score = p (d_p - delta),  delta[t] = <d_out[t], out[t]>                                       (eq. 7)
 // d_q[t] = scale sum_s d_x[t,s] k[s]           d_k[s] = scale sum_t d_x[t,s] q[t]                (eq. 8, 9)
@@ -108,7 +109,7 @@ class Backward {
     }
   }
 
-  // Returns whether the row has no keys, so that lse = sink and out = 0, and delta is not finite only because d_out is not finite. Such a row does not use delta.
+  // Returns true for a row without keys (lse = sink, out = 0) whose delta is not finite only because d_out is not finite. Such a row does not use delta.
   bool only_sink(std::int64_t i, T sink) const {
     if (s_.delta[i] * T{0} == 0 || s_.lse[i] != sink) return false;
     const T* const out = of_rows().line_of(task_.out, s_.rows[i], task_.v_width, s_.lines);
@@ -118,7 +119,7 @@ class Backward {
     return true;
   }
 
-  // Returns whether |lse| is too large for exp(score - lse). A task with only a part of the keys cannot compute the sum again and uses lse unchanged.
+  // Returns whether |lse| is too large for exp(score - lse). A task with only a part of the keys cannot compute the sum again, so it uses lse unchanged.
   bool beyond(T lse) const { return !task_.part_of_keys && (lse > kLargestExactLse || lse < -kLargestExactLse) && lse * T{0} == 0; }
 
   // Computes maximum and sum over all keys again, as in the forward pass, for rows whose lse is too large to be exact.
@@ -187,8 +188,8 @@ class Backward {
     }
   }
 
-  // Copies rows of q, multiplied by the scale's power of two, and rows of d_out. If a row has a NaN or an infinity, also makes copies with 0 in its place, for
-  // the sums over rows.
+  // Copies rows of q, multiplied by the scale's power of two, and rows of d_out. If a row contains a NaN or an infinity, also makes a copy of the row with 0 in
+  // its place, for the sums over rows.
   void load_queries(std::int64_t block, int rows) {
     if constexpr (kNative) {
       q_finite_ = load_pairs(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, operand(s_.q), s_.qk_depth, operand(s_.q_columns));
@@ -201,8 +202,8 @@ class Backward {
     }
   }
 
-  // Loads rows to `to` as words of two neighbouring columns, and to `columns` as words of two neighbouring rows, in which NaN and infinities become 0.
-  // Returns whether all elements are finite.
+  // Loads rows in two forms: to `to` as words of two neighbouring columns, and to `columns` as words of two neighbouring rows. In the second form NaN and
+  // infinities become 0. Returns whether all elements are finite.
   bool load_pairs(const HeadView& view, std::int64_t block, int rows, std::int64_t width, std::int64_t padded, T factor, Operand* to, std::int64_t depth,
                   Operand* columns) const {
     for (int i = 0; i < rows; ++i)
@@ -260,8 +261,8 @@ class Backward {
     return has_all_keys(index, first) ? RowPath::tiles_of_whole_row : RowPath::tiles;
   }
 
-  // Computes p and d_x of a strip of the query block. `keys` is the range that the strip's rows attend to; for other keys in `block_keys`, p and d_x are 0. Also
-  // stores d_score in d_bias.
+  // Computes p and d_x of a strip of the query block. `keys` is the range that the strip's rows attend to. At the other keys in `block_keys`, p and d_x are 0.
+  // Also stores d_score in d_bias.
   void differentiate_strip(std::int64_t block, int begin, int rows, KeyRange keys, std::int64_t first, std::int64_t count,
                            KeyRange block_keys) {
     bool tiles = false, passes = false;
@@ -350,8 +351,8 @@ class Backward {
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
-  // Computes p and d_x of up to 32 rows and the rows' d_bias, and stores p and d_x, rounded, in `rounded`. Returns the chunks of 32 keys that were stored, as
-  // one bit each.
+  // Computes p, d_x and d_bias of up to 32 rows, and stores p and d_x, rounded, in `rounded`. Returns one bit for each chunk of 32 keys: 1 if the chunk was
+  // stored.
   std::uint32_t differentiate_rows_of_double_strip(std::int64_t block, int begin, int rows, std::int64_t first, std::int64_t count, const KeyRange* own_keys, const RoundedTiles& rounded) {
     for (int i = 0; i < rows && sums_.d_q(0) != nullptr; ++i) {
       for (std::int64_t d = 0; d < s_.qk_padded; d += 16) __builtin_prefetch(sums_.d_q(block + begin + i) + d, 1, 2);

@@ -54,7 +54,7 @@ struct FirstBackward {
     task.d_sink = head_view(p.d_sink, b, n);
     task.rule_sums = p.score_rule_sums(b, n);
   }
-  // Returns whether a key block adds more than one product to d_q.
+  // Returns true if a key block adds several products to d_q.
   static bool adds_often(const BackwardProblem& /*p*/) { return false; }
   static std::int64_t scratch_bytes(const BackwardTask& task) { return current_kernels_of<BackwardKernels>().backward_scratch(task); }
   static void run(const BackwardTask& task, void* scratch) { current_kernels_of<BackwardKernels>().backward(task, scratch); }
@@ -127,7 +127,7 @@ class DocumentPass {
             .every_pair = bias_->written() || sinks};
   }
 
-  // Computes the sequences first_b to last_b - 1: all sequences, or one group of BiasGradient.
+  // Runs the pass for the sequences [first_b, last_b): all sequences, or the sequences of one group of BiasGradient.
   void run_sequences(std::int64_t first_b, std::int64_t last_b) {
     const std::int64_t row_bytes = gradient_stride(p_.qk_width) * (p_.dtype == DType::f64 ? 8 : 4);
     Task largest = task_;
@@ -179,7 +179,7 @@ class DocumentPass {
 
   // Adds the partial sums of splits that ran on different threads, in the order of the splits.
   void add_splits() {
-    constexpr std::int64_t kChunk = 64;  // rows
+    constexpr std::int64_t kChunk = 64;  // number of rows that are added at a time
     const SplitSums* all[] = {&of_d_q_, &of_d_k_, &of_d_v_};
     std::int64_t ends[3], count = 0, chunks[3];
     for (int i = 0; i < 3; ++i) {

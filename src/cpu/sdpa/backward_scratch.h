@@ -1,4 +1,4 @@
-// Block sizes and scratch memory of the backward pass. For kernel sources only.
+// Block sizes and scratch memory of the backward pass. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/arena.h"

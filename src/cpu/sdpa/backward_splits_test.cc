@@ -188,7 +188,7 @@ TEST(CpuBackwardSplits, WithEachRuleOfKeysAndScores) {
   }
 }
 
-// The task that has the first keys writes d_sink of each row, even if the window excludes all of the task's keys for the row.
+// d_sink of each row is written by the task that has the first keys, even if the window excludes all keys of this task for the row.
 TEST(CpuBackwardSplits, WithSinksOfRowsThatLackTheFirstKeys) {
   Random random(120);
   AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .queries = 2200, .keys = 2200, .qk_width = 32, .v_width = 32});

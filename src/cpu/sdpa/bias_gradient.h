@@ -35,8 +35,8 @@ class BiasGradient {
   // Returns true if d_bias is written and too large to stay in a cache. The kernels then use non-temporal stores.
   bool streamed() const { return written() && pairs_.numel() * static_cast<std::int64_t>(info(pairs_.dtype()).size) >= kLeastStreamed; }
 
-  // Returns d_bias of sequence b, from head first_head and the document's first query and key on. `group` is the index, among the allocated groups, of the group
-  // whose sums are used.
+  // Returns the view of d_bias for sequence b, beginning at head first_head and at the document's first query and key. `group` is the index of the group whose
+  // sums are used, among the allocated groups.
   MutableHeadView view(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const;
   void store() const {  // converts the sums to the caller's dtype and stores them in the caller's tensor
     if (sums_) sums_->store();

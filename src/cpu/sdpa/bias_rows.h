@@ -1,4 +1,4 @@
-// Writes or adds a row of d_score to d_bias. For kernel sources only.
+// Writes or adds a row of d_score to d_bias. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/rows.h"

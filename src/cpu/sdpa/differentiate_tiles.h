@@ -1,4 +1,4 @@
-// Computes p = exp(score - lse) and d_score = p (d_p - delta) of a tile while it is in registers. For kernel sources only.
+// Computes p = exp(score - lse) and d_score = p (d_p - delta) of a tile while it is in registers. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/backward_scratch.h"
@@ -109,7 +109,7 @@ void differentiate_panels(TileStrip<T, Operand>& strip, KeyRange keys, bool add_
   };
   for_each_strip_panel<kMasks>(strip, keys, s.panel_bytes, skip, [&](auto count, std::int64_t panel, std::int64_t begin, const StripPanel& rows) {
     if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, rows, s.panel_bias);
-    // Multiply all rows with the panel of k, and then all rows with the panel of v, so that each panel stays in the first-level cache while it is used.
+    // Multiply all rows with the panel of k first, and then all rows with the panel of v, so that each panel stays in the first-level cache while it is used.
     for_each_rows(strip.rows, [&]<int kRows>(int row) { find_probabilities<kRows, count(), kBias, kMasks>(strip, row, panel, begin); });
     if (add_up) {
       for_each_rows(strip.rows, [&]<int kRows>(int row) { differentiate_tile<kRows, count(), true>(strip, row, panel, begin); });

@@ -1,5 +1,5 @@
-// Computes the keep bits of dropout for many keys at a time. They equal the bits of DropoutBits (core/philox.h), which computes one PhiloxBlock at a time. For
-// kernel sources only.
+// Computes the keep bits of dropout for many keys at a time. They equal the bits of DropoutBits (core/philox.h), which computes one PhiloxBlock at a time. Only
+// kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/rows.h"

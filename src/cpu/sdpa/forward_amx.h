@@ -1,4 +1,4 @@
-// The products of the forward pass with AMX tiles. The operands are the bfloat16 pairs of forward_bf16.h. For kernel sources only.
+// The products of the forward pass with AMX tiles. The operands are the bfloat16 pairs of forward_bf16.h. Only kernel sources (*_kernel.cc) include this file.
 //
 // A row must have the same bits whether its task has few rows or many (docs/promises.md), and AMX tiles add in another order than vector code. So tasks of few
 // rows use AMX tiles too. They pack k and v a panel at a time into copies that stay in the first-level cache.
@@ -57,7 +57,7 @@ class AmxOperands : public Bf16Operands {
     return to;
   }
 
-  // Computes kTileVectors vectors of c from column `column` on. The values of one block of terms at a time (4 KiB) are packed into pairs of keys.
+  // Computes kTileVectors vectors of c, beginning at column `column`. Values are packed into pairs of keys, one block of terms at a time (4 KiB).
   template <bool kFinite>
   void multiply_value_columns(const Product<float, Bf16Pair>& product, const StoredBf16Values& values, int rows, std::int64_t column) {
     alignas(64) Bf16Pair pairs[kTermBlock * kPanel];

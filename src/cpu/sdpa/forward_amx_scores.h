@@ -1,4 +1,4 @@
-// Computes all scores of a strip with a key block by AMX, and then their exponentials as bfloat16 pairs. For kernel sources only.
+// Computes all scores of a strip with a key block by AMX, and then their exponentials as bfloat16 pairs. Only kernel sources (*_kernel.cc) include this file.
 //
 // Other kernels take the largest score of a row's first tile as the row's reference, and raise the reference when a later score is much larger (online_softmax.h).
 // Here all scores are computed first, and the reference is the largest score. The exponential of the largest score is then 1, which bfloat16 holds without
@@ -13,9 +13,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Replaces x by exp(factor (x - reference)), with the error of power_for_bf16(). kSmall says that |factor reference| is below 256. Then the code computes
-// factor x - (factor reference): rounding the product in parentheses adds at most 5e-6 to the error, the same for all results of a row. Otherwise the code
-// subtracts before it multiplies, which adds less error but takes one more instruction.
+// Replaces x by exp(factor (x - reference)), with the error of power_for_bf16(). If kSmall, |factor reference| is below 256, and the code computes factor x -
+// (factor reference). Rounding the product in parentheses adds at most 5e-6 to the error, the same for all results of a row. If not kSmall, the code subtracts
+// before it multiplies, which adds less error but takes one more instruction.
 template <int kCount, bool kSmall>
 POLYHEAD_INLINE void exp_for_bf16(Vector<float> (&x)[kCount], float reference, float factor) {
 #pragma GCC unroll 4

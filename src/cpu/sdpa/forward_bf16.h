@@ -1,5 +1,5 @@
-// Provides bfloat16 q, k and v to the forward kernel as pairs (cpu/bf16_pairs.h), in the order in which its tiles read them. forward_operands.h does the same for
-// operands of type T. For kernel sources only.
+// Provides bfloat16 q, k and v to the forward kernel as pairs (cpu/bf16_pairs.h), in the order in which its tiles read them. forward_operands.h does the same
+// for operands of type T. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/forward_operands.h"
@@ -87,7 +87,7 @@ class Bf16Operands {
     return words(s_->k);
   }
 
-  // Loads k and v of the keys first + `block`. `again` says that an earlier pass has packed these keys and that the packed keys are still in memory.
+  // Loads k and v of the keys first + `block`. If `again`, an earlier pass has packed these keys, and the packed keys are still in memory.
   void load_keys(std::int64_t first, KeyRange block, std::uint64_t wanted, bool again) {
     first_ = first, block_ = block;
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0, count = block.last - from;

@@ -1,3 +1,4 @@
+// The kernel of the forward pass of attention. It computes one task (README.md of this folder):
 // out[t] = sum_s drop(p)[t,s] v[s],  p = exp(score - lse)                                (docs/maths.md, eq. 1-4)
 //
 // Loops, outermost first (README.md draws them):
@@ -116,7 +117,7 @@ class Forward {
     operands_.load_queries();
   }
 
-  // Computes the strip for the current key block. Returns whether the rows were also stored in `out`.
+  // Computes the results of the strip for the current key block. Returns whether the rows were also stored in `out`.
   bool multiply_strip(int rows, bool last) {
     const KeyRange keys = strip_.ranged || strip_.scores != Scores::plain ? strip_.load() : strip_.block;
     if (keys.empty()) {
@@ -185,9 +186,9 @@ class Forward {
     return finish;
   }
 
-  // Divides the strip's exponentials by the largest exponential of the row and rounds them to bfloat16 pairs; the largest becomes 1, which needs no rounding. l
-  // holds the sums before rounding. The product with v is multiplied by `correction`, l / (sum of the rounded exponentials), which cancels rounding errors that
-  // all exponentials of a row share.
+  // Divides each row's exponentials by the row's largest exponential and rounds them to bfloat16 pairs. The largest becomes 1, which needs no rounding. l holds
+  // the sums before rounding. The product with v is multiplied by `correction` = l / (sum of the rounded exponentials), which cancels rounding errors that all
+  // exponentials of a row share.
   void round_strip(int rows, KeyRange keys, const T* l, T* correction) {
     for (int i = 0; i < rows; ++i) {
       const std::int64_t end = round_up(keys.last, kWidth);
@@ -292,15 +293,15 @@ class Forward {
     }
   }
 
-  // Computes exp(score - reference) of a tile, with 0 outside of a row's key range. `begun` says that an earlier tile of the key block has set the references and
-  // the sums of the rows.
+  // Computes exp(score - reference) of a tile, with 0 outside of a row's key range. If `begun`, an earlier tile of the key block has set the references and the
+  // sums of the rows.
   template <int Rows, int Columns, Scores kScores>
   POLYHEAD_INLINE void exponentiate_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {
     if constexpr (kScores == Scores::biased) fetch_bias<Rows>(row, begin);
     const std::int64_t end = begin + Columns * kWidth, first = strip_.first_row + row;
     T* const scores = s_.scores + row * s_.stride + begin;
     Vector<T> x[Rows][Columns];
-    // The first tile of a strip multiplies the panel with all rows of the strip, because transposing the panel takes as long as multiplying it.
+    // The first tile of a strip multiplies the panel with all rows of the strip at once, because transposing the panel takes as long as multiplying it.
     bool multiplied = task_.rule != nullptr;
     if constexpr (Columns == kTileVectors) {
       multiplied = multiplied || operands_.multiply_stored_keys(operands_.q(strip_.first_row), row == 0 ? strip_.rows : 0, panel, scores, s_.stride);

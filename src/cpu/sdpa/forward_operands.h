@@ -1,4 +1,5 @@
-// Provides q, k and v to the forward kernel in the order in which its tiles read them: in place if the strides allow it, else as copies. For kernel sources only.
+// Provides q, k and v to the forward kernel in the order in which its tiles read them: in place if the strides allow it, else as copies. Only kernel sources
+// (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/forward_scratch.h"
@@ -112,8 +113,8 @@ class ForwardOperands {
                                       [&](const Product<T>& sums, bool only_finite) { multiply_stored_values(sums, keys.first, rows, only_finite); });
   }
 
-  // Loads v of the keys first + `block`, and k of those keys whose columns are in `wanted`. `again` says that an earlier pass has packed these keys and that the
-  // packed keys are still in memory.
+  // Loads v of the keys first + `block`, and k of those keys whose columns are in `wanted`. If `again`, an earlier pass has packed these keys, and the packed
+  // keys are still in memory.
   void load_keys(std::int64_t first, KeyRange block, std::uint64_t wanted, bool again) {
     first_ = first, block_ = block, finite_ = true;
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0;

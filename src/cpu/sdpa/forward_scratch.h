@@ -1,4 +1,4 @@
-// Block sizes and scratch memory of the forward pass. For kernel sources only.
+// Block sizes and scratch memory of the forward pass. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/arena.h"
@@ -58,8 +58,8 @@ bool writes_attention_weights_in_place(const ForwardTask& task) {
   return task.dtype == kOwnStorage<T> && task.attention_weights.column == 1;
 }
 
-// Returns whether the kernel reads v from the caller's tensor without a copy. It does so if the task has few rows, so that a copy would be used only once or twice,
-// if the elements of a row of v are consecutive, and if the width is a multiple of the widest tile.
+// Returns whether the kernel reads v from the caller's tensor without a copy. It does so if three conditions hold: the task has few rows, so that a copy would
+// be used only once or twice; the elements of a row of v are adjacent in memory; and the width is a multiple of the widest tile.
 template <class T>
 bool reads_stored_values(const ForwardTask& task) {
   return few_rows<T>(task) && task.v.column == 1 && multiplies_stored<T>(task.rows, task.v_width);

@@ -1,5 +1,5 @@
-// ForwardStrip describes the rows of a strip in a key block: the keys that they attend to, the addresses of their bias and masks, and the steps from products to
-// scores. For kernel sources only.
+// ForwardStrip describes the rows of a strip in a key block: the keys that they attend to, the addresses of their bias and masks, and the steps from products
+// to scores. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/forward_scratch.h"
@@ -9,8 +9,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The steps that turn products q k into scores. plain: none; masked: masks; biased: bias and masks; general: any steps, by loops over memory. Each case has its own
-// template instance, because code for the rare cases would occupy registers that the common cases need.
+// The steps that turn products q k into scores. plain: none; masked: masks; biased: bias and masks; general: all steps, by loops over memory. Each case has a
+// separate template instance, because code for the rare cases would occupy registers that the common cases need.
 enum class Scores : std::uint8_t { plain, masked, biased, general };
 
 // A row of a strip in a key block: its keys, and the addresses of its bias and mask bytes for the block's first key.

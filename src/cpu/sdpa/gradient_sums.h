@@ -1,5 +1,5 @@
-// Holds the sums of d_q, d_k and d_v of a task of the backward pass. d_k and d_v over a split of the rows, and d_q over a split of the keys, are summed from 0 and
-// then added to the sums of the earlier splits (docs/maths.md, section 7). For kernel sources only.
+// Holds the sums of d_q, d_k and d_v of a task of the backward pass. d_k and d_v over a split of the rows, and d_q over a split of the keys, are summed from 0
+// and then added to the sums of the earlier splits (docs/maths.md, section 7). Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "core/interrupted.h"

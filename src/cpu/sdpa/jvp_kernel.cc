@@ -1,3 +1,4 @@
+// The kernel of forward mode, sdpa_jvp(). A prime marks a tangent:
 // out'[t] = sum_s drop(p)[t,s] (score'[t,s] v[s] + v'[s]) - lse'[t] out[t],  lse'[t] = sum_s p[t,s] score'[t,s]      (docs/maths.md, eq. 8a-8c)
 //
 // Loops, outermost first:
@@ -14,9 +15,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// For a row with |lse| above this bound, the kernel first computes the largest score and subtracts it instead of lse. With fused multiply-add, exp(score - lse) has
-// only the rounding errors of the score and of lse, and the error of lse cancels in p / sum p, so the bound only prevents overflow. Without fused multiply-add, the
-// product of a score and the scale is also rounded, and this error grows with |score|; so the bound is small.
+// For a row with |lse| above this bound, the kernel first computes the largest score and subtracts it instead of lse. With fused multiply-add, exp(score - lse)
+// has only the rounding errors of the score and of lse, and the error of lse cancels in p / sum p. So the bound only prevents overflow. Without fused
+// multiply-add, the product of a score and the scale is rounded too, and this error grows with |score|. So the bound is small.
 constexpr int kLargestLse = kFused ? 1 << 20 : 32;
 
 template <class T>

@@ -49,7 +49,7 @@ TEST(CpuKeyStorage, MapsAreTheReference) {
   }
 }
 
-// If q is float32, results have the same bits as with the stored keys and values converted to float32, for one query and for many.
+// If q is float32, results have the same bits as if the stored keys and values were converted to float32 first. This holds for one query and for many.
 TEST(CpuKeyStorage, TheBitsAreThoseOfTheSameValuesInFloat32) {
   for (const std::uint64_t seed : seeds_of_kernels(0, 150)) {
     SCOPED_TRACE(seed);

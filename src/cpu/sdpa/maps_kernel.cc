@@ -1,3 +1,4 @@
+// The kernel of attention maps. It computes chosen rows of the map of one head:
 // p[t,s] = exp(score[t,s] - m[t]) / sum_s exp(score[t,s] - m[t]),  m[t] = max_s score[t,s]          (docs/maths.md, eq. 10)
 //
 // The keys of a call are packed once. For a strip of rows, the scores with all keys are stored in memory, and the maximum and the sum of a row are computed from
@@ -118,14 +119,15 @@ class Maps {
 
   T* scores_of(int i) const { return s_.scores + i * s_.stride; }
 
-  // Replaces the row's products by scores that are not yet multiplied by a factor, and returns the factor.
+  // Replaces the row's products by scores that must still be multiplied by a factor, and returns this factor.
   double finish_row(int i) {
     const KeyRange& own = spans_[i];
     if (own.empty()) return 1;
     return static_cast<double>(finish_scores<T>(task_, rows_[i], scale_.factor, 0, own.first, own.last, scores_of(i), nullptr, s_.bytes));
   }
 
-  // Replaces the row's products by attention weights that are not yet multiplied by a factor, and returns the factor. Sets the key range of an empty row to empty.
+  // Replaces the row's products by attention weights that must still be multiplied by a factor, and returns this factor. Sets the key range of an empty row to
+  // empty.
   template <bool kEntropy>
   double exponentiate_row(int i, double* entropy, double* sink) {
     KeyRange& own = spans_[i];

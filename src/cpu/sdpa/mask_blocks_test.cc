@@ -117,7 +117,7 @@ TEST(MaskBlocks, SkippedAndFullBlocksChangeNoResult) {
   }
 }
 
-// A causal mask given as booleans gives the same bits as Mask::causal: skipped pairs add nothing to the sums, and full blocks are computed as without a
+// A causal mask that is given as booleans gives the same bits as Mask::causal. Skipped pairs add nothing to the sums, and full blocks are computed as without a
 // mask.
 TEST(MaskBlocks, ACausalMaskOfBooleansHasTheBitsOfTheFlag) {
   for (const std::int64_t length : {40, 130, 700}) {

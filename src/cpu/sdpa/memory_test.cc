@@ -107,8 +107,8 @@ TEST_F(Memory, BlockListsTakeNoBytesForPairs) {
   EXPECT_LT(backward(listed), backward(plain) + kLength * kLength / 100);
 }
 
-// A forward pass that writes attention weights allocates memory for the packed keys of a head, for a copy of values that cannot be read in place and, if the dtype
-// is not the compute type, for a few rows of attention weights.
+// A forward pass that writes attention weights allocates memory for the packed keys of a head and for a copy of values that cannot be read in place. If the
+// dtype is not the compute type, it also allocates memory for a few rows of attention weights.
 TEST_F(Memory, ForwardWithAttentionWeightsIsLinear) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto of = [&](std::int64_t keys) {
@@ -164,7 +164,7 @@ TEST_F(Memory, SecondDerivativesAreLinear) {
                                rules);
       }));
     };
-    // The gradient of the backward pass allocates the sums of d_q that a backward pass allocates, and six more float32 for each row.
+    // sdpa_backward_backward() allocates the same sums of d_q as the backward pass, and six more float32 for each row.
     const double of_5120 = of(5120), of_10240 = of(10240);
     EXPECT_LT(of_10240, 2.05 * of_5120);
     EXPECT_LT(of_10240, 2560 * (2 * 32 + 6) * 4 + (3 << 20));

@@ -1,5 +1,5 @@
-// Tests Precision::native, with which the processor multiplies bfloat16 numbers directly: when it takes effect, and which errors its rounding causes. The tests of
-// random problems in this folder use Precision::native too.
+// Tests Precision::native, with which the processor multiplies bfloat16 numbers directly. The tests check when it takes effect, and which errors its rounding
+// causes. The tests of random problems in this folder use Precision::native too.
 #include <gmock/gmock.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // Computes tasks with a single key, such as the first token of each sequence of a batch: p = 1, so out = v, lse = score, d_v = sum of d_out, and d_q = d_k = 0.
-// In the kernel, the set-up of strips, panels and scratch would take several times as long as this computation. For kernel sources only.
+// In the kernel, the set-up of strips, panels and scratch would take several times as long as this computation. Only kernel sources (*_kernel.cc) include this
+// file.
 //
 // The functions return false, and leave the task to the kernel, if the task needs a step that they do not implement, or has numbers that are not finite.
 // Forward results have the kernel's bits, so that added masked keys do not change them: the score is the same chain of multiply-adds, and exp(0) = 1, log(1) =

@@ -1,4 +1,4 @@
-// Tests that a problem with one key has the same bits as a problem with that key and a masked key, and the gradients of the reference.
+// Tests problems with one key. They must have the same bits as a problem with this key and a masked key, and the gradients of the reference.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -100,7 +100,7 @@ TEST(CpuOneKey, HasTheGradientsOfTheReference) {
   }
 }
 
-// With NaN, infinities or an lse that is not the score, the gradients must still be those of the reference.
+// If there are NaN or infinities, or if lse is not the score, the gradients must still be those of the reference.
 TEST(CpuOneKey, LeavesNonFiniteNumbersAndAnotherLseToTheKernel) {
   Random random(1);
   const Tensor q = random.tensor(DType::f32, {2, 3, 1, 8}), k = random.tensor(DType::f32, {2, 3, 1, 8}), d_out = random.tensor(DType::f32, {2, 3, 1, 8});

@@ -1,5 +1,5 @@
 // Online softmax (docs/maths.md, eq. 2-4): computes the softmax of a row whose scores become known tile by tile, with a running reference and a running sum of
-// exponentials for each row in each key block. For kernel sources only.
+// exponentials for each row in each key block. Only kernel sources (*_kernel.cc) include this file.
 //
 // In a key block each row has a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m starts as the largest score of the row's first tile. If a
 // later tile has a score above m + kSlack, m becomes the largest score of that tile, and l and the exponentials are multiplied by exp(m_old - m_new) (Milakov

@@ -1,4 +1,4 @@
-// Reads rows of k and v from the caller's tensor, and transposes them in registers or into panels. For kernel sources only.
+// Reads rows of k and v from the caller's tensor, and transposes them in registers or into panels. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/task.h"
@@ -57,8 +57,8 @@ template <class T, class Storage, class F>
 POLYHEAD_INLINE std::int64_t transpose_words(const StoredRows<T, Storage>& rows, std::int64_t first, const F& f) {
   constexpr int kWidth = kLanes<T>, kElements = kWordElements<T, Storage>;
   using Word = std::conditional_t<kElements == 1, T, std::int32_t>;
-  // Prefetches rows that are 32 KiB ahead from memory into the second-level cache, and the next rows from the second-level cache into the first. The hardware
-  // prefetcher cannot do this, because it follows fewer rows than a vector has lanes.
+  // Prefetches rows in two steps: rows that are 32 KiB ahead from memory into the second-level cache, and the next rows from the second-level cache into the
+  // first. The hardware prefetcher cannot do this, because it follows fewer rows than a vector has lanes.
   constexpr std::int64_t kFarBytes = 32768;
   const std::int64_t near = kWidth, far = kFarBytes / larger(1, rows.width * static_cast<std::int64_t>(sizeof(Storage)));
   const bool fetches_near = first + near + kWidth <= rows.available, fetches_far = first + far + kWidth <= rows.available;

@@ -1,5 +1,5 @@
 // Provides the bias and the mask bytes of a strip's rows for one panel of keys, so that a kernel can load whole vectors. Bias and mask bytes are read in place
-// if their elements are contiguous, in the compute type and fill whole vectors; else they are copied. For kernel sources only.
+// if their elements are contiguous, in the compute type and fill whole vectors; else they are copied. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/pack.h"

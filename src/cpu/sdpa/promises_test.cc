@@ -431,7 +431,8 @@ void strided(Problem& p, Random& random, const Result& whole) {
   EXPECT_TRUE(same_rows(lse, whole.lse)) << "lse, strided";
 }
 
-// Computes some queries of each sequence in one call. The queries begin at a different position in each sequence, so each sequence needs another diagonal offset.
+// Computes some consecutive queries of each sequence in one call. They begin at a different position in each sequence, so each sequence needs a different
+// diagonal offset.
 void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& whole) {
   if (!p.causal) return;
   const std::int64_t count = random.integer(1, p.z.queries);

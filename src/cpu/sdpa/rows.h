@@ -1,4 +1,4 @@
-// The keys that a row attends to, and the steps from a product <q, k> to a score. For kernel sources only.
+// The keys that a row attends to, and the steps from a product <q, k> to a score. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/elementary.h"
@@ -135,7 +135,7 @@ struct ScoreScale {
   ExpFactor<T> scaled, natural;
 };
 
-// Returns the number that finish_scores() returns, which is the same for every row.
+// Returns what finish_scores() returns. This number is the same for every row.
 template <class T>
 POLYHEAD_INLINE T factor_of_scores(const HeadGroup& group, const ScoreScale<T>& scale) {
   return group.softcap > 0 || group.bias.data != nullptr ? T{1} : scale.factor;

@@ -4,7 +4,7 @@
 namespace polyhead::test {
 namespace {
 
-// A score of 3e38 is a float32 number, but 3e38 times log2(e), which the exponential computes, would overflow.
+// A score of 3e38 fits into float32. The exponential multiplies scores by log2(e), and 3e38 log2(e) would overflow.
 TEST(CpuSdpaRows, LargestScoresWithoutABias) {
   for (const std::int64_t key : {0, 40, 610}) {
     for (const double value : {2e38, 3e38, -3e38}) {
@@ -50,8 +50,8 @@ TEST(CpuSdpaRows, AnEmptyRowIsZeroBesideNaNOfAnEarlierBlock) {
   }
 }
 
-// One row of a strip is computed by other code, because its lse is NaN or too large for tiles, or because it has no key. The bits of the other rows must not
-// change, with one key block and with several.
+// One row of a strip is computed by different code than the other rows, because its lse is NaN or too large for tiles, or because it attends to no key. The
+// bits of the other rows must not depend on it, with one key block and with several.
 TEST(CpuSdpaRows, GradientsHaveTheSameBitsWhateverTheOtherRowsOfTheirStripAre) {
   for (const std::int64_t keys : {5, 40, 100, 600}) {
     for (const bool biased : {false, true}) {

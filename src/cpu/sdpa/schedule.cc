@@ -12,7 +12,7 @@ namespace {
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
-// Costs of the work besides matrix products, in multiply-adds. docs/experiments.md says how they were measured.
+// Costs of work that is not a matrix product, in multiply-adds. docs/experiments.md says how they were measured.
 constexpr double kPackElement = 26;  // cost of packing an element of k or v in the backward pass
 constexpr double kLoadElement = 12;  // for each key block: cost of loading an element of q, out or d_out, or of adding to an element of d_q
 constexpr double kReadElement = 12;  // cost of reading and packing an element of k or v in the forward pass
@@ -92,9 +92,9 @@ AttentionSizes::AttentionSizes(const Problem& p)
       lower(p.documents.front().band.lower),
       upper(p.documents.front().band.upper) {}
 
-// Keys: a split is a single key block if that makes at most 16 splits; its sums of d_q then need no separate memory. Rows: a split has at most 1,056 rows
-// (rounded up to a multiple of 64), or more if that would make more than 8 splits. With these sizes, adding the sums of the splits takes less than 0.5 % of
-// the time of the products.
+// Keys: each split is a single key block if there are then at most 16 splits; the sums of d_q of a split then need no separate memory. Rows: a split has at
+// most 1,056 rows (rounded up to a multiple of 64), or more if there would be more than 8 splits. With these sizes, adding the sums of the splits takes less
+// than 0.5 % of the time of the products.
 BackwardSplits::BackwardSplits(const AttentionSizes& sizes) {
   constexpr std::int64_t kLeastBlocks = 4, kMostRows = 1056, kRowStep = 64, kMostRowSplits = 8;
   const std::int64_t block_keys = backward_block_keys(sizes.element_bytes),
@@ -198,8 +198,8 @@ double forward_cost(const AttentionSizes& sizes, std::int64_t first_row, std::in
   return forward_cost(sizes, pairs, last_key - first_key, last_row - first_row);
 }
 
-// Cuts the queries of a head into blocks of similar cost, each of at most `most` queries (or one strip). There are at most `count` blocks, if blocks of `most`
-// queries allow it. Returns the ends of the blocks.
+// Cuts the queries of a head into blocks of similar cost. A block has at most `most` queries (or one strip). There are at most `count` blocks, unless blocks of
+// `most` queries would be more. Returns the ends of the blocks.
 std::vector<std::int64_t> equal_blocks(const AttentionSizes& sizes, std::int64_t count, std::int64_t most) {
   std::vector<double> before{0};  // before[i]: number of pairs of the strips before strip i
   for (std::int64_t t = 0; t < sizes.queries; t += kRowMultiple)

@@ -26,8 +26,8 @@ struct AttentionSizes {
   std::int64_t lower = 0, upper = 0;
 };
 
-// How evenly the work is distributed. work: the cost on one thread, without splits; longest: the cost of the thread that ends last,
-// including the waking of threads and the adding or merging of splits.
+// How evenly the work is distributed. work: the cost on one thread, without splits. longest: the cost of the thread that ends last. It includes waking the
+// threads and adding or merging splits.
 struct Load {
   double work = 0, longest = 0;
   double efficiency(int threads) const { return work / (threads * longest); }

@@ -1,4 +1,4 @@
-// Computes p and the tangents of the scores of a row from its products (docs/maths.md, eq. 2, 8a). For kernel sources only.
+// Computes p and the tangents of the scores of a row from its products (docs/maths.md, eq. 2, 8a). Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/dropout.h"
@@ -8,7 +8,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Scratch for one row, with an element for each key of a key block. The first arrays are used with a softcap only: the softcap's derivative, and its second
+// Scratch for one row: arrays with an element for each key of a key block. The first two are used only with a softcap: the softcap's derivative, and its second
 // derivative times the tangent x' of the score.
 template <class T>
 struct RowLines {

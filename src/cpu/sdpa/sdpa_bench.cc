@@ -30,8 +30,8 @@ constexpr std::pair<std::string_view, double (*)(double seconds)> kRoofs[] = {
 
 enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, boolean_blocks, blocks, keys, bias, shared_bias, alibi, sink, dropout };
 
-// A pass to measure, and its number of products of a [T,S] matrix with a matrix of width D, each of 2 T S D operations. jvp and backward_backward are measured with
-// tangents of all inputs.
+// A pass to measure, and its number of matrix products: each multiplies a [T,S] matrix with a matrix of width D and has 2 T S D operations. jvp and
+// backward_backward are measured with tangents of all inputs.
 struct Pass {
   const char* name;
   int products;
@@ -147,7 +147,7 @@ void decode(benchmark::State& state, DType storage) {
   state.SetLabel(std::string(kernel_instruction_set()));
 }
 
-// Measures the time to read as many bytes as decode() reads: sums them as 64-bit words on one thread.
+// Measures the time to read as many bytes as decode() reads. It sums them as 64-bit words on one thread.
 void read(benchmark::State& state) {
   const std::vector<std::uint64_t> words(static_cast<std::size_t>(cache_bytes(state.range(0), state.range(1), DType::f32)) / 8, 1);
   for (auto _ : state) {

@@ -34,8 +34,8 @@ TEST(CpuSdpaSecond, RandomProblemsAgreeWithTheReference) {
   }
 }
 
-// With few queries and many keys, key splits run on different threads. The two products of a split (d_x k and d_x' k') must be added to each other before the
-// split is added to other splits, as on one thread.
+// With few queries and many keys, key splits run on different threads. The two products of a split (d_x k and d_x' k') must be added to each other first, and
+// then to the sums of other splits. One thread adds in this order.
 TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
   Random random(8);
   SecondCase second{.c = case_of(random, DType::f32, {.kv_heads = 4, .group = 2, .queries = 3, .keys = 1100, .qk_width = 64, .v_width = 64}), .tangents = {}, .forward = {}};
@@ -230,7 +230,7 @@ TEST(CpuSdpaSecond, LargeProductsAreExact) {
       for (std::size_t i = 0; i < actual.size(); ++i) {
         if (!actual[i].second) continue;
         ConstTensorView a = actual[i].second, e = exact[i].second;
-        // The first column of d_q and d_k is a sum of terms of size 4096 d_x that cancel, so it is too inexact to be compared.
+        // The first column of d_q and d_k is not compared: it is a sum of terms of size 4096 d_x that cancel, so it is too inexact.
         if (a.extent(-1) == 32) a = a.slice(-1, 1, 32), e = e.slice(-1, 1, 32);
         EXPECT_TRUE(near_relative(a, e, 1e-4)) << actual[i].first;
       }

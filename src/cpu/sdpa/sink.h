@@ -1,5 +1,5 @@
 // Sink logits: a row's sum has one more term exp(z), where z is the sink logit; the sink's value vector is 0 (docs/maths.md, eq. 4). The term belongs to no key
-// block. It is added once, after the row's last key. For kernel sources only.
+// block. It is added once, after the row's last key. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/rows.h"

@@ -1,4 +1,4 @@
-// Loops over a row of scores in memory: maximum, exponential, and derivative of the softmax. For kernel sources only.
+// Loops over a row of scores in memory: maximum, exponential, and derivative of the softmax. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -47,8 +47,8 @@ POLYHEAD_INLINE void keep_between(KeyRange own, std::int64_t begin, Vector<T> (&
   for (int j = 0; j < Columns; ++j, key += kLanes<T>) x[j] = ((key >= low) & (key < high)) ? x[j] : broadcast(-kInfinity<T>);
 }
 
-// Calls f<count>(i) for the vectors in [begin, end), `count` vectors at a time. An exponential is a chain of 15 dependent instructions; with four vectors at a
-// time the processor need not wait for each instruction.
+// Calls f<count>(i) for the vectors in [begin, end), `count` vectors at a time. An exponential is a chain of 15 instructions, each of which waits for the one
+// before. With four vectors at a time the processor works on several chains at once.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_group(std::int64_t begin, std::int64_t end, const F& f) {
   constexpr int kTogether = kRegisters >= 32 ? 4 : 1, kWidth = kLanes<T>;

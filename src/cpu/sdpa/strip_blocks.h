@@ -1,4 +1,5 @@
-// StripBlocks says for each block of keys whether the boolean masks allow none, some or all of the block's keys to the rows of a strip. For kernel sources only.
+// StripBlocks says for each block of keys whether the boolean masks allow none, some or all of the block's keys to the rows of a strip. Only kernel sources
+// (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/rows.h"

@@ -1,4 +1,5 @@
-// StripTiles is a strip of rows whose products with keys are computed and turned into scores in registers, one panel of keys at a time. For kernel sources only.
+// StripTiles is a strip of rows whose products with keys are computed and turned into scores in registers, one panel of keys at a time. Only kernel sources
+// (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/panel_rows.h"

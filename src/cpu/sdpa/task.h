@@ -60,8 +60,8 @@ constexpr std::int64_t forward_key_block(std::int64_t qk_width, std::int64_t v_w
 constexpr std::int64_t kBackwardBlockRows = 8 * kRowMultiple;
 constexpr std::int64_t backward_block_keys(std::int64_t element_bytes) { return 1024 / element_bytes; }
 
-// The distance between rows of a partial result, in elements. A row is o, padded to whole vectors of every instruction set, and 16 more elements, of which the
-// last two are m and l.
+// The distance between rows of a partial result, in elements. A row holds o, padded to whole vectors of every instruction set, and 16 more elements, of which
+// the last two are m and l.
 constexpr std::int64_t partial_stride(std::int64_t v_width) { return (v_width + 15) / 16 * 16 + 16; }
 
 // A task of the forward pass: some rows of a group with all keys, or with one key split (some consecutive key blocks).
@@ -96,7 +96,7 @@ struct BackwardTask : HeadGroup {
   std::int64_t first_key = 0, last_key = 0;   // the keys of the task; they form whole splits
   std::int64_t rows_per_split = 0, keys_per_split = 0;  // keys_per_split is a multiple of the number of keys of a key block
 
-  // The memory for sums in the compute type, which are not yet multiplied by the scale.
+  // Memory for sums in the compute type. The sums are not yet multiplied by the scale.
   void* d_q_sums = nullptr;   // sums of d_q [rows, gradient_stride()]; nullptr: d_q is not computed
   // As large as d_q_sums, for the sums over one split of keys. It is needed if the task has several splits of keys and each split adds several products.
   void* d_q_split = nullptr;
@@ -128,8 +128,8 @@ struct JvpTask : HeadGroup {
   std::int64_t first_row = 0, rows = 0;
 };
 
-// A task of the gradient of the backward pass: a BackwardTask with tangents and with the RowValues of the jvp. The views of gradients receive the gradients of the
-// loss that depends on the results of the backward pass.
+// A task of the gradient of the backward pass: a BackwardTask, with tangents and with the RowValues of the jvp. There is a loss that depends on the results of
+// the backward pass; its gradients are written to the views of gradients.
 struct BackwardBackwardTask : BackwardTask {
   TangentViews tangents;
   const void* row_values = nullptr;

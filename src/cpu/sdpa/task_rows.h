@@ -1,5 +1,5 @@
-// TaskRows holds the rows of a task and the key range of each row. It computes which keys of a key block a row attends to, and products of rows with keys. For
-// kernel sources only.
+// TaskRows holds the rows of a task and the key range of each row. It computes which keys of a key block a row attends to, and products of rows with keys. Only
+// kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/amx_product.h"
