@@ -91,7 +91,7 @@ struct Workspace::Pool {
   void release(Block block) {
     if (block.counted) in_use -= block.bytes;
     if (!block.memory) return;
-    std::vector<Block> dropped;  // destroyed after the lock is released, because freeing memory takes long
+    std::vector<Block> dropped;  // freed after the lock is released
     const auto held = lock();
     if (!held) return;
     const std::int64_t bytes = block.bytes;
@@ -153,7 +153,7 @@ std::int64_t Workspace::idle_bytes() const {
 }
 
 void Workspace::clear() const {
-  std::vector<Block> dropped;  // destroyed after the lock is released, because freeing memory takes long
+  std::vector<Block> dropped;  // freed after the lock is released
   decltype(pool_->cache) forgotten;
   ++pool_->generation;
   const auto held = pool_->lock();
