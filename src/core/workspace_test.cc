@@ -103,8 +103,8 @@ TEST(Workspace, SeveralThreadsMayUseOne) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Two threads free their tensors at once, and one of the threads finds the lock taken. The memory of its tensor must not count as in use for ever, or the
-// bound on idle memory would grow each time.
+// Two threads free their tensors at the same time, and one of them cannot get the lock. The memory of its tensor must not count as in use for ever. Otherwise
+// the bound on idle memory would grow each time.
 TEST(Workspace, IdleMemoryIsBoundedAlsoWhereTheLockIsMissed) {
   const Workspace workspace;
   for (int round = 0; round < 3; ++round) {

@@ -15,7 +15,7 @@ POLYHEAD_INLINE void prefetch_vector(const T* row, int j) {
   if (j * POLYHEAD_VECTOR_BYTES % 32 == 0) __builtin_prefetch(row + j * kLanes<T>);
 }
 
-// multiply_add() of numbers.
+// multiply_add() for single numbers.
 template <class T>
 POLYHEAD_INLINE T multiply_add(T a, T b, T c) {
   if constexpr (!kFused) {

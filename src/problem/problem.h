@@ -106,7 +106,7 @@ struct Problem {
   const KeyRules* rules = nullptr;      // points into the ProblemMemory of normal_form()
   // The documents of the tensors below: all documents of the caller's problem, or a single document after part_of().
   std::span<const Document> documents;
-  ConstTensorView bias;              // [*,N,T,S], or absent
+  ConstTensorView bias;              // bias of each pair [*,N,T,S], or absent
   // [N,L] in the dtype of lse, or absent. A pair uses element Band::distance_origin + s - t. `bias` is then absent.
   ConstTensorView relative_bias;
   ConstTensorView sink;              // [*,N,T,1] in the dtype of lse, or absent
@@ -141,7 +141,8 @@ struct BackwardProblem : Problem {
   // [*,N,T,S] with the strides of the caller's tensor. The gradients of positions that share memory are summed.
   TensorView d_bias;
   TensorView d_bias_given;   // the caller's d_bias in its given shape; the backward pass sets it to zero first
-  TensorView d_relative_bias;  // float64 [N,L]; the backward pass writes every element
+  // Gradient of the relative bias, float64 [N,L]. The backward pass writes every element.
+  TensorView d_relative_bias;
   TensorView d_sink;         // float64 [*,N,T,1], set to 0 before the pass; receives the gradient of each row's sink logit
   // float64 and contiguous, set to 0 before the pass. [B,N,G] receives the sums of each sequence, or [1,N,G] the sums over all sequences.
   TensorView d_score_rule;
@@ -227,7 +228,7 @@ struct MapRow {
 // A function that is called with the row of each requested query, in the order of the request.
 using RowConsumer = std::function<void(const MapRow& row)>;
 
-// The matrix [rows, columns] of one head of one sequence in a view of the normal form.
+// One head of one sequence, as a matrix [rows, columns], in a view of the normal form.
 template <class T>
 struct HeadSlice {
   T* data;

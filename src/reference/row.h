@@ -50,7 +50,7 @@ std::vector<double> load_head_transposed(ConstTensorView view, ConstTensorView s
 std::vector<double> load_row(ConstTensorView view, std::int64_t b, std::int64_t n, std::int64_t row);
 void store_row(TensorView view, std::int64_t b, std::int64_t n, std::int64_t row, const double* values);
 
-// Returns the argument of the score rule for a row of scores [S].
+// Returns the ScoreTile with which the score rule is called for a row of scores [S].
 ScoreTile score_tile(const Problem& problem, std::int64_t b, std::int64_t n, std::int64_t t, double* scores);
 
 // Adds factor * values[i] to sums[i].

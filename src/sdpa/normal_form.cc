@@ -522,7 +522,7 @@ std::vector<Operand> gradients_of(const Tensors& tensors) {
   gradients.reserve(kGradientNames.size() + 1);
   visit_gradients(tensors, [&](const char* name, const TensorView& view) {
     const bool of_option = gradients.size() >= kInputGradients;
-    // For options true: elements of their gradients may share memory, because options may be broadcast.
+    // true for options: elements of their gradients may share memory, because options may be broadcast
     gradients.push_back({{"d_", name}, view, of_option});
   });
   return gradients;

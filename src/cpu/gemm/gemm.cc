@@ -76,7 +76,7 @@ struct Columns {
 
   std::int64_t grain(std::int64_t work) const { return divide_up(kGrainPerColumn * width, std::max<std::int64_t>(work, 1)); }
 
-  // Packs the terms that `to` holds of the panels in the range `some`, on all threads.
+  // Packs the panels in the range `some` on all threads, for the terms that `to` holds.
   void pack(const PackedColumns& to, Range some, Executor* executor) const {
     const std::int64_t count = some.last - some.first, terms_here = to.terms.last - to.terms.first;
     const std::int64_t pieces = std::max<std::int64_t>(1, divide_up(terms_here, kPackTerms));

@@ -34,7 +34,7 @@ struct ScoreStep {
   bool float64 = false;
   int rank = 0;
   int unit_axis = -1;            // an axis whose index changes by `unit` from key to key, if no other axis depends on the key; else -1
-  int unit = 0;                  // 1 or -1
+  int unit = 0;                  // change of this axis' index from key to key: 1 or -1
   std::int64_t extents[4] = {}, strides[4] = {};
 };
 

@@ -31,7 +31,7 @@ struct TileStrip : StripTiles<T> {
 
   const BackwardTask& task;
   const BackwardScratch<T>& s;
-  const std::int64_t first;       // index in the task of the strip's first row
+  const std::int64_t first;       // index of the strip's first row among the rows of the task
   const int in_block;             // index of the strip's first row in the query block
   RowPath paths[kStripRows];
   RowSums<T> sums[kStripRows];    // sums of the rows whose keys all lie in this key block

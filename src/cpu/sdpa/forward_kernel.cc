@@ -461,7 +461,7 @@ class Forward {
   AttentionWeightRows<T> attention_weights_{task_, score_exp_of(task_, scale_), s_};
   KeyRange task_keys_{0, 0};
   bool non_finite_ = false;  // true: v has NaN or infinities in this or an earlier key block
-  ForwardStrip<T, kNative> strip_{task_, s_, scale_.factor};  // the current strip of rows and key block
+  ForwardStrip<T, kNative> strip_{task_, s_, scale_.factor};  // the current strip of rows, in the current key block
 };
 
 // This is a function in an unnamed namespace and not a lambda in the table below. A lambda would be a weak symbol, and the linker could use the code of another

@@ -14,7 +14,7 @@ class MaskBlocks {
  public:
   explicit MaskBlocks(const Problem& problem);  // the problem must have exactly one document
 
-  // Writes to `set`, the key set of the heads that share key/value head kv of sequence b, the blocks of the masks and the row kinds.
+  // Sets the blocks of the masks and the row kinds in `set`, which is the key set of the heads that share key/value head kv of sequence b.
   void attach(std::int64_t b, std::int64_t kv, KeySet& set) const;
 
  private:

@@ -88,7 +88,8 @@ AttentionSizes::AttentionSizes(const Problem& p)
       qk_width(p.qk_width),
       v_width(p.v_width),
       element_bytes(p.dtype == DType::f64 ? 8 : 4),
-      banded(p.rules->banded && p.empty_rows == EmptyRows::zero),  // in the other modes an empty row attends to all keys, also outside of the band
+      // If empty_rows is not `zero`, an empty row attends to all keys, also outside of the band.
+      banded(p.rules->banded && p.empty_rows == EmptyRows::zero),
       lower(p.documents.front().band.lower),
       upper(p.documents.front().band.upper) {}
 
