@@ -74,7 +74,7 @@ std::string request_amx_permission() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return {};
-  if (errno == ENOSPC) return "a thread's alternate signal stack (sigaltstack) is too small for AMX tiles, so that Linux gives this process none";
+  if (errno == ENOSPC) return "a thread's alternate signal stack (sigaltstack) is too small for AMX tiles, so Linux refuses them to this process";
 #endif
   return "the operating system gives this process no AMX tiles";
 }
@@ -124,7 +124,7 @@ std::string processor_name() { return {}; }
 
 std::string request_amx_permission() { return "WebAssembly has no AMX tiles"; }
 std::string processor_vendor() { return {}; }
-std::vector<InstructionSet> instruction_sets() { return {{"simd128", "4 float32 a register; a module that uses it does not load elsewhere", true}}; }
+std::vector<InstructionSet> instruction_sets() { return {{"simd128", "4 float32 a register; a WebAssembly module that uses it loads only on engines that have it", true}}; }
 std::string processor_name() { return {}; }
 
 #else

@@ -85,7 +85,7 @@ TEST(DiagonalOffsets, AreExplained) {
   const Tensor q(DType::f32, {2, 2, 6, 4}), offsets = Tensor::of<std::int32_t>({2}, {1, 5});
   Tensor out(q);
   const SdpaOptions options{.mask = {.causal = Causal::top_left(), .diagonal_offsets = offsets}};
-  EXPECT_NE(explain({.q = q, .k = q, .v = q, .out = out}, options).find("offset of each sequence"), std::string::npos);
+  EXPECT_NE(explain({.q = q, .k = q, .v = q, .out = out}, options).find("offset for each sequence"), std::string::npos);
 }
 
 }  // namespace

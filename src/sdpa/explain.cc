@@ -27,7 +27,7 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   if (rules.banded && p.packed()) part("a causal diagonal or window in each document");
   const bool shared = !p.packed() && rules.bands.empty();
   if (rules.banded && shared) part("keys [", lower_end(p, first.band.lower), ", ", upper_end(p, first.band.upper), ") of each row");
-  if (rules.banded && !rules.bands.empty()) part("a causal diagonal or window with an offset of each sequence");
+  if (rules.banded && !rules.bands.empty()) part("a causal diagonal or window with a separate offset for each sequence");
   const auto bound = [&](const char* name, const ConstTensorView& view) {
     if (view) part(name, " per ", view.rank() > p.lead.size() ? "query" : "sequence");
   };
@@ -100,10 +100,10 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
   append(text, cat("problem: ", p.dtype, ", B ", p.batch, ", N ", p.heads, ", K ", p.kv_heads, ", T ", p.queries, ", S ", p.keys, ", H ", p.qk_width,
                    ", V ", p.v_width, "\n"));
   if (p.key_dtype != p.dtype)
-    append(text, cat("keys and values: ", p.key_dtype, p.k_scale ? " with a scale of each token and head" : "", "\n"));
+    append(text, cat("keys and values: ", p.key_dtype, p.k_scale ? " with a scale for each token and head" : "", "\n"));
   append(text, cat("scale: ", p.scale, p.softcap > 0 ? cat(", softcap ", p.softcap) : "", "\n"));
   if (p.score_rule) {
-    append(text, cat("score rule: a function of the caller, ", p.score_rule.backward == nullptr ? "without a backward function" : cat("with ", p.score_rule.gradient_count, " gradients of each head"), "\n"));
+    append(text, cat("score rule: a function of the caller, ", p.score_rule.backward == nullptr ? "without a backward function" : cat("with ", p.score_rule.gradient_count, " gradients for each head"), "\n"));
   }
   append(text, cat("mask: ", mask_facts(p, options), "\n"));
   append(text, cat("bias: ", options.bias ? to_string(options.bias.shape()) : "none", "\n"));

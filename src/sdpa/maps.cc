@@ -187,7 +187,7 @@ void attention_top_keys(const MapsInput& input, TensorView probability, TensorVi
   walk.check_shape(key, {walk.problem.queries, count}, "key", "[*,N,T,k]", DTypeKind::integer);
   require(key.dtype() == DType::i64, "attention_top_keys: key is ", key.dtype(), "; it must be int64");
   walk.check_memory(std::array{Operand{"probability", probability}, Operand{"key", key}});
-  require(count <= walk.problem.keys, "attention_top_keys: ", count, " keys per row were asked for; there are S = ", walk.problem.keys);
+  require(count <= walk.problem.keys, "attention_top_keys: ", count, " keys per row were requested, but there are only S = ", walk.problem.keys);
   const std::vector<std::int64_t> queries = walk.all_queries();
   walk.for_each_chunk(walk.problem.queries, [&](std::int64_t b, std::int64_t n, std::int64_t first, std::int64_t last) {
     Largest largest(count);

@@ -171,7 +171,7 @@ class ArgumentReader {
   ConstTensorView read_scales(const Problem& p, const ConstTensorView& scale, const char* of, const char* name) const {
     if (p.key_dtype == DType::i8) {
       require(static_cast<bool>(scale), op_, ": ", of, " is int8 and ", name,
-              " is missing; int8 needs a scale of each token and key/value head, [*,K,S]");
+              " is missing; int8 needs a scale for each token and key/value head, [*,K,S]");
       expect(scale, appended(p.lead, {p.kv_heads, p.keys}), DType::f32, name, "[*,K,S]");
       return scale.unsqueeze(-1);
     }
@@ -300,7 +300,7 @@ class ArgumentReader {
     require(!window.right || *window.right >= 0, op_, ": window.right is ", window.right.value_or(0), "; it must not be negative");
     require_no_shift("causal", mask.causal), require_no_shift("window.diagonal", window.diagonal), require_no_shift("relative_bias.diagonal", options_.relative_bias.diagonal);
     require(window.left || window.right || !window.diagonal || mask.causal || options_.relative_bias, op_,
-            ": window has a diagonal and neither left nor right, which would be measured from it");
+            ": window has a diagonal and neither left nor right, which are measured from the diagonal");
     require(!mask.causal || !window.diagonal || *mask.causal == *window.diagonal, op_,
             ": the causal and the window's diagonal differ; a window is measured from the causal diagonal");
     const std::optional<Diagonal>& of_bias = options_.relative_bias.diagonal;

@@ -172,7 +172,7 @@ struct ScoreProgram::Compiled {
 ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradient_count), differentiable_(code.slope >= 0) {
   const auto count = static_cast<std::int32_t>(code.instructions.size());
   require(count > 0 && count <= kMostScoreInstructions, "ScoreProgram: ", count, " instructions are given; at least 1 and at most ", kMostScoreInstructions, " are allowed");
-  require(0 <= code.result && code.result < count && code.slope < count, "ScoreProgram: the result or the slope is no register");
+  require(0 <= code.result && code.result < count && code.slope < count, "ScoreProgram: the result or the slope is not the index of an instruction");
   require(code.gradient_count >= 0, "ScoreProgram: gradient_count is ", code.gradient_count, "; it must not be negative");
   for (const ScoreTable& table : code.tables) {
     const ConstTensorView& values = table.values;
@@ -262,7 +262,7 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
     Registers roots;
     for (const ScoreGradient& gradient : code.gradients) {
       require(gradient.load >= 0 && gradient.load < count && code.instructions[static_cast<std::size_t>(gradient.load)].op == ScoreOp::load && gradient.derivative >= 0 && gradient.derivative < count,
-              "ScoreProgram: a gradient names an instruction that is no load, or its derivative is no register");
+              "ScoreProgram: the load of a gradient is not a load instruction, or its derivative is not the index of an instruction");
       // The caller chooses the strides, so `last` may need more than 64 bits.
       __extension__ using Wide = __int128;
       Wide last = gradient.first;

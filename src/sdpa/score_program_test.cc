@@ -248,7 +248,7 @@ TEST(ScorePrograms, GradientsOfTablesAreThoseOfABias) {
 TEST(ScorePrograms, FaultsAreNamed) {
   const auto message = [](const ScoreProgramCode& code) { return error_message([&] { const ScoreProgram program(code); }); };
   EXPECT_THAT(message({.instructions = {op(ScoreOp::exp, 0)}, .result = 0}), testing::HasSubstr("instruction 0 reads register 0"));
-  EXPECT_THAT(message({.instructions = {op(ScoreOp::score)}, .result = 1}), testing::HasSubstr("the result or the slope is no register"));
+  EXPECT_THAT(message({.instructions = {op(ScoreOp::score)}, .result = 1}), testing::HasSubstr("the result or the slope is not the index of an instruction"));
   EXPECT_THAT(message({.instructions = {load(0, 0)}, .result = 0}), testing::HasSubstr("instruction 0 loads from no table"));
   const Tensor table(DType::f32, {4});
   EXPECT_THAT(message({.instructions = {op(ScoreOp::key), load(0, 0)}, .tables = {{table}}, .result = 1, .slope = 0, .gradients = {{.load = 1, .derivative = 0, .strides = {1}}}, .gradient_count = 3}),

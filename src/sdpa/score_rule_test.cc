@@ -330,7 +330,7 @@ TEST(ScoreRules, AreRefusedByName) {
   EXPECT_THAT(error_message([&] { c.backward(o); }), testing::HasSubstr("sdpa_backward: score_rule has no backward function"));
   EXPECT_THAT(explain({.q = c.q, .k = c.k, .v = c.v, .out = o.out}, c.options), testing::HasSubstr("score rule: a function of the caller, without a backward function"));
   c.options.score_rule = kQuadratic.rule();
-  EXPECT_THAT(explain({.q = c.q, .k = c.k, .v = c.v, .out = o.out}, c.options), testing::HasSubstr("score rule: a function of the caller, with 2 gradients of each head"));
+  EXPECT_THAT(explain({.q = c.q, .k = c.k, .v = c.v, .out = o.out}, c.options), testing::HasSubstr("score rule: a function of the caller, with 2 gradients for each head"));
   Tensor wrong(DType::f64, {4, 3});
   EXPECT_THAT(error_message([&] { backward_with_sums(c, o, wrong); }), testing::HasSubstr("d_score_rule is [4,3]; it must be [N,score_rule.gradient_count] = [4,2]"));
   EXPECT_THAT(error_message([&] { sdpa_jvp({.q = c.q, .k = c.k, .v = c.v, .out = o.out, .lse = o.lse, .out_tangent = o.d_q}, c.options); }), testing::HasSubstr("sdpa_jvp: score_rule is given"));

@@ -137,16 +137,16 @@ std::string facts_of_forward(const ForwardProblem& p) {
     const Document& largest = *std::max_element(p.documents.begin(), p.documents.end(),
                                                 [&](const Document& a, const Document& b) { return pairs(a) < pairs(b); });
     const ForwardProblem part = part_of(p, largest);
-    return cat("documents: each by itself; the largest has ", part.queries, " queries and ", part.keys, " keys\n") + facts_of_forward(part);
+    return cat("documents: each is computed separately; the largest has ", part.queries, " queries and ", part.keys, " keys\n") + facts_of_forward(part);
   }
   const ForwardItems items(p, threads_of(p.executor));
   const ForwardTask largest = largest_task(p, items, nullptr);
   const std::int64_t bytes = current_kernels_of<ForwardKernels>().forward_scratch(largest), partials = items.count() * items.partial_bytes();
   return cat("kernel: ", current_kernels().name, ", blocks of ", items.most_rows, " queries, ", items.count(), " of them",
-             items.split() ? cat(", each with its keys in ", items.key_splits, " splits") : std::string(), "\n", "scratch: ", bytes,
+             items.split() ? cat(", the keys of each in ", items.key_splits, " splits") : std::string(), "\n", "scratch: ", bytes,
              " bytes per thread", items.split() ? cat(" and ", partials, " for all splits") : std::string(), "\n",
              largest.native ? "products: bfloat16 pairs\n" : "",
-             current_kernels_of<ForwardKernels>().reads_stored_values(largest) ? "few rows: keys and values are multiplied as they are stored\n" : "",
+             current_kernels_of<ForwardKernels>().reads_stored_values(largest) ? "few rows: keys and values are read as they are stored, without packed copies\n" : "",
              p.attention_weights ? "attention weights: from the same pass\n" : "");
 }
 

@@ -209,8 +209,8 @@ TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
     const char* expected;  // the schedule that explain() must report for 64 threads without a mask
   };
   std::uint64_t seed = 19;
-  for (const Sizes& z : {Sizes{2, 2, 900, 700, "blocks of 60 queries, 60 of them\n"}, Sizes{2, 1, 500, 3000, "blocks of 36 queries, 28 of them, each with its keys in 6 splits\n"},
-                         Sizes{3, 2, 4, 20'000, "blocks of 8 queries, 3 of them, each with its keys in 20 splits\n"}}) {
+  for (const Sizes& z : {Sizes{2, 2, 900, 700, "blocks of 60 queries, 60 of them\n"}, Sizes{2, 1, 500, 3000, "blocks of 36 queries, 28 of them, the keys of each in 6 splits\n"},
+                         Sizes{3, 2, 4, 20'000, "blocks of 8 queries, 3 of them, the keys of each in 20 splits\n"}}) {
     for (const bool causal : {false, true}) {
       SCOPED_TRACE(z.expected);
       SCOPED_TRACE(causal);
@@ -252,8 +252,8 @@ TEST_F(CpuSdpaKeySplits, ExplainNamesTheSplits) {
     return explain({.q = q, .k = k, .v = k, .out = out}, options);
   };
   set_num_threads(8);
-  EXPECT_THAT(of(1, 1, 8192), HasSubstr("blocks of 1 queries, 1 of them, each with its keys in 8 splits\n"));
-  EXPECT_THAT(of(4, 1, 8192), HasSubstr("4 of them, each with its keys in 2 splits\n"));
+  EXPECT_THAT(of(1, 1, 8192), HasSubstr("blocks of 1 queries, 1 of them, the keys of each in 8 splits\n"));
+  EXPECT_THAT(of(4, 1, 8192), HasSubstr("4 of them, the keys of each in 2 splits\n"));
   EXPECT_THAT(of(8, 1, 8192), HasSubstr("8 of them\n"));
   EXPECT_THAT(of(1, 1, 1000), HasSubstr("1 of them\n"));
   EXPECT_THAT(of(1, 1, 8192, {.mask = {.window = {.left = 500}}}), HasSubstr("1 of them\n"));
