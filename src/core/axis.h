@@ -13,7 +13,7 @@ class Axis {
  public:
   Axis(const Shape& shape, const Strides& strides) : count_(numel(shape)) {
     if (count_ == 0) return;
-    std::int64_t reach = 1;  // neighbours among the indices 0 .. reach - 1 are stride_ elements apart
+    std::int64_t reach = 1;  // the indices 0 .. reach - 1 are evenly spaced, stride_ elements apart
     for (int axis = shape.size() - 1; axis >= 0; --axis) {
       if (shape[axis] == 1) continue;
       if (reach == 1) stride_ = strides[axis];
@@ -31,10 +31,10 @@ class Axis {
   std::int64_t operator[](std::int64_t index) const {
     return offsets_.empty() ? index * stride_ : offsets_[static_cast<std::size_t>(index)];
   }
-  // Neighbouring indices between two multiples of run() are stride() elements apart.
+  // Within each group of run() indices that begins at a multiple of run(), neighbours are stride() elements apart.
   std::int64_t run() const { return run_; }
   std::int64_t stride() const { return stride_; }
-  const std::int64_t* table() const { return offsets_.empty() ? nullptr : offsets_.data(); }  // nullptr: all neighbouring indices are stride() apart
+  const std::int64_t* table() const { return offsets_.empty() ? nullptr : offsets_.data(); }  // nullptr if all neighbouring indices are stride() apart
 
  private:
   std::int64_t count_;

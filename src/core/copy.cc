@@ -35,7 +35,7 @@ void copy(ConstTensorView from, TensorView to) {
     if (to.numel() > 0) std::memmove(to.data(), from.data(), static_cast<std::size_t>(to.numel()) * info(to.dtype()).size);
     return;
   }
-  if (overlaps(from, to)) {  // copy through new memory: otherwise an element could be overwritten before it is read
+  if (overlaps(from, to)) {  // if source and target overlap, copy through new memory, so that no element is overwritten before it is read
     const Tensor source = Tensor::copy_of(from);
     return copy(source, to);
   }
@@ -67,7 +67,8 @@ void fill(TensorView to, double value) {
     if constexpr (std::is_same_v<T, bool>) {
       converted = value != 0;
     } else if constexpr (std::is_integral_v<T>) {
-      // The upper bound is value < 2^digits, because 2^digits is exact as a double, but the largest int64, 2^63 - 1, is not.
+      // An integer type with `digits` bits holds values below 2^digits. The bound is not written as its largest value, such as 2^63 - 1 for int64, because a
+      // double cannot hold that exactly.
       require(value == std::floor(value) && value >= static_cast<double>(std::numeric_limits<T>::min()) &&
                   value < std::ldexp(1.0, std::numeric_limits<T>::digits),
               "fill: ", value, " is no ", to.dtype());

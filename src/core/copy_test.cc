@@ -52,7 +52,7 @@ TEST(Copy, ReadsEachElementBeforeItIsWritten) {
   Tensor shifted = Tensor::of<float>({6}, {0, 1, 2, 3, 4, 5});
   copy(shifted.view().slice(0, 0, 5, 2), shifted.view().slice(0, 1, 4));
   EXPECT_EQ(to_doubles(shifted), (Values{0, 0, 2, 4, 4, 5}));
-  Tensor wide = Tensor::of<double>({2}, {1, 2});  // the memory of `wide` also holds the target of the copy, which has a narrower dtype
+  Tensor wide = Tensor::of<double>({2}, {1, 2});  // the target of the copy has a narrower dtype and lies in the memory of `wide`
   copy(wide, TensorView(static_cast<float*>(wide.view().data()) + 2, {2}));
   EXPECT_EQ(static_cast<const float*>(wide.view().data())[2], 1);
   EXPECT_EQ(static_cast<const float*>(wide.view().data())[3], 2);
@@ -88,7 +88,7 @@ TEST(Fill, WritesTheViewAndNothingElse) {
   }
 }
 
-TEST(Fill, ValueMustExist) {
+TEST(Fill, ValueMustBeANumberOfTheDtype) {
   Tensor i8(DType::i8, {1}), u64(DType::u64, {1}), i64(DType::i64, {1});
   fill(i8, -128);
   EXPECT_EQ(to_doubles(i8), Values{-128});
@@ -111,7 +111,7 @@ TEST(Tensor, StartsAtZeroAndAligned) {
   EXPECT_EQ(Tensor(DType::f32, {}).numel(), 1);
 }
 
-TEST(Tensor, CopyHasMemoryOfItsOwn) {
+TEST(Tensor, ACopyHasSeparateMemory) {
   Tensor a = Tensor::of<float>({2}, {1, 2});
   Tensor b = a, c;
   c = a;
@@ -147,7 +147,7 @@ TEST(Tensor, AssignmentKeepsTheMemoryOfEqualShapes) {
 TEST(Tensor, AssignmentOfAnotherShapeOrDtypeReplacesTheMemory) {
   const Tensor two = Tensor::of<float>({2}, {1, 2});
   for (Tensor given : {Tensor(), Tensor(DType::f32, {1, 2}), Tensor(DType::f32, {3}), Tensor(DType::f64, {2})}) {
-    const Tensor before = Tensor::share(given.view(), given.owner());  // keeps the old memory in use, so that new memory has another address
+    const Tensor before = Tensor::share(given.view(), given.owner());  // keep the old memory in use, so that the new memory gets another address
     given = two;
     EXPECT_EQ(given.dtype(), DType::f32);
     EXPECT_EQ(given.shape(), (Shape{2}));
@@ -172,7 +172,7 @@ TEST(Tensor, AssignmentOfSharedMemory) {
   rows = reversed;  // the source is the target's memory in reverse order
   EXPECT_EQ(to_doubles(all), (Values{4, 3, 2, 4, 5}));
   EXPECT_EQ(to_doubles(rows), (Values{4, 3, 2}));
-  // `repeated` has three positions in one element, which cannot hold three different values.
+  // The three positions of `repeated` are one element, which cannot hold three different values.
   Tensor repeated = Tensor::share(all.view().slice(0, 0, 1).expand({3}), all.owner());
   repeated = Tensor::copy_of(later);
   EXPECT_EQ(to_doubles(repeated), (Values{3, 2, 4}));

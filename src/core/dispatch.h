@@ -11,7 +11,7 @@ struct Type {
   using type = T;
 };
 
-// The type that arithmetic on a storage type uses: float64 for float64, else float32.
+// The type in which numbers of a storage type are computed: float64 for float64, else float32.
 template <class Storage>
 using Accumulator = std::conditional_t<std::is_same_v<Storage, double>, double, float>;
 

@@ -48,8 +48,9 @@ f16 to_f16(float x) {
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   const auto with_sign = [&](std::uint32_t rest) { return f16{static_cast<std::uint16_t>(sign | rest)}; };
   if (magnitude > 0x7f800000u) return with_sign(0x7e00u | ((magnitude >> 13) & 0x3ffu));
-  if (magnitude >= 0x477ff000u) return with_sign(0x7c00u);  // 65520 and above round to infinity
-  if (magnitude < 0x38800000u) {                            // below 2^-14: adding 0.5 rounds, and moves the bits of the subnormal result to the low end
+  if (magnitude >= 0x477ff000u) return with_sign(0x7c00u);  // numbers from 65520 on round to infinity
+  // Below 2^-14 the result is subnormal or 0. Adding 0.5 rounds it and moves its bits to the low end.
+  if (magnitude < 0x38800000u) {
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return with_sign(std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u);
   }

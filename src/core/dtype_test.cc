@@ -112,7 +112,7 @@ TYPED_TEST(SixteenBits, EveryTieGoesToEvenAndItsNeighboursToTheNearest) {
 
 TYPED_TEST(SixteenBits, RandomFloatsGoToTheNearest) {
   const Format format = Case<TypeParam>::kFormat;
-  std::map<double, std::uint32_t> values;  // for each finite value without a sign: its bit pattern
+  std::map<double, std::uint32_t> values;  // maps each finite value >= 0 to its bit pattern
   for (std::uint32_t pattern = 0; pattern < format.infinity(); ++pattern) values[format.value(pattern)] = pattern;
   test::Random random(1);
   for (int i = 0; i < 200000; ++i) {

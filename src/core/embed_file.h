@@ -3,7 +3,8 @@
 // file.
 #pragma once
 
-#ifdef __wasm__  // wasm needs a section for each file and the sizes of the symbols: symbols without a size are missing from object files
+// WebAssembly needs one section for each file, and the sizes of the symbols: a symbol without a size is missing from the object file.
+#ifdef __wasm__
 #define POLYHEAD_EMBED_OPEN(label) ".section .rodata." #label ",\"\",@\n.p2align 4\n.type " #label ",@object\n.type " #label "_end,@object\n"
 #define POLYHEAD_EMBED_CLOSE(label) ".size " #label ", " #label "_end-" #label "\n.size " #label "_end, 1\n.text\n"
 #else

@@ -1,4 +1,4 @@
-// The hash FNV-1a, for hash tables and for choices that must depend on a text alone. It is not secure against chosen inputs.
+// The hash function FNV-1a, for hash tables and for choices that must be the same for the same text. It is not secure against chosen inputs.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,7 @@ inline std::int64_t offset_at(const Shape& shape, const Strides& strides, std::i
   return offset;
 }
 
-// Calls f(offsets) for every position of `shape` in row-major order, where offsets[i] is the offset of the position for strides[i].
+// Calls f(offsets) for every position of `shape` in row-major order. offsets[i] is the offset of the position in a tensor with strides[i].
 template <std::size_t Count, class F>
 void for_each_offset(const Shape& shape, const std::array<Strides, Count>& strides, const F& f) {
   if (numel(shape) == 0) return;

@@ -10,7 +10,7 @@ namespace {
 constexpr std::int64_t kPeriod = 200'000'000;  // nanoseconds between two calls of wanted(), which may wait for Python's global lock
 
 thread_local constinit InterruptWatch* watch_of_thread = nullptr;
-thread_local constinit bool thread_asks = false;  // true: this thread made the watch and calls wanted(); other threads only read the answer of wanted()
+thread_local constinit bool thread_asks = false;  // true: this thread made the watch and calls wanted(); other threads only read its answer
 
 }  // namespace
 
@@ -50,7 +50,7 @@ void internal::check_interrupt() {
 InterruptWatch* internal::current_watch() { return watch_of_thread; }
 
 WatchedTask::WatchedTask(InterruptWatch* watch) : outer_(watch_of_thread), outer_asks_(thread_asks) {
-  if (watch == outer_) return;  // the watch does not change, so the thread that made it keeps calling wanted()
+  if (watch == outer_) return;  // the watch stays the same, and so does thread_asks
   watch_of_thread = watch, thread_asks = false;
 }
 

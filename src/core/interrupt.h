@@ -16,8 +16,8 @@ class Interrupted : public std::exception {
   const char* what() const noexcept override;
 };
 
-// While an InterruptWatch exists, it can end the operations that its thread calls. Between tasks, and between key blocks of the kernels of derivatives, that
-// thread calls wanted() about every 0.2 s. When wanted() has returned true, all threads of the operation stop at their next check, and the operation throws
+// While an InterruptWatch exists, it can end the operations that its thread calls. The thread calls wanted() about every 0.2 s, between tasks and between the
+// key blocks of kernels of derivatives. When wanted() has returned true, all threads of the operation stop at their next check, and the operation throws
 // Interrupted.
 class InterruptWatch {
  public:

@@ -7,8 +7,8 @@
 
 namespace polyhead {
 
-// Takes the first line off the text, without the \n or \r\n that ends it; nullopt if the text is empty. Nothing else ends a line: published vocabularies have U+2028 in
-// their pieces.
+// Removes the first line from the text and returns it, without the \n or \r\n that ends it; nullopt if the text is empty. No other character ends a line,
+// because published vocabularies contain the line separator U+2028.
 inline std::optional<std::string_view> take_line(std::string_view& text) {
   if (text.empty()) return std::nullopt;
   const std::size_t end = std::min(text.find('\n'), text.size());

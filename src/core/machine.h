@@ -7,7 +7,8 @@ namespace polyhead::inline internal {
 
 // The caches and the processors of a machine. A size of 0 bytes means that this cache level is missing or not known.
 struct DescribedMachine {
-  std::int64_t data_bytes = 0, second_bytes = 0, third_bytes = 0;  // sizes of one core's first-level data cache, of the second-level cache and of the third-level cache
+  // Sizes in bytes of one core's first-level data cache, and of the second-level and third-level caches.
+  std::int64_t data_bytes = 0, second_bytes = 0, third_bytes = 0;
   int processors = 1;
 };
 

@@ -1,4 +1,4 @@
-// The words of options in files, messages, the program and Python: one list for each enum, in the order of its values.
+// The words that name the values of options in files, messages, the program and Python. There is one list for each enum, in the order of the enum's values.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 namespace polyhead::inline internal {
 
 inline constexpr std::array<std::string_view, 3> kEmptyRowsWords{"zero", "uniform", "unmasked"};
-// The files that know these enums check the order: sdpa/normal_form.cc and nn/attention_config.cc.
+// sdpa/normal_form.cc and nn/attention_config.cc, which know these enums, check the order of the words.
 inline constexpr std::array<std::string_view, 2> kPrecisionWords{"exact", "native"};
 inline constexpr std::array<std::string_view, 3> kPoolingWords{"mean", "sum", "largest"};
 inline constexpr std::array<std::string_view, 3> kGlobalQueryWords{"off", "mean", "masked_mean"};

@@ -65,7 +65,7 @@ bool interleave(ConstTensorView a, ConstTensorView b) {
     for (int axis = 0; axis < view.rank(); ++axis) {
       const std::int64_t modulus = std::abs(view.stride(axis)) * static_cast<std::int64_t>(info(view.dtype()).size);
       if (view.extent(axis) == 1 || modulus == 0) continue;
-      const std::int64_t start = (distance % modulus + modulus) % modulus;  // start of b, relative to the start of a
+      const std::int64_t start = (distance % modulus + modulus) % modulus;  // address of b minus the address of a, modulo `modulus`
       if (start >= reach_modulo(a, modulus) && start + reach_modulo(b, modulus) <= modulus) return true;
     }
   }
@@ -135,7 +135,8 @@ bool overlaps(const ConstTensorView& a, const ConstTensorView& b) {
 bool overlaps_itself(const ConstTensorView& view) {
   if (!view || view.numel() == 0 || view.is_contiguous() || nested(normalised(view))) return false;
   const MemorySpan span = byte_span(view);
-  // The view has more positions than its memory has elements, so two positions share an element: for example a table of distances viewed as [T,S].
+  // The view has more positions than its memory has elements, so two positions share an element. An example is a table with one entry per distance t - s,
+  // viewed as [T,S].
   if (view.numel() > (span.last - span.first) / static_cast<std::ptrdiff_t>(info(view.dtype()).size)) return true;
   return Footprint(span.first, span.last).mark(view);
 }
@@ -143,14 +144,14 @@ bool overlaps_itself(const ConstTensorView& view) {
 TensorView distinct_elements(TensorView view) {
   if (!view || view.numel() == 0) return view;
   const Layout layout = normalised(view);
-  Shape shape;  // axes of the result, innermost first
+  Shape shape;  // axes of the result, the innermost axis first
   Strides strides;
   for (int axis = layout.shape.size() - 1; axis >= 0; --axis) {
     const std::int64_t stride = layout.strides[axis], extent = layout.shape[axis];
     if (stride == 0) continue;
     std::int64_t* const inner = shape.size() > 0 ? &shape[shape.size() - 1] : nullptr;
     const std::int64_t step = inner != nullptr ? strides[strides.size() - 1] : 1;
-    if (inner != nullptr && stride % step == 0 && stride / step <= *inner) {  // the two axes cover evenly spaced elements: merge them into one axis
+    if (inner != nullptr && stride % step == 0 && stride / step <= *inner) {  // the two axes together are evenly spaced, so they become one axis
       *inner += (extent - 1) * (stride / step);
     } else {
       shape.push_back(extent);
@@ -162,7 +163,7 @@ TensorView distinct_elements(TensorView view) {
 }
 
 void require_no_overlap(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs) {
-  std::vector<MemorySpan> spans;  // address ranges: one for each input, then one for each output that was already checked
+  std::vector<MemorySpan> spans;  // address ranges of all inputs, and of the outputs checked so far
   spans.reserve(inputs.size() + outputs.size());
   for (const Operand& in : inputs) spans.push_back(byte_span(in.view));
   for (const Operand& out : outputs) {

@@ -40,7 +40,7 @@ std::map<const char*, int> bytes_of(ConstTensorView view) {
   return bytes;
 }
 
-TEST(Overlap, IsWhetherAByteIsShared) {
+TEST(Overlap, IsTrueIfTwoViewsShareAByte) {
   int shared = 0, apart_within = 0, itself = 0;
   for (std::uint64_t seed = 0; seed < 5000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -70,18 +70,18 @@ TEST(Overlap, IsWhetherAByteIsShared) {
   EXPECT_GT(apart_within, 100);
 }
 
-TEST(Overlap, SlicesOfOnePackedTensorDoNot) {
+TEST(Overlap, SlicesOfOnePackedTensorDoNotOverlap) {
   Tensor packed(DType::f32, {4, 6});
   const TensorView q = packed.view().slice(1, 0, 2), k = packed.view().slice(1, 2, 4), both = packed.view().slice(1, 1, 3);
   EXPECT_FALSE(overlaps(q, k));
   EXPECT_TRUE(overlaps(q, both));
-  EXPECT_FALSE(overlaps(q, k.slice(1, 0, 1).expand({4, 9})));  // the second view has each element nine times
+  EXPECT_FALSE(overlaps(q, k.slice(1, 0, 1).expand({4, 9})));  // a stride of 0 repeats each element of the second view nine times
   EXPECT_FALSE(overlaps(q, {}));
   EXPECT_FALSE(overlaps({}, {}));
 }
 
 // A view and its distinct_elements() must have the same elements; distinct_elements() must have each of them once.
-TEST(Overlap, DistinctElementsAreTheSameOnes) {
+TEST(Overlap, DistinctElementsAreThoseOfTheView) {
   struct Case {
     const char* name;
     Shape shape;

@@ -17,7 +17,7 @@
 namespace polyhead {
 namespace {
 
-// There are more pieces than threads, so that a thread whose pieces are short (the short rows of a causal mask) can take more pieces.
+// There are more pieces than threads. A thread whose pieces take less time (those of the short rows of a causal mask) can then take more pieces.
 constexpr int kPiecesPerThread = 4;
 
 std::atomic<int> requested_threads{0};
@@ -63,7 +63,7 @@ void LimitedThreads::run(std::int64_t count, const std::function<void(std::int64
 }
 
 double internal::longest_thread(std::span<const double> costs, int threads) {
-  std::vector<double> ends(static_cast<std::size_t>(threads), 0);  // a heap of the times when the threads end, the smallest on top
+  std::vector<double> ends(static_cast<std::size_t>(threads), 0);  // heap of the times at which the threads end; the smallest is on top
   for (const double cost : costs) {
     std::pop_heap(ends.begin(), ends.end(), std::greater<>());
     ends.back() += cost;
@@ -95,7 +95,8 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
   InterruptWatch* const watch = current_watch();
   const auto each = [&](std::int64_t piece) {
     const QuietArithmetic quiet;
-    const WatchedTask watched(watch);  // replace the thread's own watch, even by null, so that it cannot end an operation of another caller
+    // Replaces the watch that the executor's thread may have from another caller, even by no watch. Otherwise this task could end that caller's operation.
+    const WatchedTask watched(watch);
     if (watch != nullptr) check_interrupt();
     task(piece);
   };
@@ -105,7 +106,8 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
 // Calls body(first, last). If the operation has an InterruptWatch, the range is cut into shorter ranges with a check for an interrupt before each: the first has
 // `grain` indices, and each later one takes about kPart nanoseconds.
 void run_piece(std::int64_t first, std::int64_t last, std::int64_t grain, const std::function<void(std::int64_t first, std::int64_t last)>& body) {
-  constexpr std::int64_t kPart = 100'000'000;  // nanoseconds; long compared with a memory allocation, which each call of `body` may make
+  // Nanoseconds. Long compared with a memory allocation, because each call of `body` may allocate memory.
+  constexpr std::int64_t kPart = 100'000'000;
   if (current_watch() == nullptr) return body(first, last);
   for (std::int64_t size = std::max<std::int64_t>(grain, 1); first < last;) {
     check_interrupt();

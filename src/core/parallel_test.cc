@@ -35,7 +35,8 @@ using test::status_of_child;
 
 constexpr auto kPatience = std::chrono::seconds(300);
 #ifdef __SANITIZE_THREAD__
-constexpr bool kThreadSanitizer = true;  // ThreadSanitizer starts a thread itself and does not let a forked child start threads, so tests of fork are skipped
+// Tests of fork are skipped, because ThreadSanitizer starts a thread and does not let a forked child start threads.
+constexpr bool kThreadSanitizer = true;
 #else
 constexpr bool kThreadSanitizer = false;
 #endif
@@ -154,7 +155,7 @@ TEST_F(ParallelFor, AnOperationThatIsInterruptedEnds) {
 }
 
 // The body does not check for an interrupt. parallel_for must cut the pieces into shorter ranges and check between them.
-TEST_F(ParallelFor, LongPiecesAreCutWhileAWatchLooks) {
+TEST_F(ParallelFor, LongPiecesAreCutIfThereIsAnInterruptWatch) {
   for (const int threads : {1, 3}) {
     set_num_threads(threads);
     EndsAt watch(1);
@@ -175,7 +176,7 @@ TEST_F(ParallelFor, WithAWatchEveryIndexIsVisitedOnce) {
   }
 }
 
-TEST_F(ParallelFor, AWatchIsOfItsOwnThread) {
+TEST_F(ParallelFor, AWatchEndsOnlyOperationsOfItsThread) {
   EndsAt watch(1);
   std::thread([] {
     sleep_milliseconds(250);
@@ -183,7 +184,7 @@ TEST_F(ParallelFor, AWatchIsOfItsOwnThread) {
     EXPECT_EQ(current_watch(), nullptr);
   }).join();
   EXPECT_TRUE(interrupted());
-  EndsAt inner(-1);  // a second watch of the same thread, as if wanted() called an operation
+  EndsAt inner(-1);  // a second watch of the same thread, as if wanted() itself called an operation
   EXPECT_FALSE(interrupted());
 }
 
@@ -290,7 +291,7 @@ TEST_F(ParallelFor, AllPiecesMayThrow) {
 
 // The caller may have set flush-to-zero or a rounding mode. Workers must use the same settings, or results would depend on the thread that computes them.
 TEST_F(ParallelFor, PiecesSeeTheFloatingPointEnvironmentOfTheCaller) {
-  ASSERT_TRUE(two_pieces_meet());  // starts the workers under the default floating-point environment
+  ASSERT_TRUE(two_pieces_meet());  // starts the workers while the default floating-point settings are active
   std::fesetround(FE_UPWARD);
   std::atomic<int> begun{0}, upward{0};
   parallel_for(2, 1, nullptr, [&](std::int64_t, std::int64_t) {
@@ -376,11 +377,11 @@ TEST_F(ParallelFor, TrapsOfTheCallerDoNotReachPieces) {
     feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW);
     parallel_for(100, 1, nullptr, [](std::int64_t, std::int64_t) { raise_exceptions(); });
     parallel_for(1, 1, nullptr, [](std::int64_t, std::int64_t) { raise_exceptions(); });
-    if (!inside) raise_exceptions();  // after the operation the caller's traps are active again
+    if (!inside) raise_exceptions();  // after the operation the traps that the caller enabled are active again
     return 7;
   };
   EXPECT_EQ(status_of_child([&] { return with_traps(true); }), 7);
-#ifdef __x86_64__  // other processors may not support traps
+#ifdef __x86_64__  // the test is for x86-64, because other processors may not support traps
   EXPECT_EQ(status_of_child([&] { return with_traps(false); }), -1);
 #endif
 }
@@ -499,7 +500,7 @@ TEST(Parallel, LongestShareIsThatOfParallelFor) {
   EXPECT_EQ(longest_share(128, 1, 64), 2);
   EXPECT_EQ(longest_share(100, 1, 64), 2);
   EXPECT_EQ(longest_share(100, 51, 4), 100);  // one piece
-  EXPECT_EQ(longest_share(17, 1, 4), 5);      // 16 pieces: the first has 2 indices, the others 1; a thread takes four pieces
+  EXPECT_EQ(longest_share(17, 1, 4), 5);      // 16 pieces, one of 2 indices and 15 of 1: the thread with the long piece takes three more
 }
 
 }  // namespace

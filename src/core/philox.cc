@@ -9,7 +9,8 @@ PhiloxBlock philox4x32(PhiloxBlock c, std::array<std::uint32_t, 2> key) {
     const std::uint64_t a = std::uint64_t{0xD2511F53u} * c[0], b = std::uint64_t{0xCD9E8D57u} * c[2];
     c = {static_cast<std::uint32_t>(b >> 32) ^ c[1] ^ key[0], static_cast<std::uint32_t>(b),
          static_cast<std::uint32_t>(a >> 32) ^ c[3] ^ key[1], static_cast<std::uint32_t>(a)};
-    key[0] += 0x9E3779B9u;  // Weyl sequence: golden ratio and sqrt(3) - 1
+    // After each round the two key words grow by these constants: the bits of the golden ratio and of sqrt(3) - 1.
+    key[0] += 0x9E3779B9u;
     key[1] += 0xBB67AE85u;
   }
   return c;

@@ -16,21 +16,21 @@ inline double uniform_double(std::uint32_t high, std::uint32_t low) {
   return static_cast<double>((std::uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
 }
 
-// Decides for every (b, n, t, s) whether dropout keeps the probability. Four neighbouring keys share a PhiloxBlock: its counter is
-// (s / 4, t, n, b), and key s uses word s % 4, so that a kernel draws the bits of four or sixteen keys at a time.
+// Decides for every sequence b, head n, query t and key s whether dropout keeps the attention weight. Four neighbouring keys share a PhiloxBlock with the
+// counter (s / 4, t, n, b); key s uses its word s % 4. So a kernel draws the bits of four or sixteen keys at a time.
 class DropoutBits {
  public:
   DropoutBits(double p, std::uint64_t seed);
 
-  // Writes keep[i] = 1 if dropout keeps the probability of key first + i, else 0.
+  // Writes keep[i] = 1 if dropout keeps the attention weight of key first + i, else 0.
   void row(std::int64_t b, std::int64_t n, std::int64_t t, std::int64_t first, std::int64_t count, std::uint8_t* keep) const;
 
  private:
-  std::uint64_t threshold_;  // p 2^32; dropout keeps an entry if its 32-bit word is >= threshold_
+  std::uint64_t threshold_;  // p * 2^32; dropout keeps an entry if its 32-bit word is at least threshold_
   std::array<std::uint32_t, 2> key_;
 };
 
-// The factor of the probabilities that dropout keeps: 1/(1 - p). For p = 1 none are kept, and the result is 0.
+// The factor 1/(1 - p) by which kept attention weights are multiplied. For p = 1 no weight is kept, and the factor is 0.
 inline double dropout_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 
 }  // namespace polyhead

@@ -33,7 +33,7 @@ TEST(DropoutBits, EveryBitIsAWordOfItsCounter) {
   }
 }
 
-TEST(DropoutBits, ARowInPiecesIsTheRow) {
+TEST(DropoutBits, ARowComputedInPiecesHasTheSameBits) {
   const auto whole = bits(0.5, 1, 2, 3, 4, 0, 100);
   for (const std::int64_t first : {0, 1, 2, 3, 4, 5, 63}) {
     for (const std::int64_t count : {0, 1, 2, 3, 4, 5, 37}) {
@@ -43,7 +43,7 @@ TEST(DropoutBits, ARowInPiecesIsTheRow) {
   }
 }
 
-TEST(DropoutBits, KeepOneMinusP) {
+TEST(DropoutBits, KeepAShareOfOneMinusP) {
   for (const double p : {0.1, 0.5, 0.9}) {
     const auto keep = bits(p, 3, 0, 0, 0, 0, 100000);
     const int kept = std::accumulate(keep.begin(), keep.end(), 0);

@@ -16,7 +16,7 @@ std::atomic<bool> ending{false};
 
 // The pool is never deleted, because another thread may still be inside a call when the process ends.
 std::atomic<ThreadPool*> pool{nullptr};
-ThreadPool* abandoned = nullptr;  // in a forked child: the parent's pool, kept reachable so that leak checkers do not report it
+ThreadPool* abandoned = nullptr;  // in a forked child: the pool of the parent, to which this pointer refers so that leak checkers do not report it
 
 struct PoolLifetime {
   PoolLifetime() {

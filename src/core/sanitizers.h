@@ -5,9 +5,10 @@ namespace polyhead {
 
 // If kAddressSanitizer is true, allocators allocate exactly the requested bytes and never reuse memory, so that AddressSanitizer finds reads past the end and
 // reads after free.
-#if defined(__SANITIZE_ADDRESS__)  // GCC
+#if defined(__SANITIZE_ADDRESS__)  // GCC defines this macro
 inline constexpr bool kAddressSanitizer = true;
-#elif defined(__has_feature)  // Clang; the #if below is nested, because other compilers cannot parse __has_feature(...)
+// This is the test for Clang. The #if below is nested, because other compilers cannot parse __has_feature(...).
+#elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
 inline constexpr bool kAddressSanitizer = true;
 #else

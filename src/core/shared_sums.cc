@@ -20,7 +20,8 @@ SharedSums::SharedSums(TensorView target, DType arithmetic) : target_(target) {
 SharedSums::SharedSums(TensorView target, Memory) : target_(target) { allocate(target.dtype()); }
 
 void SharedSums::allocate(DType arithmetic) {
-  if (!overlaps_itself(target_)) {  // sum in a dense tensor: the address range of a slice may be far larger than the slice's elements
+  // No elements are shared, so sum in a dense tensor. A copy of the target's address range could be much larger, because the target may be a slice.
+  if (!overlaps_itself(target_)) {
     memory_ = Tensor(arithmetic, target_.shape());
     view_ = memory_.view();
   } else {
@@ -55,7 +56,8 @@ void SharedSums::add_to(const SharedSums& whole, Executor* executor) const {
 void SharedSums::store() const {
   if (!memory_) return;
   const QuietArithmetic quiet;  // a sum may overflow a 16-bit type, which must not raise a floating-point trap
-  const bool alike = view_.strides() == target_.strides();  // true: sums and target have the same order of elements, so each shared element can be written once
+  // true: sums and target have the same order of elements, so each shared element can be written once
+  const bool alike = view_.strides() == target_.strides();
   const TensorView from = alike ? distinct_elements(view_) : view_, to = alike ? distinct_elements(target_) : target_;
   dispatch_floating(from.dtype(), [&](auto from_type) {
     dispatch_floating(to.dtype(), [&](auto to_type) {

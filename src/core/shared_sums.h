@@ -9,7 +9,7 @@ namespace polyhead {
 // one sum of dtype `arithmetic`, which store() rounds once. If the target has that dtype, its own memory holds the sums.
 class SharedSums {
  public:
-  explicit SharedSums(TensorView target, DType arithmetic = DType::f64);  // sets the sums to 0
+  explicit SharedSums(TensorView target, DType arithmetic = DType::f64);  // all sums begin at 0
   // Returns new sums of the same shape, all 0 and in separate memory. add_to() adds them to the sums of `whole`.
   static SharedSums part_of(const SharedSums& whole) { return SharedSums(whole.view_, Memory::own); }
   SharedSums(SharedSums&&) = default;

@@ -17,7 +17,7 @@ TEST(SharedSums, APositionThatSharesAnElementSharesItsSum) {
   EXPECT_EQ(to_doubles(memory), (std::vector<double>{1, 2, 2, 1}));
 }
 
-TEST(SharedSums, ASliceTakesTheMemoryOfItsElementsAndNotOfWhatItSpans) {
+TEST(SharedSums, ASliceNeedsMemoryOnlyForItsElements) {
   Tensor memory(DType::f32, {3, 1000});
   const SharedSums sums(memory.view().slice(1, 5, 6));
   EXPECT_TRUE(sums.view().is_contiguous());

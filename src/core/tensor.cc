@@ -19,7 +19,7 @@ constexpr std::size_t kAlignment = 64;  // bytes of a cache line, and of an AVX-
 // with AddressSanitizer: bytes added for the alignment would hide accesses past the end.
 constexpr std::size_t kSmall = kAddressSanitizer ? 0 : 16 << 10;
 
-// Tensors of kHuge bytes or more use huge pages: with pages of 4 KiB, page faults on a large new result take a quarter of the layer's time.
+// Tensors of kHuge bytes or more use huge pages. With pages of 4 KiB, page faults on a large new result would take a quarter of a layer's time.
 constexpr std::size_t kHugePage = std::size_t{1} << 21, kHuge = 2 * kHugePage;
 
 std::shared_ptr<void> allocate(std::size_t bytes) {
@@ -37,13 +37,13 @@ std::shared_ptr<void> allocate(std::size_t bytes) {
   const std::size_t offset = count.fetch_add(1, std::memory_order_relaxed) % kPlaces * kStagger, all = bytes + kPlaces * kStagger;
   void* memory = ::operator new(all, std::align_val_t{kHugePage});
 #if defined(MADV_HUGEPAGE) && defined(__linux__)  // other systems may declare MADV_HUGEPAGE without supporting huge pages
-  madvise(memory, all / kHugePage * kHugePage, MADV_HUGEPAGE);  // only a hint: if it fails, pages have 4 KiB
+  madvise(memory, all / kHugePage * kHugePage, MADV_HUGEPAGE);  // this is only a hint: if it fails, pages have 4 KiB
 #endif
   return {static_cast<char*>(memory) + offset, [memory](void*) { ::operator delete (memory, std::align_val_t{kHugePage}); }};
 }
 
 std::size_t bytes_of(DType dtype, const Shape& shape) {
-  for (const std::int64_t extent : shape) require(extent >= 0, "a tensor's extents are not negative: shape ", shape);
+  for (const std::int64_t extent : shape) require(extent >= 0, "a tensor's extents must not be negative: shape ", shape);
   std::size_t bytes = 0;
   require(!__builtin_mul_overflow(static_cast<std::size_t>(numel(shape)), info(dtype).size, &bytes) && bytes <= SIZE_MAX / 2,
           "a tensor of shape ", shape, " does not fit in memory");

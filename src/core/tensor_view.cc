@@ -12,7 +12,7 @@ Void* advance(Void* data, DType dtype, std::int64_t elements) {
 }
 
 void require_extents(const Shape& shape) {
-  for (const std::int64_t extent : shape) require(extent >= 0, "a tensor's extents are not negative: shape ", shape);
+  for (const std::int64_t extent : shape) require(extent >= 0, "a tensor's extents must not be negative: shape ", shape);
 }
 
 }  // namespace

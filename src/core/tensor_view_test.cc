@@ -88,7 +88,7 @@ static_assert(!std::is_convertible_v<Tensor, TensorView> && !std::is_convertible
 static_assert(!std::is_convertible_v<const Tensor, ConstTensorView> && !std::is_convertible_v<const Tensor&, TensorView>);
 static_assert(GivesAView<Tensor&> && GivesAView<const Tensor&> && !GivesAView<Tensor&&> && !GivesAView<const Tensor&&>);
 
-TEST(TensorView, AbsentIsNotEmpty) {
+TEST(TensorView, AnAbsentTensorDiffersFromAnEmptyOne) {
   EXPECT_FALSE(TensorView());
   EXPECT_FALSE(ConstTensorView(TensorView()));
   EXPECT_TRUE(TensorView(static_cast<float*>(nullptr), {0, 3}));
@@ -98,13 +98,13 @@ TEST(TensorView, AbsentIsNotEmpty) {
   EXPECT_EQ(Tensor().numel(), 0);
 }
 
-TEST(TensorView, RefusesWhatCannotBe) {
+TEST(TensorView, RefusesWrongShapesStridesAndPointers) {
   float x[6]{};
   EXPECT_EQ(error_message([&] {
               TensorView(x, DType::f32, {2, 3}, {1});
             }),
             "a tensor view needs a stride per extent: shape [2,3], strides [1]");
-  EXPECT_EQ(error_message([&] { TensorView(x, {2, -3}); }), "a tensor's extents are not negative: shape [2,-3]");
+  EXPECT_EQ(error_message([&] { TensorView(x, {2, -3}); }), "a tensor's extents must not be negative: shape [2,-3]");
   EXPECT_EQ(error_message([&] { TensorView(static_cast<float*>(nullptr), {1}); }),
             "a tensor view of shape [1] needs memory, not a null pointer");
   EXPECT_EQ(error_message([&] { TensorView(x, {2, 3}).data<double>(); }), "a tensor of float32 was read as float64");
@@ -121,7 +121,7 @@ TEST(TensorView, SelectDropsTheAxis) {
   EXPECT_EQ(error_message([&] { x.view().select(3, 0); }), "select: there is no axis 3 in a tensor of shape [2,3,4]");
 }
 
-TEST(TensorView, SliceStepsEitherWay) {
+TEST(TensorView, SliceMayStepForwardsOrBackwards) {
   const Tensor x = counting({7});
   EXPECT_EQ(to_doubles(x.view().slice(0, 1, 6)), (Values{1, 2, 3, 4, 5}));
   EXPECT_EQ(to_doubles(x.view().slice(0, 1, 6, 2)), (Values{1, 3, 5}));
@@ -208,7 +208,7 @@ TEST(TensorView, ContiguousIsRowMajorWithoutGaps) {
   EXPECT_TRUE(x.view().select(0, 0).select(0, 0).is_contiguous());
 }
 
-TEST(TensorView, NoMemoryNeedsNoPointer) {
+TEST(TensorView, AViewWithoutElementsNeedsNoPointer) {
   const TensorView empty(static_cast<float*>(nullptr), {3, 0, 2});
   EXPECT_EQ(empty.select(0, 2).data(), nullptr);
   EXPECT_EQ(empty.slice(0, 1, 3, -1).data(), nullptr);
@@ -255,7 +255,7 @@ TEST(TensorView, ReshapeSucceedsExactlyWhereStridesExist) {
     const Tensor values = counting(from);
     copy(values, memory);
     ConstTensorView view = memory;
-    if (view.rank() > 0 && random.integer(0, 3) == 0) {  // sometimes repeat a row by a zero stride
+    if (view.rank() > 0 && random.integer(0, 3) == 0) {  // sometimes repeat a row, by a stride of 0
       const int axis = static_cast<int>(random.integer(0, view.rank() - 1));
       view = view.slice(axis, 0, 1).expand(from);
     }

@@ -1,4 +1,4 @@
-// The library's own threads. docs/decisions/0002-threads.md says why the library does not use the threads of OpenMP or oneTBB.
+// The threads of the library. docs/decisions/0002-threads.md says why the library does not use the threads of OpenMP or oneTBB.
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,7 @@ class ThreadPool {
   std::mutex mutex_;  // guards the members below, except posts_, which is atomic
   std::condition_variable posted_, helped_;
   std::vector<std::thread> workers_;
-  std::vector<Job*> jobs_;  // oldest first, so a nested call's job comes after the outer call's
+  std::vector<Job*> jobs_;  // oldest first; the job of a nested call comes after the job of the outer call
   int busy_ = 0;            // number of workers that work on a job
   int spinning_ = 0, asleep_ = 0;
   bool stopping_ = false;

@@ -15,7 +15,7 @@ namespace polyhead {
 
 namespace {
 
-constexpr std::int64_t kLeastKept = 16 << 10;  // bytes; smaller memory blocks are freed at once, because allocating them again is fast
+constexpr std::int64_t kLeastKept = 16 << 10;  // bytes; smaller memory blocks are freed at once, because a new small block is allocated fast
 
 struct Block {
   std::shared_ptr<void> memory;
@@ -41,12 +41,14 @@ struct Workspace::Pool {
   explicit Pool(Parameters of) : parameters(of) {}
 
   const Parameters parameters;
-  std::atomic<std::uint64_t> generation{0};  // clear() increments it, which invalidates older entries even if clear() cannot get the lock
+  // clear() increments this number. Cache entries with an older number are then invalid, even if clear() cannot get the lock.
+  std::atomic<std::uint64_t> generation{0};
   Mutex mutex;
-  std::map<std::pair<const void*, const void*>, CacheEntry> cache;  // key: address of the parameter, and `use` as in cached_parameter()
+  std::map<std::pair<const void*, const void*>, CacheEntry> cache;  // key: address of the parameter, and `use` of cached_parameter()
   std::vector<Block> idle;  // unused memory blocks, oldest first
   std::int64_t idle_bytes = 0, most = 0;
-  std::atomic<std::int64_t> in_use{0};  // bytes; atomic, because release() updates it without the lock. `most` is the peak of in_use
+  // Bytes; atomic, because release() updates in_use without the lock. `most` is the peak of in_use.
+  std::atomic<std::int64_t> in_use{0};
 
   // Gives up after 1,000 attempts: in a process that was forked while another thread held the lock, no thread will ever release the lock.
   Lock lock() {
@@ -97,7 +99,7 @@ struct Workspace::Pool {
       dropped.reserve(idle.size() + 1);
       idle.push_back(std::move(block));
     } catch (const std::bad_alloc&) {
-      return;  // destructors call this, so it may not throw
+      return;  // may not throw, because destructors call this function
     }
     idle_bytes += bytes;
     auto first_kept = idle.begin();

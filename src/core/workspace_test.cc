@@ -39,7 +39,7 @@ constexpr std::int64_t kMany = 1 << 20;
 
 const void* place_of(const Tensor& tensor) { return tensor.view().data(); }
 
-TEST(Workspace, MemoryOfAnEndedTensorIsTheNextOnes) {
+TEST(Workspace, MemoryOfADestroyedTensorServesTheNextOne) {
   const Workspace workspace;
   const void* first = place_of(workspace.tensor(DType::f32, {kMany}));
   EXPECT_EQ(workspace.idle_bytes(), 4 * kMany);
@@ -49,7 +49,7 @@ TEST(Workspace, MemoryOfAnEndedTensorIsTheNextOnes) {
   EXPECT_EQ(workspace.idle_bytes(), 0);
 }
 
-TEST(Workspace, TensorsThatLiveShareNothing) {
+TEST(Workspace, TensorsInUseShareNoMemory) {
   const Workspace workspace;
   { const Tensor once = workspace.tensor(DType::f32, {kMany}); }
   Tensor a = workspace.tensor(DType::f32, {kMany}), b = workspace.tensor(DType::f32, {kMany});
@@ -59,9 +59,9 @@ TEST(Workspace, TensorsThatLiveShareNothing) {
   EXPECT_EQ(b.data<float>()[0], 2);
 }
 
-TEST(Workspace, HoldsLittleMoreIdleThanWasInUseAtOnce) {
+TEST(Workspace, IdleMemoryIsBoundedByThePeakInUse) {
   const Workspace workspace;
-  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each tensor is larger than the earlier ones, so it cannot reuse their memory
+  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each tensor is larger than the earlier tensors, so it cannot reuse their memory
     const void* place = place_of(workspace.tensor(DType::u8, {count}));
     EXPECT_LE(workspace.idle_bytes(), count * 3 / 2);
     EXPECT_EQ(place_of(workspace.tensor(DType::u8, {count})), place);  // the pool drops its oldest memory blocks, not this newest one
@@ -103,8 +103,8 @@ TEST(Workspace, SeveralThreadsMayUseOne) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Two threads free their tensors at once, and one of the threads finds the lock taken. The memory of its tensor must not count as in use for ever, or the
-// bound on idle memory would grow each time.
+// Two threads free their tensors at the same time, and one of them cannot get the lock. The memory of its tensor must not count as in use for ever. Otherwise
+// the bound on idle memory would grow each time.
 TEST(Workspace, IdleMemoryIsBoundedAlsoWhereTheLockIsMissed) {
   const Workspace workspace;
   for (int round = 0; round < 3; ++round) {
@@ -139,7 +139,7 @@ TEST(Workspace, AForkWhileOthersUseItDoesNotHang) {
   other.join();
 }
 
-TEST(Workspace, WhatIsMadeOfAParameterIsKeptUntilClear) {
+TEST(Workspace, CachedResultsOfAParameterAreKeptUntilClear) {
   const Workspace workspace(Parameters::constant);
   const int a = 0, b = 0;
   int made = 0;
@@ -159,7 +159,7 @@ TEST(Workspace, WhatIsMadeOfAParameterIsKeptUntilClear) {
 }
 
 // A cached result keeps its parameter alive. Otherwise a new parameter could get the same address and hit the old cache entry.
-TEST(Workspace, AParameterLivesAsLongAsWhatIsKeptOfIt) {
+TEST(Workspace, ACachedResultKeepsItsParameterAlive) {
   const Workspace workspace(Parameters::constant);
   const int use = 0;
   Tensor parameter(DType::f32, {4, 4});
@@ -171,7 +171,7 @@ TEST(Workspace, AParameterLivesAsLongAsWhatIsKeptOfIt) {
   EXPECT_TRUE(memory.expired());
 }
 
-TEST(Workspace, NothingIsKeptOfAParameterWithoutAnOwner) {
+TEST(Workspace, NothingIsCachedForAParameterWithoutAnOwner) {
   const Workspace workspace(Parameters::constant);
   const int use = 0;
   float memory[16] = {};
@@ -183,7 +183,7 @@ TEST(Workspace, NothingIsKeptOfAParameterWithoutAnOwner) {
   }
 }
 
-TEST(Workspace, AParameterOutOfTheWorkspaceEndsWithIt) {
+TEST(Workspace, AParameterAllocatedInTheWorkspaceIsFreedWithIt) {
   std::optional<Workspace> workspace(Parameters::constant);
   const int use = 0;
   Tensor parameter = workspace->tensor(DType::f32, {kMany});
@@ -195,7 +195,7 @@ TEST(Workspace, AParameterOutOfTheWorkspaceEndsWithIt) {
   EXPECT_TRUE(memory.expired());
 }
 
-TEST(Workspace, ShapesThatDoNotExistAreErrors) {
+TEST(Workspace, ImpossibleShapesAreErrors) {
   const Workspace workspace;
   EXPECT_NE(error_message([&] { workspace.tensor(DType::f32, {-1, 1 << 20}); }), "");
   EXPECT_NE(error_message([&] { workspace.tensor(DType::f64, {std::int64_t{1} << 61}); }), "");

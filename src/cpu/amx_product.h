@@ -1,7 +1,7 @@
-// Computes c = a b for bfloat16 pairs with AMX: one instruction multiplies 16 rows x 16 pairs by 16 pairs x 16 columns. For kernel sources only.
-// Operands are read 16 rows and kTermBlock terms at a time, whatever their sizes. Terms are padded with zeros. Padding of rows and columns may hold
-// anything, because it affects only rows and columns of c that are not stored. Each kTermBlock terms are summed from 0 before they are added to c, so the bits
-// of a sum depend on which terms are summed together: callers begin at multiples of kTermBlock.
+// Computes c = a b for bfloat16 pairs with AMX: one instruction multiplies 16 rows x 16 pairs by 16 pairs x 16 columns. Only kernel sources (*_kernel.cc)
+// include this file. Operands are read 16 rows and kTermBlock terms at a time, whatever their sizes. Terms are padded with zeros. Padding of rows and columns
+// may hold anything, because it affects only rows and columns of c that are not stored. Each kTermBlock terms are summed from 0 before they are added to c, so
+// the bits of a sum depend on which terms are summed together: callers begin at multiples of kTermBlock.
 #pragma once
 
 #include "cpu/tile.h"
@@ -16,8 +16,8 @@ inline constexpr bool kUsesAmx = kHasAmx && std::is_same_v<Operand, Bf16Pair>;
 template <class Operand>
 using Tiles = std::conditional_t<kUsesAmx<Operand>, AmxTiles, NoTiles>;
 
-// Computes 16 rows x `Columns` vectors of c. b_of(k) returns the address of the tile of b that begins at term k. The five loads of a step, 8 cycles each, run
-// during its four products of 16 cycles each.
+// Computes 16 rows x `Columns` vectors of c. b_of(k) returns the address of the tile of b that begins at term k. With four columns, the five loads of a step (8
+// cycles each) run during its four products (16 cycles each).
 template <int Columns, class F>
 void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std::int64_t a_stride, const F& b_of, std::int64_t b_stride, float* c, std::int64_t c_stride) {
   static_assert(Columns <= 4);  // the eight tile registers hold four tiles of sums, one of a and three of b
@@ -49,7 +49,8 @@ class TileSums {
  public:
   explicit TileSums(AmxTiles& tiles) : tiles_(tiles) {}
 
-  // Makes the next add() begin the sums of other tiles of c, at `c`. next_row and next_column are the distances between the tiles of c.
+  // Begins the sums of new tiles of c, the first of which is at address `c`. The next call of add() sets them. next_row and next_column are the distances
+  // between the tiles of c.
   POLYHEAD_INLINE void begin(float* c, std::int64_t stride, std::int64_t next_row, std::int64_t next_column) {
     earlier_ = now_, now_ = {c, stride, next_row, next_column, 0, 0};
   }
@@ -71,7 +72,7 @@ class TileSums {
   struct Place {
     float* c = nullptr;
     std::int64_t stride = 0, next_row = 0, next_column = 0;
-    int rows = 0, columns = 0;  // 0: no sums are in the registers
+    int rows = 0, columns = 0;  // if rows is 0, no sums are in the registers
 
     template <int kTile>
     float* tile() const {
@@ -91,7 +92,7 @@ class TileSums {
     if constexpr (Rows == 2 && Columns == 2) tiles_.template multiply<3, 5, 7>();
   }
 
-  // Stores the sums that the register holds from the earlier tiles, and, if kUsed, sets the register to the initial sums of the new tiles.
+  // Stores the earlier tile's sums that the register still holds. If kUsed, then sets the register to the initial sums of the new tile.
   template <int kTile, bool kUsed, bool kBegin, bool kAdd>
   POLYHEAD_INLINE void set() {
     if constexpr (kBegin) store<kTile>();
@@ -113,14 +114,14 @@ class TileSums {
   Place now_, earlier_;
 };
 
-// Calls f with the number of tile rows and of tile columns to compute at a time: each is 2, or 1 if only one is left.
+// Calls f(rows, columns) with the number of tile rows and of tile columns to compute at a time. Each number is 2, or 1 if only one is left.
 template <class F>
 POLYHEAD_INLINE void with_tiles(std::int64_t rows, std::int64_t columns, const F& f) {
   with_count<2>(rows > 1 ? 2 : 1, [&](auto of_rows) { with_count<2>(columns > 1 ? 2 : 1, [&](auto of_columns) { f(of_rows, of_columns); }); });
 }
 
-// Computes c = a b for up to 32 rows. c has memory for 16 or 32 rows. The last sums are in c only after the next product or sums.finish(). b is loaded without
-// being stored in the first-level cache.
+// Computes c = a b for up to 32 rows. c has memory for 16 or 32 rows. The last sums are stored in c only by the next product or by sums.finish(). b is loaded
+// without being stored in the first-level cache.
 inline void multiply_double_strip(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   for (int i = 0; i < rows && product.depth == 0; ++i) {
     for (int j = 0; j < vectors; ++j) store_vector<float>(Vector<float>{}, product.c + i * product.c_stride + j * kLanes<float>);

@@ -1,4 +1,4 @@
-// Divides one piece of memory into arrays. For kernel sources only.
+// Divides one piece of memory into arrays. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class Arena {
   void allocate(T*& array, std::int64_t count) {
     constexpr std::int64_t kLine = 64;
     array = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
-    // Add one more cache line, because the last row of a transposition or of a bias may be read in whole vectors, beyond its end.
+    // Allocate one more cache line, because the last row of a transposition or of a bias may be read in whole vectors, beyond its end.
     used_ += (count * static_cast<std::int64_t>(sizeof(T)) + 2 * kLine - 1) / kLine * kLine;
   }
   std::int64_t used() const { return used_; }

@@ -1,5 +1,5 @@
 // Pairs of bfloat16 numbers, the operands of the instructions that multiply bfloat16. A 32-bit word holds the factors of terms 2i and 2i + 1 of a sum, and one
-// instruction adds both products to a float32. For kernel sources only.
+// instruction adds both products to a float32. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/storage.h"
@@ -9,7 +9,7 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 struct __attribute__((may_alias)) Bf16Pair {
-  std::int32_t bits;  // the factor of the first term is in the lower half
+  std::int32_t bits;  // the lower half is the factor of the first of two terms
 };
 
 // The type of a vector of factors: a vector of words if B is Bf16Pair, else a vector of T. B is the type of the factors in memory.
@@ -29,7 +29,7 @@ POLYHEAD_INLINE Vector<float> broadcast_factor(float x) { return broadcast(x); }
 POLYHEAD_INLINE Vector<double> broadcast_factor(double x) { return broadcast(x); }
 POLYHEAD_INLINE Vector<std::int32_t> broadcast_factor(Bf16Pair x) { return broadcast(x.bits); }
 
-// Adds a b to sum.
+// Adds the products of the factors a and b to `sum`.
 template <class T>
 POLYHEAD_INLINE void add_product(Vector<T>& sum, Vector<T> a, Vector<T> b) {
   sum = multiply_add<T>(a, b, sum);

@@ -9,7 +9,7 @@ namespace polyhead::cpu {
 
 std::int64_t second_cache(const Cpu& cpu) {
   std::int64_t bytes = 1 << 20;
-  int shared_by = 1, threads = 1;  // number of logical processors that share the second-level cache; number of logical processors per core
+  int shared_by = 1, threads = 1;  // how many logical processors share the second-level cache, and how many share a core
   for (const CpuCache& cache : cpu.caches) {
     if (cache.kind == "instruction") continue;
     if (cache.level == 1) threads = std::max(1, cache.shared_by);

@@ -14,12 +14,13 @@ std::int64_t second_cache(const Cpu& cpu);
 // blocks (512 and 256 keys) and of runs of terms in gemm do affect the order, so these are constants. The constants also fix how much of the first-level cache
 // is used: a strip's scores are 6 rows x 512 keys x 4 bytes = 12 KiB, and the cache has at least 32 KiB.
 struct BlockSizes {
-  std::int64_t query_bytes;     // attention: queries and output sums of a query block
-  std::int64_t row_bytes;       // gemm: a block's rows of a
-  std::int64_t panel_bytes;     // gemm: panels of b that one thread packs and multiplies at once
-  std::int64_t prefetch_bytes;  // gemm: if a block of a has at most this size, the next block is prefetched
+  std::int64_t query_bytes;     // attention: bytes for the queries and the output sums of a query block
+  std::int64_t row_bytes;       // gemm: bytes of a in a block of rows
+  std::int64_t panel_bytes;     // gemm: bytes of the panels of b that one thread packs and multiplies at once
+  std::int64_t prefetch_bytes;  // gemm: if a block of a has at most this many bytes, the next block is prefetched
 
-  // Returns the number of rows of a query block. `width` is the larger of H and V; `element_bytes` is the size of the compute type.
+  // Returns the number of rows of a query block. `width` is the larger of the head widths H (of q and k) and V (of v); `element_bytes` is the size of the
+  // compute type.
   std::int64_t query_rows(std::int64_t width, std::int64_t element_bytes) const;
 };
 

@@ -132,7 +132,7 @@ std::string explained() {
   return explain({.q = q, .k = q, .v = q, .out = out});
 }
 
-TEST(Explain, SaysWhatWasFoundOfTheMachine) {
+TEST(Explain, ReportsTheFactsAboutTheMachine) {
   const auto of = [](const DescribedMachine& machine) {
     const AsIfOn guard(machine);
     return explained();

@@ -1,4 +1,4 @@
-// exp, tanh and log of a vector, for kernel sources only.
+// exp, tanh and log of a vector. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/vector.h"
@@ -80,7 +80,8 @@ POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>&
       x[j] = times_power_of_two(power, n[j]);
     } else {
       const Vector<T> scaled = (Vector<T>)(((Vector<Bits<T>>)shifted[j] << P::mantissa) + (Vector<Bits<T>>)power);
-      x[j] = n[j] < P::lowest ? Vector<T>{} : multiply_add<T>(x[j], broadcast(T{0}), scaled);  // + 0 x restores a NaN, whose bits the integer addition changed
+      // Adding 0 x restores a NaN, whose bits the integer addition has changed.
+      x[j] = n[j] < P::lowest ? Vector<T>{} : multiply_add<T>(x[j], broadcast(T{0}), scaled);
     }
   }
 }
@@ -97,17 +98,17 @@ POLYHEAD_INLINE Vector<T> exp_of_negative(Vector<T> x, const ExpFactor<T>& facto
 template <class T>
 inline constexpr bool kHasPowerOfDifference = kFused && std::is_same_v<T, float>;
 
-// A reference of power_of_difference(), whole + rest. The whole number changes only the exponent of the result, so it adds no rounding error. What is rounded is
-// factor x - rest.
+// The reference of power_of_difference() as the sum whole + rest. The whole number changes only the exponent of the result, so it adds no rounding error. Only
+// factor x - rest is rounded.
 struct PowerReference {
   float whole, rest, power;  // power = 2^-whole
 };
 
-// Returns lse log2(e) as two halves. Scores that matter lie between 0, if all weights are similar, and lse, if one key has most of the weight. So
-// |factor x - rest| is at most half of |lse log2(e)| for them, and its rounding error is half as large as with one number. If |lse log2(e)|
-// is above 64, `whole` is 0 and `rest` is lse log2(e), so that 2^-whole is always a normal number.
-// Scores are multiplied by scaled.high, which is factor log2(e) rounded. The log2(e) of this function is the mean of the exact one, which is right for scores near
-// 0, and of scaled.high / factor, which is right for scores near lse. If the factor is 0, the exact one is used.
+// Returns lse log2(e) as the sum of two halves, `whole` and `rest`. The scores that matter lie between 0 (if all attention weights are similar) and lse (if one
+// key has most of the weight). For these scores |factor x - rest| is at most half of |lse log2(e)|, and its rounding error is half as large as that of factor x
+// - lse log2(e). If |lse log2(e)| is above 64, `whole` is 0 and `rest` is lse log2(e), so that 2^-whole is always a normal number. Scores are multiplied by
+// scaled.high, which is factor log2(e) rounded. This function therefore uses the mean of two values for log2(e): the exact value, which is right for scores
+// near 0, and scaled.high / factor, which is right for scores near lse. If the factor is 0, it uses the exact value.
 POLYHEAD_INLINE PowerReference power_reference(float lse, const ExpFactor<float>& scaled) {
   constexpr double kLog2E = 1.4426950408889634;
   const double of_scores = double{scaled.high} / double{scaled.factor}, log2_e = of_scores > 1.4 && of_scores < 1.5 ? (kLog2E + of_scores) / 2 : kLog2E;
@@ -169,7 +170,7 @@ POLYHEAD_INLINE void exp_of_difference(V (&x)[kCount], T reference, const ExpFac
   }
 }
 
-// tanh(x) = sign(x) (1 - e)/(1 + e) with e = exp(-2|x|). The code computes e - 1 directly, so that the relative error stays small for small x.
+// Returns tanh(x) = sign(x) (1 - e)/(1 + e) with e = exp(-2|x|). The code computes e - 1 directly, so that the relative error stays small for small x.
 template <class T>
 POLYHEAD_INLINE Vector<T> tanh(Vector<T> x) {
   using P = PowerOfTwo<T>;
@@ -187,7 +188,7 @@ POLYHEAD_INLINE Vector<T> tanh(Vector<T> x) {
   return x < T{0} ? -result : result;
 }
 
-// log(x) for normal x > 0, NaN and infinity. With x = 2^n m and m in [sqrt(1/2), sqrt(2)), log x = n log 2 + 2 artanh((m - 1)/(m + 1)).
+// Returns log(x) for normal x > 0, NaN and infinity. With x = 2^n m and m in [sqrt(1/2), sqrt(2)), log x = n log 2 + 2 artanh((m - 1)/(m + 1)).
 template <class T>
 POLYHEAD_INLINE Vector<T> log(Vector<T> x) {
   using P = PowerOfTwo<T>;

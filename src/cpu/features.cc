@@ -55,7 +55,7 @@ int count_list(const std::string& text) {
   return count;
 }
 
-// Returns the cache sizes that the C library reports. It serves operating systems that do not list caches in /sys.
+// Returns the cache sizes that the C library reports, for operating systems that do not list caches in /sys.
 std::vector<CpuCache> library_caches() {
   std::vector<CpuCache> caches;
 #ifdef _SC_LEVEL1_DCACHE_SIZE

@@ -73,7 +73,7 @@ TEST(Device, ReadsTheCachesOfOtherMachines) {
   EXPECT_TRUE(cpu::listed_caches("/no such folder").empty());
 }
 
-TEST(Device, IsWhatATestDescribes) {
+TEST(Device, IsTheMachineThatATestDescribes) {
   test::for_each_machine([](const DescribedMachine& machine) {
     const Cpu cpu = detect_cpu();
     EXPECT_EQ(cpu.usable, machine.processors);
@@ -87,7 +87,7 @@ TEST(Device, IsWhatATestDescribes) {
   EXPECT_EQ(described_machine(), nullptr);
 }
 
-TEST(Device, RowsAreNamedOnceAndImplyEachOther) {
+TEST(Device, InstructionSetsAreNamedOnceAndImplyNarrowerOnes) {
   const Cpu cpu = detect_cpu();
   std::set<std::string_view> names;
   for (const InstructionSet& row : cpu.instruction_sets) EXPECT_TRUE(names.insert(row.name).second) << row.name;

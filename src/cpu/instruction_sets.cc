@@ -21,7 +21,7 @@ enum Register : std::uint8_t { eax, ebx, ecx, edx };
 // Registers that the operating system must save at a task switch, as bits of XCR0 (Intel SDM volume 1, section 13.3): 256-bit, 512-bit and tile registers.
 constexpr std::uint64_t kNone = 0, kYmm = 0x6, kZmm = 0xe6, kTiles = 0x60000;
 
-// One row per instruction set: its bit in the answer of cpuid (Intel SDM volume 2, CPUID) and the registers that the operating system must save.
+// One row for each instruction set: its bit in the answer of cpuid (Intel SDM volume 2, CPUID), and the registers that the operating system must save.
 struct Row {
   std::string_view name, adds;
   std::uint32_t leaf, subleaf;
@@ -74,7 +74,7 @@ std::string request_amx_permission() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return {};
-  if (errno == ENOSPC) return "a thread's alternate signal stack (sigaltstack) is too small for AMX tiles, so that Linux gives this process none";
+  if (errno == ENOSPC) return "a thread's alternate signal stack (sigaltstack) is too small for AMX tiles, so Linux refuses them to this process";
 #endif
   return "the operating system gives this process no AMX tiles";
 }
@@ -124,7 +124,7 @@ std::string processor_name() { return {}; }
 
 std::string request_amx_permission() { return "WebAssembly has no AMX tiles"; }
 std::string processor_vendor() { return {}; }
-std::vector<InstructionSet> instruction_sets() { return {{"simd128", "4 float32 a register; a module that uses it does not load elsewhere", true}}; }
+std::vector<InstructionSet> instruction_sets() { return {{"simd128", "4 float32 a register; a WebAssembly module that uses it loads only on engines that have it", true}}; }
 std::string processor_name() { return {}; }
 
 #else

@@ -22,12 +22,12 @@ inline constexpr std::string_view kArchitecture = "other";
 
 std::vector<InstructionSet> instruction_sets();
 
-// Requests the memory of AMX tiles from Linux for every thread of this process; without permission, the first instruction on tiles ends the process.
-// Linux refuses if a thread's signal stack is too small for the tiles, and after permission Linux allows no smaller signal stack. So call this function only
-// if tiles will be used (Linux, Documentation/arch/x86/xstate.rst). Returns the reason of a refusal, or an empty text.
+// Requests the memory of AMX tiles from Linux for every thread of this process. Without permission, the first instruction on tiles ends the process. Linux
+// refuses if the signal stack of a thread is too small for the tiles; after permission, it refuses signal stacks of that size. So call this function only if
+// tiles will be used (Linux, Documentation/arch/x86/xstate.rst). Returns the reason of a refusal, or an empty text.
 std::string request_amx_permission();
 
 std::string processor_name();    // empty if unknown
-std::string processor_vendor();  // "GenuineIntel"; empty if unknown
+std::string processor_vendor();  // for example "GenuineIntel"; empty if unknown
 
 }  // namespace polyhead::cpu

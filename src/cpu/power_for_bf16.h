@@ -1,4 +1,5 @@
-// Computes 2^x where the result is rounded to bfloat16 afterwards, so that a relative error of 3e-6 suffices. For kernel sources only.
+// Computes 2^x where the result is rounded to bfloat16 afterwards, so that a relative error of 3e-6 suffices. Only kernel sources (*_kernel.cc) include this
+// file.
 #pragma once
 
 #include "cpu/vector.h"
@@ -6,8 +7,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Replaces x by 2^x, for x < 128, with a relative error of 3e-6, a hundredth of the rounding error of bfloat16 or less. The result is 0 for -infinity and where it
-// would be below 2^-126, and NaN for NaN.
+// Replaces x by 2^x, for x < 128, with a relative error of 3e-6, which is at most a hundredth of the rounding error of bfloat16. The result is 0 for -infinity
+// and where it would be below 2^-126, and NaN for NaN.
 template <int kCount>
 POLYHEAD_INLINE void power_for_bf16(Vector<float> (&x)[kCount]) {
   constexpr float c[] = {1, 0x1.62d6d0p-1f, 0x1.ee2374p-3f, 0x1.abfe7ep-5f, 0x1.b7ea5cp-7f};  // minimax polynomial for 2^f, 0 <= f < 1

@@ -21,7 +21,7 @@ using Blocks = std::array<Block, 3>;
 // and attention of 64 queries and keys would take 10 % longer.
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::align_val_t kPage{kPageBytes};
-// Largest memory block that a thread keeps, in bytes. Calls that need a larger block take 1 ms or longer, so that the time of an allocation does not matter.
+// Size in bytes of the largest memory block that a thread keeps. Calls that need a larger block take 1 ms or longer, so allocating it costs them little.
 constexpr std::size_t kMostKept = 256 << 10;
 constexpr bool kKeep = !kAddressSanitizer;  // with AddressSanitizer blocks are freed at once, so that it reports the use of a freed block
 

@@ -25,7 +25,7 @@ class ScratchMemory {
 
  private:
   Block block_;
-  Tensor shared_;  // owns the memory of block_ if it came from the workspace; else empty
+  Tensor shared_;  // owns the memory of block_ if it came from the workspace; empty otherwise
 };
 
 }  // namespace polyhead::cpu

@@ -55,9 +55,9 @@ TEST(ScratchMemory, BlocksInUseAreApartAndAligned) {
   }
 }
 
-TEST(ScratchMemory, NothingIsNoMemory) { EXPECT_EQ(ScratchMemory(0).get(), nullptr); }
+TEST(ScratchMemory, ZeroBytesNeedNoMemory) { EXPECT_EQ(ScratchMemory(0).get(), nullptr); }
 
-TEST(ScratchMemory, ABlockThatWasGivenBackServesASmallerOne) {
+TEST(ScratchMemory, AFreedBlockServesASmallerRequest) {
   if (kAddressSanitizer) GTEST_SKIP() << "with AddressSanitizer no memory blocks are kept, so that it can report reads of freed memory";
   std::thread([] {  // a new thread has no kept blocks
     void* first = nullptr;
@@ -78,7 +78,7 @@ TEST(ScratchMemory, AThreadFreesWhatItKeptWhenItEnds) {
   EXPECT_EQ(aligned_blocks, before);
 }
 
-// The test's thread_local object is created before the thread keeps memory blocks. Its destructor runs after the blocks were freed and uses scratch memory again.
+// The destructor of a thread_local object uses scratch memory again while the thread ends.
 TEST(ScratchMemory, ServesAThreadThatEnds) {
   struct Late {
     ~Late() {
@@ -94,7 +94,7 @@ TEST(ScratchMemory, ServesAThreadThatEnds) {
   }).join();
 }
 
-TEST(ScratchMemory, ALargeBlockIsTheWorkspaces) {
+TEST(ScratchMemory, ALargeBlockComesFromTheWorkspace) {
   const Workspace workspace;
   const void* first = nullptr;
   {
@@ -108,8 +108,8 @@ TEST(ScratchMemory, ALargeBlockIsTheWorkspaces) {
   EXPECT_EQ(ScratchMemory(1 << 20, &workspace).get(), first);
 }
 
-// To free its blocks at its end, a thread must register a function, and this needs memory. Without memory the thread must keep no blocks.
-TEST(ScratchMemory, GivesBackInAThreadThatFindsNoMemory) {
+// At its first use of scratch memory, a thread registers a function that will free its blocks. If there is no memory for that, the thread must keep no blocks.
+TEST(ScratchMemory, AThreadThatCannotRegisterItsEndKeepsNoBlocks) {
   if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer ends a process in which an allocation fails";
   const auto body = [] {
     std::thread([] {

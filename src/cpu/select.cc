@@ -34,8 +34,8 @@ struct Preferred {
   bool asked_for;
 };
 
-// Returns the sets that the environment or the processor prefers. The environment is read once, because a later change must not switch kernels in a running
-// program.
+// Returns the set that POLYHEAD_ISA names or the processor prefers, with and without AMX tiles. The environment is read once, because a later change must not
+// switch kernels in a running program.
 const Preferred& preferred() {
   static const Preferred sets = []() -> Preferred {
     const char* name = std::getenv("POLYHEAD_ISA");
@@ -56,7 +56,7 @@ const Cpu& this_cpu() {
 }
 
 std::span<const KernelSet> kernel_sets() {
-  enum : std::size_t {  // the index of each set in kernel_sets()
+  enum : std::size_t {  // indices of the sets in kernel_sets()
 #define POLYHEAD_ISA_ROW(name, base, needs, vendor) place_of_##name,
 #include "cpu/isa_rows.h"
 #undef POLYHEAD_ISA_ROW

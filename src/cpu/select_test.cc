@@ -80,11 +80,12 @@ TEST(Select, SaysWhyASetIsPassedOver) {
   EXPECT_EQ(cpu::why_not_preferred(amd, known("AuthenticAMD", "avx2")), "");
   EXPECT_THAT(cpu::why_not_preferred(amd, known("GenuineIntel", "avx2")), HasSubstr("AuthenticAMD"));
   EXPECT_EQ(cpu::why_not_preferred(never, known("AuthenticAMD", "avx2")), "it is for tests");
-  EXPECT_EQ(cpu::select_kernels(std::array{never, amd, everywhere}, known("GenuineIntel", "avx2"), "amd").name, "amd");  // a set that the caller names is chosen also on a processor of another vendor
+  // If the caller names a set, it is chosen on processors of other vendors too.
+  EXPECT_EQ(cpu::select_kernels(std::array{never, amd, everywhere}, known("GenuineIntel", "avx2"), "amd").name, "amd");
 }
 
 // KernelInstructionSet::why_not_used must be empty for the instruction set in use, and a reason for all other sets.
-TEST(Select, TellsWhyTheOthersAreNotInUse) {
+TEST(Select, SaysWhyEachOtherSetIsNotInUse) {
   const auto expect = [](std::string_view used) {
     for (const KernelInstructionSet& set : kernel_instruction_sets()) EXPECT_EQ(set.why_not_used.empty(), set.name == used) << set.name << ": " << set.why_not_used;
   };
@@ -102,10 +103,10 @@ TEST(Select, TellsWhyTheOthersAreNotInUse) {
 }
 #endif
 
-TEST(Select, EverythingThatARowNeedsIsAskedOfTheProcessor) {
+TEST(Select, EveryInstructionSetThatAKernelSetNeedsIsChecked) {
   const Cpu here = detect_cpu();
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {
-    for (const InstructionSet& row : here.instruction_sets) {  // describe this machine without one of its instruction sets
+    for (const InstructionSet& row : here.instruction_sets) {  // describe a machine with all instruction sets but one
       Cpu other = here;
       for (InstructionSet& changed : other.instruction_sets) changed.available = changed.name != row.name;
       const bool needed = (" " + std::string(set.needs) + " ").find(" " + std::string(row.name) + " ") != std::string::npos;
@@ -115,7 +116,7 @@ TEST(Select, EverythingThatARowNeedsIsAskedOfTheProcessor) {
   EXPECT_EQ(cpu::kernel_sets().back().needs, "");
 }
 
-TEST(Select, SettingOneIsSeenAndUndone) {
+TEST(Select, ASetThatTheCallerChoosesIsUsedUntilItIsReset) {
   const std::string_view before = kernel_instruction_set();
   const std::string_view last = kernel_instruction_sets().back().name;
   set_kernel_instruction_set(last);

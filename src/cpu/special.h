@@ -1,4 +1,4 @@
-// sin, cos, arctan, erf and erfc of a float64 vector, for kernel sources only. Relative errors are a few 2^-53.
+// sin, cos, arctan, erf and erfc of a float64 vector. Only kernel sources (*_kernel.cc) include this file. The relative error of each is a few times 2^-53.
 #pragma once
 
 #include "cpu/elementary.h"
@@ -14,11 +14,11 @@ POLYHEAD_INLINE Vector<double> polynomial(Vector<double> x, const double (&c)[kT
   return sum;
 }
 
-// sin(x + quarters pi/2). x = n pi/2 + r with |r| <= pi/4; pi/2 is a sum of three numbers of 33 bits, whose products with n < 2^20 are exact
-// (Cody and Waite 1980). The polynomials are those of fdlibm (Sun Microsystems 1993).
+// Returns sin(x + quarters pi/2). With x = n pi/2 + r and |r| <= pi/4, it is +-sin r or +-cos r. pi/2 is a sum of three numbers of 33 bits, whose products with
+// n < 2^20 are exact (Cody and Waite 1980). The polynomials are those of fdlibm (Sun Microsystems 1993).
 POLYHEAD_INLINE Vector<double> sine(Vector<double> x, int quarters) {
   using V = Vector<double>;
-  constexpr double kMagic = 0x1.8p52, kMost = 0x1p20;  // adding kMagic rounds to the nearest integer; the C library computes |x| >= kMost
+  constexpr double kMagic = 0x1.8p52, kMost = 0x1p20;  // adding kMagic rounds to the nearest integer; for |x| >= kMost the C library is called
   constexpr double kSine[] = {-1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04, 2.75573137070700676789e-06, -2.50507602534068634195e-08, 1.58969099521155010221e-10};
   constexpr double kCosine[] = {4.16666666666666019037e-02, -1.38888888888741095749e-03, 2.48015872894767294178e-05, -2.75573143513906633035e-07, 2.08757232129817482790e-09, -1.13596475577881948265e-11};
   constexpr double kHalfPi[] = {1.57079632673412561417e+00, 6.07710050630396597660e-11, 2.02226624879595063154e-21};
@@ -28,17 +28,17 @@ POLYHEAD_INLINE Vector<double> sine(Vector<double> x, int quarters) {
   for (const double part : kHalfPi) r = multiply_add<double>(-n, broadcast(part), r);
   const V z = r * r, half = z * 0.5;
   const V sine = multiply_add<double>(r * z, polynomial(z, kSine), r), cosine = multiply_add<double>(z * z, polynomial(z, kCosine), 1.0 - half);
-  const Vector<Bits<double>> quadrant = (Vector<Bits<double>>)shifted + quarters;  // the lowest bits of `shifted` are n
+  const Vector<Bits<double>> quadrant = (Vector<Bits<double>>)shifted + quarters;  // the lowest bits of `shifted` are those of n
   const V of_quadrant = (quadrant & 1) != 0 ? cosine : sine;
   V result = (quadrant & 2) != 0 ? -of_quadrant : of_quadrant;
-  for (int i = 0; i < kLanes<double>; ++i) {  // the C library computes large x, infinities and NaN, which are rare
+  for (int i = 0; i < kLanes<double>; ++i) {  // for large x, infinities and NaN, which are rare, the C library is called
     if (!(x[i] > -kMost && x[i] < kMost)) result[i] = quarters == 0 ? __builtin_sin(x[i]) : __builtin_cos(x[i]);
   }
   return result;
 }
 
-// For z > tan(pi/8): arctan z = pi/4 + arctan((z - 1)/(z + 1)); for z > tan(3 pi/8): pi/2 - arctan(1/z). The polynomial interpolates arctan(z)/z at Chebyshev's
-// points.
+// Returns arctan x. For z = |x| > tan(pi/8) it computes arctan z = pi/4 + arctan((z - 1)/(z + 1)), and for z > tan(3 pi/8) arctan z = pi/2 - arctan(1/z). The
+// polynomial interpolates arctan(z)/z at Chebyshev's points.
 POLYHEAD_INLINE Vector<double> arctangent(Vector<double> x) {
   using V = Vector<double>;
   constexpr double kArctangent[] = {1.0, -0.3333333333333312, 0.19999999999940837, -0.14285714279244968, 0.11111110744657099, -0.09090896801472813, 0.07692045194561481,
@@ -47,12 +47,13 @@ POLYHEAD_INLINE Vector<double> arctangent(Vector<double> x) {
   const auto far = z > 2.414213562373095, middle = z > 0.4142135623730951;
   const V t = far ? -1.0 / z : middle ? (z - 1.0) / (z + 1.0) : z;
   const V base = far ? broadcast(1.5707963267948966) : middle ? broadcast(0.7853981633974483) : V{};
-  const V rest = far ? broadcast(6.123233995736766e-17) : middle ? broadcast(3.061616997868383e-17) : V{};  // what pi/2 and pi/4 lose by rounding to float64
+  // The difference between pi/2 or pi/4 and its float64 value.
+  const V rest = far ? broadcast(6.123233995736766e-17) : middle ? broadcast(3.061616997868383e-17) : V{};
   const V sum = base + multiply_add<double>(t, polynomial(t * t, kArctangent), rest);
   return x < 0.0 ? -sum : sum;
 }
 
-// erfc(z) = exp(-z^2) P((z - 3)/(z + 3)) / (1 + 2 z) for z >= 0 (Shepherd and Laframboise 1981). P interpolates at Chebyshev's points.
+// Returns erfc(z) = exp(-z^2) P((z - 3)/(z + 3)) / (1 + 2 z) for z >= 0 (Shepherd and Laframboise 1981). P interpolates at Chebyshev's points.
 POLYHEAD_INLINE Vector<double> erfc_of_positive(Vector<double> z) {
   using V = Vector<double>;
   constexpr double kErfc[] = {1.2530080582697296, -0.1356211061245807, -0.047562294353446374, 0.12964515870270552, -0.11927366341552853, 0.06830802734580459, -0.02377051491423367,
@@ -61,8 +62,8 @@ POLYHEAD_INLINE Vector<double> erfc_of_positive(Vector<double> z) {
                             9.186243026143847e-08, 3.29163439676632e-08, -8.500119502115306e-09, -4.210104975119195e-09};
   constexpr double kMost = 28;  // z is limited to kMost, because exp(-28^2) is 0 already
   const V bounded = z > kMost ? broadcast(kMost) : z;
-  // -z^2 is computed as the sum of two exponents: -first^2, which is exact because `first` has 26 bits, and first^2 - z^2. The rounding of z^2, 2^-53 z^2,
-  // would be the largest error.
+  // -z^2 is computed as the sum of two exponents: -first^2, which is exact because `first` has 26 bits, and first^2 - z^2. If z^2 were rounded to one number,
+  // this rounding error of up to 2^-53 z^2 would be the largest error of the result.
   const V first = (V)((Vector<Bits<double>>)bounded & ~Bits<double>{0x7ffffff});
   const V exact[2] = {-first * first, (first - bounded) * (first + bounded)};
   const ExpFactor<double> one(1);

@@ -1,4 +1,5 @@
-// Converts rows of any dtype and stride to contiguous rows of the compute type T, and back. T is double for float64 tensors, else float. For kernel sources only.
+// Converts rows of any dtype and stride to contiguous rows of the compute type T, and back. T is double if the tensor is float64, else float. For kernel
+// sources only.
 #pragma once
 
 #include "cpu/vector.h"
@@ -7,11 +8,11 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The storage type that is the compute type T itself and needs no conversion.
+// The dtype that equals the compute type T, so that its elements need no conversion.
 template <class T>
 inline constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
-// Calls f(pointer), where the pointer is `data` converted to the C++ type of dtype. T is the compute type of dtype.
+// Calls f(data), with `data` converted to a pointer to the C++ type of `dtype`. T is the compute type of `dtype`.
 template <class T, class F>
 POLYHEAD_INLINE auto with_storage(DType dtype, const void* data, const F& f) {
   if constexpr (std::is_same_v<T, double>) {
@@ -45,7 +46,8 @@ POLYHEAD_INLINE float widen(f16 x) {
   return __builtin_bit_cast(float, ((x.bits & 0x7c00u) == 0x7c00u ? magnitude | 0x7f800000u : finite) | sign);
 }
 
-// Reads elements of a narrow type as vectors of float32: `load` widens neighbouring elements; `of_word<i>` widens element i of the 32-bit word in each lane.
+// Reads elements of a narrow type as vectors of float32. load() widens elements that are adjacent in memory; of_word<i>() widens element i of the 32-bit word
+// in each lane.
 template <class Storage>
 struct Narrow;
 
@@ -91,7 +93,7 @@ POLYHEAD_INLINE Vector<T> load_wide(const Storage* from) {
 POLYHEAD_INLINE void narrow(float x, float* to) { *to = x; }
 POLYHEAD_INLINE void narrow(double x, double* to) { *to = x; }
 POLYHEAD_INLINE void narrow(float x, f16* to) { *to = to_f16(x); }
-POLYHEAD_INLINE void narrow(float x, bf16* to) {  // rounds to nearest even; NaN stays NaN
+POLYHEAD_INLINE void narrow(float x, bf16* to) {  // rounds to nearest, ties to even; NaN stays NaN
   const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x);
   const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16, nan = bits >> 16 | 0x40u;
   to->bits = static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
@@ -135,7 +137,8 @@ POLYHEAD_INLINE void add_to_row(const T* from, std::int64_t low, std::int64_t hi
   if (stride == 1) {
     for (std::int64_t i = low; i < high; ++i) to[i] += from[i];
   } else if (stride == 0) {
-    // All keys of the row share one element of the bias. The sum is computed in double, because the d_score of a row sum to 0 and nearly cancel.
+    // All keys of the row share one element of the bias' gradient. The sum is computed in double, because the d_score of a row nearly cancel: their exact sum
+    // is 0.
     double sum = 0;
     for (std::int64_t i = low; i < high; ++i) sum += static_cast<double>(from[i]);
     *to += static_cast<T>(sum);

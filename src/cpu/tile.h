@@ -1,4 +1,4 @@
-// Computes c = a b, c += a b or c = earlier c + own (a b) for a few rows of a, with the sums in registers. For kernel sources only.
+// Computes c = a b, c += a b or c = earlier c + own (a b) for a few rows of a, with the sums in registers. Only kernel sources (*_kernel.cc) include this file.
 //
 // 32 registers hold 6 x 4 vectors of sums, 4 vectors of b and 1 of a. A term then needs 24 multiplications and 10 loads; a processor does two of each in a
 // cycle, so the loads do not limit the speed. 16 registers hold 6 x 2 sums. A multiplication takes 4 cycles, so at least 8 independent sums are needed; narrow
@@ -10,9 +10,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // number of vectors in a row of the widest tile
+inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // number of vectors in a row of the widest tile of sums
 inline constexpr int kTileRows = 6;
-// Number of rows of a strip: the rows of an AMX tile, or of two tiles of kTileRows.
+// Number of rows of a strip: with AMX the rows of one AMX tile, else the rows of two tiles of kTileRows.
 inline constexpr int kStripRows = kHasAmx ? 16 : 2 * kTileRows;
 // Number of rows of the largest strip: with AMX the forward pass multiplies the rows of two AMX tiles at a time.
 inline constexpr int kMostStripRows = kHasAmx ? 2 * kStripRows : kStripRows;
@@ -26,15 +26,15 @@ POLYHEAD_INLINE void with_count(int n, const F& f) {
   f(std::integral_constant<int, kMost>{});
 }
 
-// Sums over keys are made of runs of this many terms, because the rounding error of a sum grows with the number of its terms. Runs of 128 terms make the errors of
-// attention in float32 about those of PyTorch's or smaller (docs/experiments.md, "Errors of float32").
+// A sum over keys is made of runs of this many terms, because the rounding error of a sum grows with the number of its terms. With runs of 128 terms, attention
+// in float32 has about the errors of PyTorch's, or smaller ones (docs/experiments.md, "Errors of float32").
 inline constexpr std::int64_t kRunTerms = 128;
 
-// Returns the length of the first run of a sum that begins with term `term` of a key block. Runs end at multiples of kRunTerms, so a row's sum does not depend on
-// the key with which its product begins.
+// Returns the length of the first run of a sum that begins with term `term` of a key block. Runs end at multiples of kRunTerms, so a row's sum does not depend
+// on the key at which its product begins.
 constexpr std::int64_t first_run_from(std::int64_t term) { return kRunTerms - term % kRunTerms; }
 
-// The type of the elements of a: bfloat16 pairs if the elements of b are pairs, else the compute type.
+// The type of the elements of a: bfloat16 pairs if the elements of b are such pairs, else the compute type.
 template <class T, class B>
 using Factor = std::conditional_t<std::is_same_v<B, Bf16Pair>, Bf16Pair, T>;
 
@@ -43,7 +43,8 @@ template <class T, class B = T>
 struct Product {
   std::int64_t depth;
   const Factor<T, B>* a;
-  std::int64_t a_stride;  // distance between rows of a; if kTransposed, distance between terms, and the rows of one term are contiguous
+  // Distance between rows of a. If kTransposed: distance between terms; the rows of one term are adjacent in memory.
+  std::int64_t a_stride;
   const B* b;
   std::int64_t b_stride;
   T* c;
@@ -54,20 +55,20 @@ struct Product {
   std::int64_t quotient_stride = 0;
   const T *divisor = nullptr, *reciprocal = nullptr;  // for each row: the divisor, and 1 / divisor
   const T* correction = nullptr;                      // one factor for each row, only with bfloat16 pairs; if given, a b is first multiplied by it
-  // If not 0, the sum is made of runs: the first has this many terms, the others kRunTerms, and the sums of runs are added in their order. It
-  // is 0 with bfloat16 pairs, and if kTransposed, because such a product has at most 96 terms.
+  // If not 0, the sum is made of runs. The first run has this many terms, all later runs kRunTerms, and the sums of the runs are added in order. It is 0 with
+  // bfloat16 pairs, and if kTransposed, because such a product has at most 96 terms.
   std::int64_t first_run = 0;
-  const float* b_scale = nullptr;                     // the scales of an int8 b: one for each term
+  const float* b_scale = nullptr;                     // one scale for each term of an int8 b
   std::int64_t b_scale_stride = 0;
 };
 
-// Where b lies, which decides what is prefetched. first_cache: nothing. second_cache: b is prefetched eight terms (100 cycles) ahead; if kTransposed, a is
-// prefetched instead, for the tile after the next, because one cache line has the rows of two or three tiles. memory: b is prefetched in two steps, first far
-// ahead into the second-level cache, which can have more outstanding misses, and then nearer into the first-level cache. memory_finite: as memory, but NaN and
-// infinities of b count as 0.
+// Where b lies, which decides what is prefetched. first_cache: nothing. second_cache: b is prefetched eight terms (100 cycles) ahead. If kTransposed, a is
+// prefetched instead, for the tile after the next, because one cache line has the rows of two or three tiles. memory: b is prefetched in two steps: far ahead
+// into the second-level cache, which can have more outstanding misses, and later into the first-level cache. memory_finite: like memory, but NaN and infinities
+// of b count as 0.
 enum class From { first_cache, second_cache, memory, memory_finite };
 
-// Returns earlier c + own x. The kernels use it to join the product of a key block with v to the products of earlier key blocks (cpu/sdpa/join_blocks.h).
+// Returns earlier c + own x. With it the kernels join the product of a key block with v to the products of earlier key blocks (cpu/sdpa/join_blocks.h).
 template <class T>
 POLYHEAD_INLINE Vector<T> join_values(Vector<T> c, T earlier, Vector<T> x, T own) {
   return multiply_add<T>(c, broadcast(earlier), x * own);
@@ -78,8 +79,8 @@ template <int Rows, int Columns, bool kTransposed, From kFrom, class T, class B 
 POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, std::int64_t column, std::int64_t first_term,
                                std::int64_t last_term, Vector<T> (&sums)[Rows][Columns]) {
   constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4;
-  // There is one pointer for each four rows. Addressing four rows needs two registers, for the stride and three times the stride; a single pointer for twelve rows
-  // would need more registers than are left.
+  // There is one pointer for each group of four rows. Addressing four rows needs two registers, one for the stride and one for three times the stride. A single
+  // pointer for twelve rows would need more registers than are left.
   const std::int64_t stride = kTransposed ? 1 : product.a_stride, step = kTransposed ? product.a_stride : 1;
   const Factor<T, B>* a[(Rows + kGroup - 1) / kGroup];
   const Factor<T, B>* first = product.a + row * stride + first_term * step;
@@ -87,7 +88,8 @@ POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, s
   for (const Factor<T, B>*& group : a) {
     group = first;
     first += kGroup * stride;
-    asm("" : "+r"(group));  // hides the pointer's origin; otherwise the compiler would compute the addresses of all rows from the first pointer
+    // Hides that all pointers come from the first one. Otherwise the compiler would compute the addresses of all rows from it.
+    asm("" : "+r"(group));
   }
   const B* b = product.b + first_term * product.b_stride + column;
   const float* b_scale = std::is_same_v<B, std::int8_t> ? product.b_scale + first_term * product.b_scale_stride : nullptr;
@@ -99,7 +101,7 @@ POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, s
       if constexpr (kFrom == From::second_cache && Columns >= 2 && !kTransposed) prefetch_vector(b + 8 * product.b_stride, j);
       if constexpr (kFrom == From::memory) {
         constexpr int kBytes = kWidth * static_cast<int>(sizeof(B)), kNear = 128 / static_cast<int>(sizeof(B)), kFar = 4 * kNear;
-        if (j * kBytes % 64 < kBytes) {  // prefetch once for each cache line, which may hold several vectors
+        if (j * kBytes % 64 < kBytes) {  // one prefetch for each cache line, which may hold several vectors
           __builtin_prefetch(b + kNear * product.b_stride + j * kWidth);
           __builtin_prefetch(b + kFar * product.b_stride + j * kWidth, 0, 2);
         }
@@ -143,12 +145,12 @@ POLYHEAD_INLINE void sum_tile(const Product<T, B>& product, std::int64_t row, st
   add_terms<Rows, Columns, kTransposed, kFrom>(product, row, column, 0, product.depth, sums);
 }
 
-// Returns the number of the term after the first run of a sum (kRunTerms explains runs). It is the depth if the sum is one run.
+// Returns the index of the term after the first run of a sum (kRunTerms explains runs). If the sum is one run, this is the depth.
 template <class T, class B>
 POLYHEAD_INLINE std::int64_t first_run_end(const Product<T, B>& product) {
   return product.first_run > 0 && product.first_run < product.depth ? product.first_run : product.depth;
 }
-// Returns the number of the term after the run that begins with term `term`.
+// Returns the index of the term after the run that begins with term `term`.
 template <class T, class B>
 POLYHEAD_INLINE std::int64_t next_run_end(const Product<T, B>& product, std::int64_t term) {
   return term + kRunTerms < product.depth ? term + kRunTerms : product.depth;
@@ -170,7 +172,7 @@ POLYHEAD_INLINE void end_run(Vector<T> (&sums)[Rows][Columns], Vector<T> (&earli
   clear_vectors<Rows, Columns, T>(sums);
 }
 
-// Does the work of sum_tile() in the runs that product.first_run asks for.
+// Does the work of sum_tile() for a sum of several runs, whose lengths product.first_run determines.
 template <int Rows, int Columns, bool kTransposed, From kFrom, class T, class B>
 POLYHEAD_INLINE void sum_runs(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
   clear_vectors<Rows, Columns, T>(sums);
@@ -224,7 +226,7 @@ POLYHEAD_INLINE void store_tile(const Product<T, B>& product, std::int64_t row, 
   }
 }
 
-// kRuns: the sum has several runs. A tile of one run has code of its own, because the loop over runs would keep sums in memory.
+// kRuns: the sum has several runs. A tile of one run has separate code, because the loop over runs would keep sums in memory.
 template <int Rows, int Columns, bool kTransposed, From kFrom, bool kRuns, class T, class B>
 POLYHEAD_INLINE void multiply_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column) {
   Vector<T> sums[Rows][Columns];
@@ -259,8 +261,8 @@ void multiply_rows(const Product<T, B>& product, int rows, std::int64_t column) 
   }
 }
 
-// Computes all of c [rows, vectors]. Five vectors are computed as tiles of 3 + 2 vectors, not 4 + 1, because loads limit the speed of a tile with one vector in
-// a row.
+// Computes all of c [rows, vectors]. Five vectors are computed as tiles of 3 + 2 vectors, not 4 + 1, because a tile with one vector in a row is limited by the
+// speed of loads.
 template <bool kTransposed, From kFrom, bool kRuns, class T, class B>
 void multiply_columns(const Product<T, B>& product, int rows, int vectors) {
   for (int done = 0; done < vectors;) {
@@ -302,7 +304,7 @@ bool multiplies_stored(std::int64_t rows, std::int64_t width) {
   return rows <= 2 * kTileRows && width % (kTileVectors * kLanes<T>) == 0;
 }
 
-// Calls f(row, count) once for all rows, or, if they do not fit into one tile, for two tiles of similar height.
+// Calls f(row, count) once for all rows. If they do not fit into one tile, calls it for two tiles of similar height.
 template <class F>
 void for_each_tile(int rows, F&& f) {
   const int first = rows <= kTileRows ? rows : (rows + 1) / 2;
@@ -321,7 +323,7 @@ void multiply_wide_rows(const Product<T, B>& product, int row, std::int64_t colu
   std::int64_t run_end = first_run_end(product);
   for (std::int64_t term = 0, last = 0; term < product.depth; term = last) {
     last = term + kTerms < run_end ? term + kTerms : run_end;
-    const bool ends = last == run_end && last < product.depth;  // true: a run ends, but not the sum
+    const bool ends = last == run_end && last < product.depth;  // true: a run ends here, but the sum does not
     Tile *tile = tiles, *earlier = earlier_runs;
     for (std::int64_t j = column; j < end; j += kTile, ++tile, ++earlier) {
       Tile in_registers = *tile;
@@ -338,7 +340,7 @@ void multiply_wide_rows(const Product<T, B>& product, int row, std::int64_t colu
   }
 }
 
-// Computes c [rows, width]. b is read once, from memory, without a converted or packed copy. If only_finite, NaN and infinities of b count as 0.
+// Computes c [rows, width] from b in memory. b is read once, without a converted or packed copy. If only_finite, NaN and infinities of b count as 0.
 template <class T, class B>
 void multiply_stored(const Product<T, B>& product, int rows, std::int64_t width, bool only_finite) {
   constexpr std::int64_t kTile = kTileVectors * kLanes<T>;

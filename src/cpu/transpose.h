@@ -1,4 +1,4 @@
-// Transposes a square matrix of kLanes x kLanes elements in registers. For kernel sources only.
+// Transposes a square matrix of kLanes x kLanes elements in registers. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/vector.h"

@@ -1,6 +1,7 @@
-// The vector operations of one instruction set, for kernel sources only. A kernel source is compiled once for each row of cmake/isa.cmake. The row names a
-// header in src/cpu/isa/ that defines the operations; no other file uses intrinsics. A kernel source exports constant tables of its functions (cpu/*/kernels.h)
-// and no function, because select.cc reads the tables of all sets on every machine and must not call code of a set that the processor lacks.
+// The vector operations of one instruction set. Only kernel sources (*_kernel.cc) include this file. Each row of cmake/isa.cmake names an instruction set and a
+// header in src/cpu/isa/ that defines the operations; no other file uses intrinsics. A kernel source is compiled once for each row. It exports constant tables
+// of its functions (cpu/*/kernels.h) and no function, because select.cc reads the tables of all sets on every machine and must not call code of a set that the
+// processor lacks.
 #pragma once
 
 #include POLYHEAD_ISA_HEADER
@@ -14,7 +15,7 @@ POLYHEAD_INLINE void prefetch_vector(const T* row, int j) {
   if (j * POLYHEAD_VECTOR_BYTES % 32 == 0) __builtin_prefetch(row + j * kLanes<T>);
 }
 
-// multiply_add() of numbers.
+// multiply_add() for single numbers.
 template <class T>
 POLYHEAD_INLINE T multiply_add(T a, T b, T c) {
   if constexpr (!kFused) {
@@ -32,9 +33,9 @@ template <class T>
 POLYHEAD_INLINE Vector<T> divide(Vector<T> x, T divisor, [[maybe_unused]] T reciprocal) {
   if constexpr (kFused) {
     const Vector<T> guess = x * reciprocal, rest = multiply_add<T>(-guess, broadcast(divisor), x);
-    return rest == rest ? multiply_add<T>(rest, broadcast(reciprocal), guess) : guess;  // rest is NaN if x is infinite; then `guess` is the result
+    return rest == rest ? multiply_add<T>(rest, broadcast(reciprocal), guess) : guess;  // rest is NaN if x is infinite; the result is then `guess`
   } else {
-    // + 0 turns -0 into 0, as the fused code above does. A sum x of zeros may be 0 or -0, depending on the number of zeros.
+    // Adding 0 turns -0 into 0, as the fused code above does. A sum x of zeros may be 0 or -0, depending on the number of zeros.
     return x / divisor + T{0};
   }
 }

@@ -1,4 +1,4 @@
-// The normal form of an attention problem, which every backend reads. normal_form() in src/sdpa checks the caller's arguments and converts them to it.
+// The normal form of an attention problem, which every backend reads. normal_form() in src/sdpa checks the caller's arguments and converts them to this form.
 #pragma once
 
 #include <algorithm>
@@ -22,18 +22,20 @@ namespace polyhead {
 // The keys that the causal mask and the window allow query t to attend to: [t + lower, t + upper). Both bounds lie in [-T, S], so that sums do not overflow.
 struct Band {
   std::int64_t lower = 0, upper = 0;
-  std::int64_t diagonal = 0;         // with a relative bias: the distance of query t and key s is s - (t + diagonal)
-  std::int64_t distance_origin = 0;  // with a relative bias: index of the distance of query 0 and key 0 in Problem::relative_bias
+  std::int64_t diagonal = 0;         // only with a relative bias: the distance of query t and key s is s - (t + diagonal)
+  std::int64_t distance_origin = 0;  // only with a relative bias: index in Problem::relative_bias of the distance of query 0 and key 0
 };
 
-// The distances for which a relative bias has values: disjoint ranges, ascending.
+// The distances for which a relative bias has values, as disjoint ranges in ascending order.
 using Distances = std::vector<KeyRange>;
 
-// A packed sequence holds documents one after the other. Queries of a document attend only to keys of the same document. A problem without documents is
-// treated as one document that holds every pair.
+// A packed sequence holds several documents one after the other. A query attends only to keys of its document. A problem without documents is treated as one
+// document that holds every pair.
 struct Document {
   KeyRange queries{0, 0}, keys{0, 0};
-  Band band{};  // set if banded or with a relative bias; relative to the start of the document. If KeyRules::bands is used, `band` encloses the bands of all sequences
+  // Set if there is a causal mask, a window or a relative bias. Positions are relative to the start of the document. If KeyRules::bands is used, `band`
+  // encloses the bands of all sequences.
+  Band band{};
 };
 
 // A boolean mask, broadcast to [*,N,T,S] by zero strides. A query may attend to a key if the pair's element equals `attend`. If listed.queries > 0, the tensor
@@ -48,9 +50,10 @@ struct DenseMask {
 struct KeyRules {
   std::int64_t queries = 0;
   Document all_pairs;                  // the only document if the caller gave none
-  std::vector<Document> documents;     // empty: `all_pairs` is used; else in order, and every query and every key belongs to exactly one document
+  // In order; every query and every key belongs to exactly one document. Empty: `all_pairs` is the only document.
+  std::vector<Document> documents;
   bool banded = false;                 // false: there is no causal mask and no window
-  std::vector<Band> bands;             // one per sequence if Mask::diagonal_offsets is given; else empty, and Document::band is used
+  std::vector<Band> bands;             // one for each sequence if Mask::diagonal_offsets is given; else empty, and Document::band is used
   std::vector<KeyRange> ranges;        // the keys [start, length) of each sequence, or of each query of each sequence; empty: all keys
   bool range_per_query = false;
   std::array<DenseMask, KeySet::kMostMasks> masks;
@@ -65,18 +68,18 @@ struct KeyRules {
   bool any() const { return documents.size() > 1 || banded || !ranges.empty() || mask_count > 0; }
 };
 
-// The memory that a problem points to besides the caller's tensors. The caller of normal_form() owns it.
+// Memory, besides the caller's tensors, that a problem points to. The caller of normal_form() owns it.
 struct ProblemMemory {
   KeyRules rules;
-  Tensor sink;  // sink logits in the dtype of lse, if the caller's tensor has another dtype
-  Tensor listed_blocks;  // [*,N, blocks of queries, blocks of keys] bool, with extents of 1 where Mask::blocks is shared
+  Tensor sink;  // sink logits, converted to the dtype of lse if the caller's tensor has another dtype
+  Tensor listed_blocks;  // [*,N, blocks of queries, blocks of keys] bool: which blocks Mask::blocks lists; extents are 1 where the lists are shared
   Distances distances;
-  Tensor relative_bias;  // [N,L], the bias of each head at each of the L distances
-  Tensor sink_tangent, relative_bias_tangent;  // tangents of `sink` and of `relative_bias`, in the same form
+  Tensor relative_bias;  // [N,L]: the bias of each head at each of the L distances
+  Tensor sink_tangent, relative_bias_tangent;  // tangents of `sink` and of `relative_bias`, with their shapes and dtypes
 };
 
-// For a problem that is a part of a larger one: the indices, in the larger problem, of the part's first sequence, query head, query and key. Dropout's generator
-// uses indices of the larger problem.
+// For a problem that is a part of a larger one: the indices, in the larger problem, of the part's first sequence, query head, query and key. The random
+// generator of dropout uses indices of the larger problem.
 struct DropoutOrigin {
   std::int64_t b = 0, n = 0, t = 0, s = 0;
 };
@@ -84,7 +87,7 @@ struct DropoutOrigin {
 struct DropoutRule {
   double p = 0;
   std::uint64_t seed = 0;
-  ConstTensorView keep;  // [*,N,T,S]; absent: the random generator decides which pairs dropout keeps
+  ConstTensorView keep;  // keep bits [*,N,T,S]; absent: the random generator decides which pairs dropout keeps
   DropoutOrigin origin = {};
   bool active() const { return p > 0 || keep; }
 };
@@ -92,18 +95,20 @@ struct DropoutRule {
 struct Problem {
   DType dtype = DType::f32;          // dtype of q and the outputs
   DType key_dtype = DType::f32;      // dtype of k and v
-  Shape lead;                        // the leading dimensions; b counts them in row-major order
+  Shape lead;                        // the leading dimensions (*); b is the row-major index of a sequence in them
   std::int64_t batch = 0;            // number of sequences: product of `lead`
   std::int64_t heads = 0, kv_heads = 0;
   std::int64_t queries = 0, keys = 0;
   std::int64_t qk_width = 0, v_width = 0;
   double scale = 1, softcap = 0;
-  ScoreRule score_rule;                 // changes scale <q,k>, or absent
+  ScoreRule score_rule;                 // changes the scores scale <q,k>; absent: no rule
   bool native = false;                  // true: q, k and v are bfloat16 and may be multiplied by bfloat16 instructions
   const KeyRules* rules = nullptr;      // points into the ProblemMemory of normal_form()
-  std::span<const Document> documents;  // the documents of these tensors: all documents, or one document after part_of()
-  ConstTensorView bias;              // [*,N,T,S], or absent
-  ConstTensorView relative_bias;     // [N,L] in the dtype of lse, or absent: a pair has element Band::distance_origin + s - t; not with `bias`
+  // The documents of the tensors below: all documents of the caller's problem, or a single document after part_of().
+  std::span<const Document> documents;
+  ConstTensorView bias;              // bias of each pair [*,N,T,S], or absent
+  // [N,L] in the dtype of lse, or absent. A pair uses element Band::distance_origin + s - t. `bias` is then absent.
+  ConstTensorView relative_bias;
   ConstTensorView sink;              // [*,N,T,1] in the dtype of lse, or absent
   DropoutRule dropout;
   EmptyRows empty_rows = EmptyRows::zero;
@@ -113,15 +118,17 @@ struct Problem {
   std::int64_t kv_head(std::int64_t n) const { return n / (heads / kv_heads); }
   bool packed() const { return documents.size() > 1; }
   KeySet key_set(std::int64_t b, std::int64_t first_head, const Document& document) const;
-  void place(std::int64_t b, std::int64_t first_head, const Document& document, KeySet& set) const;  // sets all but row_kinds
+  void place(std::int64_t b, std::int64_t first_head, const Document& document, KeySet& set) const;  // sets all members of `set` except row_kinds
 };
 
-// Every view has the rank of `lead` plus three: [*,N,T,H], [*,K,S,H], ...; lse is [*,N,T,1], a scale [*,K,S,1].
+// Every view has three more dimensions than `lead`: [*,N,T,H], [*,K,S,H], ...; lse is [*,N,T,1], a scale [*,K,S,1].
 struct ForwardProblem : Problem {
   ConstTensorView q, k, v, k_scale, v_scale;  // scales: present if k and v are int8
-  TensorView out, lse, attention_weights;  // attention_weights [*,N,T,S]; lse and attention_weights are computed unless absent
+  // attention_weights is [*,N,T,S]. lse and attention_weights are computed only if present.
+  TensorView out, lse, attention_weights;
 
-  // Calls of_rows(view) for each tensor with a row per query, of_keys(view) for each with a row per key, and of_pairs(view) for each of shape [*,N,T,S].
+  // Calls of_rows(view) for each tensor with one row for each query, of_keys(view) for each tensor with one row for each key, and of_pairs(view) for each
+  // tensor [*,N,T,S].
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
     of_rows(q), of_rows(out), of_rows(lse), of_keys(k), of_keys(v), of_keys(k_scale), of_keys(v_scale), of_pairs(attention_weights);
@@ -131,16 +138,20 @@ struct ForwardProblem : Problem {
 struct BackwardProblem : Problem {
   ConstTensorView q, k, v, out, lse, d_out;
   TensorView d_q, d_k, d_v;  // absent: not computed
-  TensorView d_bias;         // [*,N,T,S] through the strides of the caller's tensor: positions that share memory are summed
-  TensorView d_bias_given;   // the caller's d_bias in its own shape; the backward pass sets it to zero first
-  TensorView d_relative_bias;  // float64 [N,L]; the backward pass writes every element
-  TensorView d_sink;         // float64 [*,N,T,1], set to 0 before the pass: receives the gradient of each row's sink logit
-  TensorView d_score_rule;   // float64 [B,N,G], contiguous, set to 0 before the pass: receives sums of each sequence; or [1,N,G]: sums of all sequences
-  // True if the keys are only a part of the keys from which lse and out were computed. The backward pass then uses lse and out unchanged in p = exp(score -
-  // lse) and delta = <d_out, out>. Otherwise it corrects the rounding of lse and out by the row's exact sums. Only one part of the keys has the sink.
+  // [*,N,T,S] with the strides of the caller's tensor. The gradients of positions that share memory are summed.
+  TensorView d_bias;
+  TensorView d_bias_given;   // the caller's d_bias in its given shape; the backward pass sets it to zero first
+  // Gradient of the relative bias, float64 [N,L]. The backward pass writes every element.
+  TensorView d_relative_bias;
+  TensorView d_sink;         // float64 [*,N,T,1], set to 0 before the pass; receives the gradient of each row's sink logit
+  // float64 and contiguous, set to 0 before the pass. [B,N,G] receives the sums of each sequence, or [1,N,G] the sums over all sequences.
+  TensorView d_score_rule;
+  // True if lse and out were computed from more keys than this problem has. The backward pass then uses lse and out unchanged in p = exp(score - lse) and delta
+  // = <d_out, out>. Otherwise it corrects the rounding of lse and out by the row's exact sums. If the keys are divided into several such parts, only one part
+  // has the sink.
   bool part_of_keys = false;
 
-  // Returns the address to which the score rule's gradients of sequence b are added, from query head n on, or nullptr if they are not computed.
+  // Returns the address of the sums for the score rule's gradients, for sequence b from query head n on, or nullptr if these gradients are not computed.
   double* score_rule_sums(std::int64_t b, std::int64_t n) const {
     return d_score_rule ? d_score_rule.data<double>() + ((d_score_rule.extent(0) > 1 ? b : 0) * heads + n) * score_rule.gradient_count : nullptr;
   }
@@ -157,7 +168,7 @@ struct Tangents {
   ConstTensorView q, k, v;
   ConstTensorView bias;           // [*,N,T,S]
   ConstTensorView relative_bias;  // [N,L]
-  ConstTensorView sink;           // [*,N,T,1] in the dtype of lse
+  ConstTensorView sink;           // tangent of the sink logits, [*,N,T,1] in the dtype of lse
 
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
@@ -168,7 +179,7 @@ struct Tangents {
 struct JvpProblem : Problem {
   ConstTensorView q, k, v, out, lse;
   Tangents tangents;
-  TensorView out_tangent, lse_tangent;  // lse_tangent: [*,N,T,1], or absent
+  TensorView out_tangent, lse_tangent;  // lse_tangent is [*,N,T,1], or absent
 
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
@@ -177,8 +188,8 @@ struct JvpProblem : Problem {
   }
 };
 
-// Let L be a loss that depends on the results of the backward pass. `tangents` are the gradients of L by these results; d_q, d_k, ... receive the gradients of L
-// by the inputs of the backward pass.
+// The gradient of the backward pass. Let L be a loss that depends on the results of the backward pass. `tangents` are the gradients of L with respect to these
+// results; d_q, d_k, ... receive the gradients of L with respect to the inputs of the backward pass.
 struct BackwardBackwardProblem : BackwardProblem {
   Tangents tangents;
   TensorView d_d_out;  // absent: not computed
@@ -195,7 +206,7 @@ struct MapsProblem : Problem {
   ConstTensorView q, k, k_scale;
   MapValue value = MapValue::probability;
 
-  // Returns whether the map ignores the mask: scores before the bias are computed for masked pairs too.
+  // Returns whether the map ignores the mask. Maps of scores before the bias do: they have a score for masked pairs too.
   bool unmasked() const { return value == MapValue::scaled_score || value == MapValue::capped_score; }
 
   template <class Rows, class Keys, class Pairs>
@@ -206,9 +217,10 @@ struct MapsProblem : Problem {
 
 // A row of a map. It is valid only during the call of the RowConsumer that receives it.
 struct MapRow {
-  std::int64_t index;              // index of the query among the requested ones
+  std::int64_t index;              // index of the query in the list of requested queries
   std::span<const double> values;  // [S]
-  KeyRange keys;                   // attention weights are 0 outside of `keys`; empty for a row without a positive attention weight
+  // Attention weights are 0 outside of `keys`. The range is empty if the row has no positive attention weight.
+  KeyRange keys;
   double entropy;                  // entropy of the row's attention weights, -sum p log p, in nats
   double sink = 0;                 // attention weight of the sink, computed as exp(sink - lse), because 1 - sum p would lose digits
 };
@@ -216,7 +228,7 @@ struct MapRow {
 // A function that is called with the row of each requested query, in the order of the request.
 using RowConsumer = std::function<void(const MapRow& row)>;
 
-// The matrix [rows, columns] of one head of one sequence in a view of the normal form.
+// One head of one sequence, as a matrix [rows, columns], in a view of the normal form.
 template <class T>
 struct HeadSlice {
   T* data;
@@ -233,7 +245,7 @@ std::int64_t head_offset(const BasicTensorView<Void>& view, std::int64_t b, std:
     offset += b % view.shape()[axis] * view.strides()[axis];
     b /= view.shape()[axis];
   }
-  return lead > 0 ? offset + b * view.strides()[0] : offset;  // the outermost axis needs no division
+  return lead > 0 ? offset + b * view.strides()[0] : offset;  // no division for the outermost axis
 }
 
 template <class T, class Void>
@@ -242,7 +254,7 @@ HeadSlice<T> head_slice(const BasicTensorView<Void>& view, std::int64_t b, std::
   return {static_cast<T*>(view.data()) + head_offset(view, b, n), view.stride(-2), view.stride(-1)};
 }
 
-// Sets `set` for the heads from first_head on, in one document of sequence b, except for its row_kinds.
+// Sets all members of `set` except row_kinds, for the heads from first_head on, in one document of sequence b.
 inline void Problem::place(std::int64_t b, std::int64_t first_head, const Document& document, KeySet& set) const {
   const std::int64_t t = document.queries.first, s = document.keys.first;
   set.queries = document.queries.last - t, set.keys = document.keys.last - s;
@@ -273,7 +285,7 @@ inline const Document& document_of(const Problem& problem, std::int64_t t) {
   return *std::partition_point(problem.documents.begin(), problem.documents.end(), [&](const Document& d) { return d.queries.last <= t; });
 }
 
-// Returns the index in a row of Problem::relative_bias for query t and key s of a document in sequence b.
+// Returns the index in a row of Problem::relative_bias for query t and key s, both in `document`, of sequence b.
 inline std::int64_t relative_index(const Problem& problem, std::int64_t b, const Document& document, std::int64_t t, std::int64_t s) {
   return problem.rules->band(b, document).distance_origin + (s - document.keys.first) - (t - document.queries.first);
 }
@@ -284,7 +296,7 @@ View of_pairs(const View& view, const Document& document) {
   return view.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
 }
 
-// Returns the problem of one document. Dropout bits and key ranges still use positions in `problem`.
+// Returns the problem of one document. Its dropout bits and key ranges still use positions in `problem`.
 template <class P>
 P part_of(const P& problem, const Document& document) {
   P part = problem;

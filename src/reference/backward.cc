@@ -15,8 +15,8 @@ double product_of_rows(const BackwardProblem& problem, std::int64_t b, std::int6
   return std::inner_product(out.begin(), out.end(), d_out.begin(), 0.0);
 }
 
-// Replaces d_x, the gradients of a row's new scores, by the gradients of the row's scaled scores. Where d_x is 0 it stays 0 whatever the rule computes, because a
-// masked pair has d_x = 0 and its score may be NaN.
+// Replaces d_x, the gradients of a row's new scores, by the gradients of the row's scaled scores. A d_x of 0 stays 0 whatever the rule computes: masked pairs
+// have d_x = 0, and their scores may be NaN.
 void differentiate_score_rule(const BackwardProblem& problem, std::int64_t b, std::int64_t n, std::int64_t t, std::vector<double> scaled, std::vector<double>& d_x) {
   const std::vector<double> d_new = d_x;
   for (std::size_t s = 0; s < d_x.size(); ++s) scaled[s] = d_new[s] == 0 ? 0 : scaled[s];
@@ -24,6 +24,7 @@ void differentiate_score_rule(const BackwardProblem& problem, std::int64_t b, st
   for (std::size_t s = 0; s < d_x.size(); ++s) d_x[s] = d_new[s] == 0 ? 0 : d_x[s];
 }
 
+// Computes the gradients for one key/value head:
 // d_v[s]   = sum_t drop(p)[t,s] d_out[t]                                       (docs/maths.md, eq. 5)
 // d_p[t,s] = m[t,s] <d_out[t], v[s]>, m = dropout's factor of p                (eq. 6)
 // d_score  = p (d_p - sum_s p d_p)              = d_bias                       (eq. 7)

@@ -4,7 +4,8 @@
 
 namespace polyhead::reference {
 
-BiasGradient::BiasGradient(const BackwardProblem& problem)  // if T = 0, d_bias is empty, but d_bias_given must still be set to zero
+// If T = 0, d_bias is empty, but d_bias_given must still be set to zero.
+BiasGradient::BiasGradient(const BackwardProblem& problem)
     : problem_(problem), sums_(problem.d_bias ? problem.d_bias_given : problem.d_relative_bias) {
   if (problem.d_bias) pairs_ = sums_.view().expand(problem.d_bias.shape());
 }
@@ -24,7 +25,8 @@ void BiasGradient::add(std::int64_t b, std::int64_t n, std::int64_t t, const std
 void for_each_kv_head(const BackwardProblem& problem, const std::function<void(std::int64_t b, std::int64_t kv, BiasGradient* d_bias)>& f) {
   // Skip all heads if T = S = 0: such tensors may have 2^62 heads, and a loop over these heads would not end.
   const std::int64_t count = problem.queries == 0 && problem.keys == 0 ? 0 : problem.batch * problem.kv_heads;
-  if (problem.d_bias || problem.d_relative_bias) {  // heads and sequences add to the same elements: use one thread, so that the order of the sums is fixed
+  // Heads and sequences may add to the same elements. One thread runs them all, so that the order of the sums is fixed.
+  if (problem.d_bias || problem.d_relative_bias) {
     BiasGradient d_bias(problem);
     for (std::int64_t head = 0; head < count; ++head) f(head / problem.kv_heads, head % problem.kv_heads, &d_bias);
     d_bias.store();

@@ -9,8 +9,8 @@
 
 namespace polyhead::reference {
 
-// Sums the gradient of the bias or of the relative bias in float64, and stores each element once. Positions of a broadcast or sliding view that share an
-// element add to one sum, so no tensor [*,N,T,S] is allocated.
+// Sums the gradient of the bias or of the relative bias in float64, and stores each element once. If positions of a broadcast or sliding view share an element,
+// they add to the same sum, so no tensor [*,N,T,S] is allocated.
 class BiasGradient {
  public:
   explicit BiasGradient(const BackwardProblem& problem);

@@ -6,7 +6,7 @@
 
 namespace polyhead::reference {
 
-// out[t] = sum_s drop(p)[t,s] v[s]      lse[t] = log sum_s exp(score[t,s])      attention_weights = p      (docs/maths.md, eq. 1-4)
+// Computes the forward pass: out[t] = sum_s drop(p)[t,s] v[s]      lse[t] = log sum_s exp(score[t,s])      attention_weights = p      (docs/maths.md, eq. 1-4)
 void forward(const ForwardProblem& problem) {
   parallel_for(problem.batch * problem.heads, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
     Row row;

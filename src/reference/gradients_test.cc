@@ -122,7 +122,7 @@ TEST(ReferenceGradients, SinkOfEveryBroadcastShape) {
       AttentionCase c = odd_case(random);
       c.options.sink = c.keep(random.tensor(DType::f64, shape, level - 1, level + 1));
       c.options.softcap = 2;
-      c.options.mask.causal = Causal::offset(-1);  // query 0 may attend to no key
+      c.options.mask.causal = Causal::offset(-1);  // with this mask, query 0 attends to no key
       c.options.dropout = {.p = 0.25, .seed = 3};
       check(c);
     }

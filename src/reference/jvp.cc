@@ -6,7 +6,7 @@
 
 namespace polyhead::reference {
 
-// out'[t] = sum_s drop(p)[t,s] ((score'[t,s] - lse'[t]) v[s] + v'[s])      lse'[t] = sum_s p[t,s] score'[t,s]      (docs/maths.md, eq. 8b, 8c)
+// Computes forward mode: out'[t] = sum_s drop(p)[t,s] ((score'[t,s] - lse'[t]) v[s] + v'[s])   lse'[t] = sum_s p[t,s] score'[t,s]   (docs/maths.md, eq. 8b, 8c)
 void jvp(const JvpProblem& problem) {
   parallel_for(problem.batch * problem.heads, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
     Row row;

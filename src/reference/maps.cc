@@ -6,7 +6,7 @@
 namespace polyhead::reference {
 namespace {
 
-// Returns the row with the range of its positive p and its entropy -sum p log p. NaN counts as positive.
+// Returns the row, with the range of the keys whose p is positive and the row's entropy -sum p log p. NaN counts as positive.
 MapRow describe(std::int64_t index, std::span<const double> values, std::span<const double> p, double sink) {
   MapRow row{index, values, {0, 0}, 0, sink};
   for (std::size_t s = 0; s < p.size(); ++s) {
@@ -20,7 +20,7 @@ MapRow describe(std::int64_t index, std::span<const double> values, std::span<co
 
 }  // namespace
 
-// p[t,s] = exp(score[t,s] - lse[t])      (docs/maths.md, eq. 10), where lse is computed from the float64 scores, as forward() does
+// Computes rows of a map: p[t,s] = exp(score[t,s] - lse[t]) (docs/maths.md, eq. 10). lse is computed from the float64 scores, as forward() does.
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& take) {
   const RowMaker maker(problem, problem.q, problem.k, problem.k_scale, b, n);
   Row row;
@@ -35,8 +35,8 @@ void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::s
       case MapValue::score: break;
       case MapValue::probability:
       case MapValue::dropped: {
-        // A stored lse is not used, because its rounding error would multiply the whole row by a factor: by up to 1 ± 1e-3 for float32 scores of 1e4, and by as
-        // much as the number of keys for scores of -1e38.
+        // The row is computed again instead of with a stored lse. The rounding error of a stored lse would multiply the whole row by a factor: by up to 1 ±
+        // 1e-3 for float32 scores of 1e4, and by as much as the number of keys for scores of -1e38.
         maker.softmax(row);
         maker.dropout(t, row);
         result = problem.value == MapValue::dropped ? &row.dropped : &row.p;

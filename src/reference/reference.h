@@ -1,4 +1,4 @@
-// The backend `reference`: every rule of docs/maths.md in simple code, for any dtype. Tests compare the fast backend with it. Arithmetic is float64, so
+// The backend `reference`: simple code for every rule of docs/maths.md and for every dtype. Tests compare the fast backend with it. It computes in float64, so
 // practically the only error is the rounding of results to their dtype. Each thread needs memory for one row of scores and for the keys and values of one head.
 #pragma once
 

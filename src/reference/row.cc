@@ -74,7 +74,7 @@ ScoreTile score_tile(const Problem& problem, std::int64_t b, std::int64_t n, std
   return tile;
 }
 
-// score[s] = softcap(rule(scale <q, k[s]>)) + bias[s] for the unmasked keys (docs/maths.md, eq. 1)
+// Computes score[s] = softcap(rule(scale <q, k[s]>)) + bias[s] for the unmasked keys (docs/maths.md, eq. 1)
 void RowMaker::scores(std::int64_t t, Row& row) const {
   check_interrupt();
   const std::int64_t keys = problem_.keys;
@@ -118,7 +118,7 @@ void RowMaker::scores(std::int64_t t, Row& row) const {
   }
 }
 
-// p[s] = exp(score[s] - lse), computed from the largest score or the sink so that no exponential overflows (eq. 2, 4)
+// Computes p[s] = exp(score[s] - lse). The largest score or the sink is subtracted first, so that no exponential overflows (docs/maths.md, eq. 2, 4).
 void RowMaker::softmax(Row& row) const {
   const std::size_t keys = row.score.size();
   row.p.assign(keys, 0.0);
@@ -129,7 +129,7 @@ void RowMaker::softmax(Row& row) const {
   for (std::size_t s = 0; s < keys; ++s) {
     if (row.attend[s]) sum += row.p[s] = std::exp(row.score[s] - largest);
   }
-  sum += std::exp(row.sink - largest);  // becomes NaN if the sink is NaN or +inf
+  sum += std::exp(row.sink - largest);  // makes the sum NaN if the sink is NaN or +infinity
   for (std::size_t s = 0; s < keys; ++s) {
     if (row.attend[s]) row.p[s] /= sum;
   }

@@ -1,4 +1,4 @@
-// Tests sdpa_jvp and sdpa_backward_backward. Over random problems they are compared with differences of the naive formula, and for every input with central
+// Tests sdpa_jvp and sdpa_backward_backward in random problems. They are compared with differences of the naive formula, and for every input with central
 // differences of sdpa_forward and sdpa_backward.
 #include "support/second_derivatives.h"
 
@@ -7,15 +7,15 @@
 namespace polyhead::test {
 namespace {
 
-// The tolerance of a comparison, for numbers up to 1. In float64 it is above the error of the finite differences, 1e-12. A result in a 16-bit dtype may have one
-// rounding error, a result in float32 two.
+// Returns the tolerance of a comparison. The expected differences have an error of 1e-12. Results in float32 or a 16-bit dtype are rounded once. Slopes and
+// sink logits that a test changes in float32 are also rounded once.
 double tolerance(DType dtype) { return dtype == DType::f64 ? 2e-11 : (dtype == DType::f32 ? 0x1.01p1 : 0x1.01p0) * unit_roundoff(dtype); }
 
 testing::AssertionResult slopes_agree(ConstTensorView actual, const Tensor& expected) {
   return near(actual, expected, tolerance(actual.dtype()) * std::max(1.0, largest_magnitude(expected)));
 }
 
-TEST(ReferenceSecondDerivatives, AreTheSlopesOfTheFormula) {
+TEST(ReferenceSecondDerivatives, AgreeWithDifferencesOfTheFormula) {
   for (std::uint64_t seed = 0; seed < 700; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed + 3'000'000), layout(seed + 1'000'000);
@@ -37,8 +37,8 @@ TEST(ReferenceSecondDerivatives, AreTheSlopesOfTheFormula) {
   }
 }
 
-// Compares the results of sdpa_backward_backward() with differences of the loss sum <d_gradients, results of sdpa_backward> by every element of every input.
-// This test does not rely on the symmetry of second derivatives, as the comparison with the naive formula does.
+// Compares the results of sdpa_backward_backward() with differences of a loss: the sum of <d_gradients, results of sdpa_backward>. Every element of every input
+// is changed. Unlike the comparison with the naive formula, this test does not rely on the symmetry of second derivatives.
 TEST(ReferenceSecondDerivatives, AreTheGradientOfTheBackwardPassByEveryInput) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);

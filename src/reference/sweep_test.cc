@@ -22,7 +22,7 @@ AttentionCase drawn(std::uint64_t seed) {
   return c;
 }
 
-TEST(ReferenceSweep, ForwardAndBackwardAreTheFormula) {
+TEST(ReferenceSweep, ForwardAndBackwardAgreeWithTheFormula) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Random layout(seed + 1'000'000);
@@ -38,7 +38,7 @@ TEST(ReferenceSweep, ForwardAndBackwardAreTheFormula) {
   }
 }
 
-TEST(ReferenceSweep, EveryMapIsTheFormula) {
+TEST(ReferenceSweep, EveryMapAgreesWithTheFormula) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Random layout(seed + 1'000'000);
@@ -64,7 +64,7 @@ TEST(ReferenceSweep, EveryMapIsTheFormula) {
   }
 }
 
-TEST(ReferenceSweep, KeysAndValuesInAStorageOfTheirOwn) {
+TEST(ReferenceSweep, KeysAndValuesInAnotherDtype) {
   std::map<DType, int> seen;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -122,8 +122,8 @@ TEST(ReferenceSweep, CoversEveryRule) {
     seen["buckets, bidirectional"] += relative.table && relative.bidirectional;
     seen["buckets, unidirectional"] += relative.table && !relative.bidirectional;
     seen["relative bias and documents"] += relative && documents;
-    seen["relative bias with a diagonal of its own"] += static_cast<bool>(relative.diagonal);
-    seen["relative bias and diagonals of sequences"] += relative && m.diagonal_offsets.numel() > 1;
+    seen["relative bias with a diagonal"] += static_cast<bool>(relative.diagonal);
+    seen["relative bias and a diagonal offset for each sequence"] += relative && m.diagonal_offsets.numel() > 1;
     seen["softcap"] += o.softcap > 0;
     seen["sink per head"] += o.sink && o.sink.rank() == 1;
     seen["sink that broadcasts"] += o.sink && o.sink.rank() > 1;

@@ -13,7 +13,7 @@ std::vector<double> load_head_or_zeros(ConstTensorView view, std::int64_t b, std
   return view ? load_head(view, {}, b, n) : std::vector<double>(size);
 }
 
-// softcap'(x) = 1 - tanh^2(x/c),  softcap''(x) = -2/c tanh(x/c) (1 - tanh^2(x/c))      (docs/maths.md, eq. 8a, 8f)
+// Computes the slope softcap'(x) = 1 - tanh^2(x/c) and the curvature softcap''(x) = -2/c tanh(x/c) (1 - tanh^2(x/c))      (docs/maths.md, eq. 8a, 8f)
 CapSlopes::CapSlopes(double capped, double softcap) {
   if (softcap <= 0) return;
   const double tanh = capped / softcap;
@@ -25,7 +25,7 @@ TangentMaker::TangentMaker(const Problem& problem, const Tangents& tangents, Con
   if (tangents.k) key_tangents_ = load_head_transposed(tangents.k, {}, b, problem.kv_head(n));
 }
 
-// x'[s] = scale (<q', k[s]> + <q, k'[s]>),  score' = softcap'(x) x' + bias',  lse' = sum_s p score' + p_sink sink'      (docs/maths.md, eq. 8a, 8b)
+// Computes x'[s] = scale (<q', k[s]> + <q, k'[s]>),  score' = softcap'(x) x' + bias',  lse' = sum_s p score' + p_sink sink'      (docs/maths.md, eq. 8a, 8b)
 void TangentMaker::row(std::int64_t t, const Row& row, RowTangent& tangent) const {
   const std::int64_t keys = problem_.keys, width = problem_.qk_width;
   tangent.scaled.assign(static_cast<std::size_t>(keys), 0.0);

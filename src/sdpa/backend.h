@@ -1,4 +1,5 @@
-// Backend: a set of functions that compute the operations of attention, and a function that declines problems. backend_rows.h lists all backends.
+// Backend: a set of functions that compute the operations of attention, and a function that says which problems the backend declines. backend_rows.h lists all
+// backends.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct Backend {
   void (*backward_backward)(const BackwardBackwardProblem& problem);
   // Computes the map rows of the given queries of head (b, n).
   void (*map_rows)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& row);
-  // Writes the map row of queries[i] to out (b, n, i, :). Called only if both out and q are float64 or neither is. nullptr: callers use map_rows.
+  // Writes the map row of queries[i] to out (b, n, i, :). Called only if out and q are both float64 or both not float64. If it is nullptr, callers use
+  // map_rows.
   void (*write_maps)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, TensorView out);
   // Returns the entropy -sum m log m of m = (p + q) / 2. p and q are arrays of float64 if `dtype` is float64, else of float32. `count` is a multiple of 16.
   double (*entropy_of_mean)(DType dtype, const void* p, const void* q, std::int64_t count);
@@ -36,8 +38,8 @@ std::string_view name_of(Operation operation);
 const Backend& require_serves(const Backend& forced, const Problem& problem, Operation operation);
 [[noreturn]] void fail_unserved();
 
-// Returns `forced` if it is not nullptr (Error if it declines), else the first backend in the list that serves the problem. A program that calls this function
-// links every operation of every backend; code that runs a single pass calls choose_pass() of backend_rows.h instead.
+// Returns `forced` if it is not nullptr (Error if this backend declines the problem), else the first backend in the list that serves the problem. A program
+// that calls this function links every operation of every backend. Code that runs a single pass therefore calls choose_pass() of backend_rows.h instead.
 [[gnu::visibility("default")]] const Backend& select_backend(const Problem& problem, Operation operation, const Backend* forced);
 
 }  // namespace polyhead

@@ -1,5 +1,5 @@
-// The table of backends: one row for each. A source file that implements one operation reads only that operation from the rows, so that a program links the
-// kernels that it calls and no others.
+// The table of backends, one row for each backend. A source file that implements one operation reads only that operation from the rows. So a program links only
+// the kernels that it calls.
 #pragma once
 
 #include <array>
@@ -36,14 +36,14 @@ struct ReferenceRow {
   static constexpr decltype(Backend::facts) facts = nullptr;
 };
 
-// Returns [of(row), ...] for all rows in order of preference. The backend of the last row serves every problem. `of` is a lambda whose template parameter is
-// the row.
+// Returns the array [of(row), ...] for all rows, in order of preference. `of` is a lambda whose template parameter is the row. The backend of the last row
+// serves every problem.
 template <class Of>
 constexpr auto of_each_backend(Of of) {
   return std::array{of.template operator()<CpuRow>(), of.template operator()<ReferenceRow>()};
 }
 
-// One backend's function for an operation, and its check whether it serves a problem.
+// One backend's function for an operation, and the function that says whether the backend declines a problem.
 template <class P>
 struct Pass {
   std::string (*declines)(const Problem& problem, Operation operation);

@@ -44,7 +44,7 @@ TEST(Backends, UnknownNameIsAnErrorThatListsTheNames) {
   for (const Backend* backend : backends()) EXPECT_THAT(message, HasSubstr(std::string(backend_name(*backend))));
 }
 
-TEST(Backends, ForcedOneRuns) {
+TEST(Backends, AForcedBackendRuns) {
   Small s;
   forward_calls = 0;
   sdpa_forward(s.forward(), {.backend = &kNarrow});
@@ -52,7 +52,7 @@ TEST(Backends, ForcedOneRuns) {
   EXPECT_EQ(to_doubles(s.out)[0], 42);
 }
 
-TEST(Backends, ForcedOneThatDeclinesIsAnErrorAndNothingElseRuns) {
+TEST(Backends, IfAForcedBackendDeclinesItIsAnErrorAndNoOtherRuns) {
   Small s;
   s.k = Tensor(DType::f32, {2, 2, 5, 8}), s.v = Tensor(DType::f32, {2, 2, 5, 6});
   fill(s.out, 7);
@@ -88,8 +88,8 @@ TEST(Explain, SaysThePathTheSizesAndTheRules) {
   }
 }
 
-TEST(Explain, ShowsOnlyTheEndsOfARangeThatCut) {
-  Small s;  // 3 queries, 4 keys
+TEST(Explain, ShowsOnlyTheBoundsThatExcludeKeys) {
+  Small s;  // 3 queries and 4 keys
   const auto mask = [&](Mask rule) { return explain(s.forward(), {.mask = rule}); };
   EXPECT_THAT(mask({.causal = Causal::offset(0)}), HasSubstr("mask: keys [0, t+1) of each row"));
   EXPECT_THAT(mask({.causal = Causal::offset(-1)}), HasSubstr("mask: keys [0, t) of each row"));

@@ -10,7 +10,8 @@ Tensor dense_mask(const char* operation, const Mask& mask, const Shape& lead, st
   const auto differs = [](const ConstTensorView& view) { return view && view.rank() >= 3 && view.extent(-3) != 1; };
   const bool per_head = differs(pairs) || differs(mask.blocks.lists);
   if (!per_head) heads = 1;
-  const Tensor q(DType::f32, appended(lead, {heads, queries, 0})), k(DType::f32, appended(lead, {heads, keys, 0}));  // tensors without elements, because normal_form() reads only the shapes
+  // q and k have no elements, because normal_form() reads only their shapes.
+  const Tensor q(DType::f32, appended(lead, {heads, queries, 0})), k(DType::f32, appended(lead, {heads, keys, 0}));
   ProblemMemory memory;
   const MapsProblem p = normal_form(MapsInput{.q = q, .k = k}, SdpaOptions{.mask = mask}, MapValue::score, operation, memory);
 

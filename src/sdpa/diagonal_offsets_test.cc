@@ -1,5 +1,5 @@
-// Tests Mask::diagonal_offsets on every backend. Forward, backward and maps of sequences with different offsets must have the same bits as calls with each
-// sequence alone, whose offset Diagonal::offset sets.
+// Tests Mask::diagonal_offsets on every backend. Sequences with different offsets must have the same bits in forward, backward and maps as calls with each
+// sequence alone, in which Diagonal::offset sets the offset.
 #include "polyhead/maps.h"
 #include "support/case_part.h"
 #include "support/each_backend.h"
@@ -45,7 +45,7 @@ AttentionCase draw_with_offsets(Random& random, DType dtype) {
 using DiagonalOffsetsOf = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, DiagonalOffsetsOf, testing::ValuesIn(backends()), name_of_backend);
 
-TEST_P(DiagonalOffsetsOf, EachSequenceEqualsItAloneBitForBit) {
+TEST_P(DiagonalOffsetsOf, EachSequenceHasTheBitsOfACallWithItAlone) {
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -63,7 +63,7 @@ TEST_P(DiagonalOffsetsOf, EachSequenceEqualsItAloneBitForBit) {
   }
 }
 
-// New queries continue sequences of 3, 0 and 5 keys. The last query of a sequence attends to all of its keys, as with Causal::bottom_right().
+// The queries continue sequences that have 3, 0 and 5 earlier keys. The last query of a sequence attends to all of its keys, as with Causal::bottom_right().
 TEST_P(DiagonalOffsetsOf, ContinueSequencesOfUnequalLengths) {
   Random random(3);
   constexpr std::int64_t kNew = 2, kKeys = 7;
@@ -85,7 +85,7 @@ TEST(DiagonalOffsets, AreExplained) {
   const Tensor q(DType::f32, {2, 2, 6, 4}), offsets = Tensor::of<std::int32_t>({2}, {1, 5});
   Tensor out(q);
   const SdpaOptions options{.mask = {.causal = Causal::top_left(), .diagonal_offsets = offsets}};
-  EXPECT_NE(explain({.q = q, .k = q, .v = q, .out = out}, options).find("offset of each sequence"), std::string::npos);
+  EXPECT_NE(explain({.q = q, .k = q, .v = q, .out = out}, options).find("offset for each sequence"), std::string::npos);
 }
 
 }  // namespace

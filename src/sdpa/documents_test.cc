@@ -38,7 +38,7 @@ AttentionSizes draw_packed_sizes(Random& random) {
 using DocumentsOf = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, DocumentsOf, testing::ValuesIn(backends()), name_of_backend);
 
-TEST_P(DocumentsOf, EachEqualsThatDocumentAloneBitForBit) {
+TEST_P(DocumentsOf, EachDocumentHasTheBitsOfACallWithItAlone) {
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -57,8 +57,8 @@ TEST_P(DocumentsOf, EachEqualsThatDocumentAloneBitForBit) {
   }
 }
 
-// A query and a key of different documents have attention weight 0 and score -inf, and the gradient of their bias is 0. The indices of top keys and of chosen
-// rows are positions in the packed sequence.
+// If a query and a key are in different documents, their attention weight is 0, their score is -inf, and the gradient of their bias is 0. The indices of top
+// keys and of chosen rows are positions in the packed sequence.
 TEST_P(DocumentsOf, ShareNothing) {
   Random random(7);
   AttentionCase c = case_of(random, DType::f32, {.lead = {2}, .group = 2, .queries = 5, .keys = 7, .qk_width = 4, .v_width = 3}, GetParam());
@@ -86,7 +86,7 @@ TEST_P(DocumentsOf, ShareNothing) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     EXPECT_TRUE(near(chosen.view().select(2, static_cast<std::int64_t>(i)), o.attention_weights.select(2, rows[i]), 1e-6));
   }
-  for (const TensorView& gradient : {o.d_k, o.d_v}) {  // a key whose document has no queries must have zero gradients
+  for (const TensorView& gradient : {o.d_k, o.d_v}) {  // a key in a document without queries must have zero gradients
     for (const double x : to_doubles(ConstTensorView(gradient).select(-2, 3))) EXPECT_EQ(x, 0);
   }
 }

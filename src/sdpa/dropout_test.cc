@@ -10,7 +10,7 @@ namespace {
 
 TEST(Dropout, BitsAreThoseOfPhiloxKeyedBySeedAndPosition) {
   constexpr std::uint64_t kSeed = 0x123456789abcdef0;
-  Tensor keep(DType::boolean, {2, 2, 3, 7});  // B = 2, N = 2
+  Tensor keep(DType::boolean, {2, 2, 3, 7});  // keep bits [B,N,T,S] with B = 2, N = 2
   dropout_keep_bits(0.3, kSeed, keep);
   for (std::uint32_t i = 0; i < 2 * 2 * 3 * 7; ++i) {
     const std::uint32_t s = i % 7, t = i / 7 % 3, n = i / 21 % 2, b = i / 42;
@@ -31,7 +31,7 @@ TEST(Dropout, BitsDoNotDependOnTheSizesOrStrides) {
   EXPECT_TRUE(strided.padding_is_intact());
 }
 
-TEST(Dropout, KeepsTheShareItIsAskedFor) {
+TEST(Dropout, KeepsTheRequestedShare) {
   for (const double p : {0.0, 0.1, 0.5, 0.9, 1.0}) {
     Tensor keep(DType::boolean, {4, 4, 50, 50});
     dropout_keep_bits(p, 11, keep);
@@ -61,7 +61,7 @@ TEST_P(DroppedProbabilities, GeneratedBitsAreTheOnesThatForwardUses) {
   expect_same_bits(given, generated);
 }
 
-TEST_P(DroppedProbabilities, OfEverythingIsZeroAndOfNothingChangesNothing) {
+TEST_P(DroppedProbabilities, AreZeroForPOneAndUnchangedForPZero) {
   Random random(2);
   AttentionCase c = case_of(random, DType::f64, {.kv_heads = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2}, GetParam());
   const AttentionOutputs plain = c.make_outputs(), none = c.make_outputs(), all = c.make_outputs();
@@ -77,7 +77,7 @@ TEST_P(DroppedProbabilities, OfEverythingIsZeroAndOfNothingChangesNothing) {
   }
 }
 
-TEST(DenseMask, IsTheConjunctionOfItsParts) {
+TEST(DenseMask, AllowsThePairsThatAllItsMembersAllow) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);

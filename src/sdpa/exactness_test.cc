@@ -1,5 +1,5 @@
-// Tests that the bits of a result do not depend on the number of threads, on strides or on the other sequences and heads of the call. Also tests that outputs
-// which overlap inputs are refused, and that interleaved views are accepted.
+// Tests that the bits of a result do not depend on the number of threads, on strides, or on which other sequences and heads the call has. Also tests that
+// outputs which overlap inputs are refused, and that interleaved views are accepted.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -167,7 +167,7 @@ TEST(Overlap, OutputsOnInputsOrOnEachOtherAreRefused) {
   EXPECT_THAT(error_message([&] { attention_map({.q = map, .k = map}, map); }), testing::HasSubstr("out overlaps q"));
 }
 
-TEST(Maps, OutputsMayShareMemoryWithNothingThatIsReadOrWritten) {
+TEST(Maps, OutputsMayNotOverlapInputsOrOtherOutputs) {
   const Tensor q = Random(1).tensor(DType::f32, {2, 3, 4}), lse(DType::f32, {2, 3});
   const MapsInput input{.q = q, .k = q};
   Tensor map(DType::f32, {2, 3, 3}), mean(DType::f32, {2});

@@ -10,7 +10,8 @@ namespace {
 
 std::string beside_t(std::int64_t offset) { return offset == 0 ? std::string("t") : cat("t", offset < 0 ? "" : "+", offset); }
 
-// Return the text for a bound of the range of keys of query t. A bound that excludes no key of any row is shown as 0 (lower bound) or S (upper bound).
+// These functions return the text for the bounds of the range of keys of query t. A bound that excludes no key of any row is shown as 0 (lower bound) or S
+// (upper bound).
 std::string lower_end(const Problem& p, std::int64_t lower) { return p.queries - 1 + lower <= 0 ? std::string("0") : beside_t(lower); }
 std::string upper_end(const Problem& p, std::int64_t upper) { return upper >= p.keys ? std::string("S") : beside_t(upper); }
 
@@ -26,7 +27,7 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   if (rules.banded && p.packed()) part("a causal diagonal or window in each document");
   const bool shared = !p.packed() && rules.bands.empty();
   if (rules.banded && shared) part("keys [", lower_end(p, first.band.lower), ", ", upper_end(p, first.band.upper), ") of each row");
-  if (rules.banded && !rules.bands.empty()) part("a causal diagonal or window with an offset of each sequence");
+  if (rules.banded && !rules.bands.empty()) part("a causal diagonal or window with a separate offset for each sequence");
   const auto bound = [&](const char* name, const ConstTensorView& view) {
     if (view) part(name, " per ", view.rank() > p.lead.size() ? "query" : "sequence");
   };
@@ -38,7 +39,7 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   return text.empty() ? "none" : text;
 }
 
-// Returns the text of the fact "derivatives": which backend computes which derivative.
+// Returns the text of the fact "derivatives": which backend computes which derivatives.
 std::string derivative_facts(const Problem& p, const Backend* forced) {
   if (p.key_dtype != p.dtype) return cat("none: k and v are ", p.key_dtype, " and q is ", p.dtype);
   if (p.score_rule && p.score_rule.backward == nullptr) return "none: score_rule has no backward function";
@@ -70,12 +71,13 @@ std::string cache_facts(const Cpu& cpu, int level) {
   return text + "unknown";
 }
 
-// Returns the facts about the machine that decide the block sizes and the kernels in use.
+// Returns the facts about the machine on which the block sizes and the choice of kernels depend.
 std::string machine_facts(const Cpu& cpu) {
   std::string sets, lacking, others;
   for (const InstructionSet& set : cpu.instruction_sets) append(sets, set.available ? cat(" ", set.name) : std::string());
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
-    if (set.why_not_used.empty()) break;  // the sets are in order of preference; those after the set in use are not reported
+    // Sets are in order of preference. Sets after the one in use are not reported.
+    if (set.why_not_used.empty()) break;
     append(set.available ? others : lacking, set.available ? cat("; ", set.name, ": ", set.why_not_used) : cat(" ", set.name));
   }
   if (!lacking.empty()) others = cat("; not in this processor:", lacking, others);
@@ -98,10 +100,10 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
   append(text, cat("problem: ", p.dtype, ", B ", p.batch, ", N ", p.heads, ", K ", p.kv_heads, ", T ", p.queries, ", S ", p.keys, ", H ", p.qk_width,
                    ", V ", p.v_width, "\n"));
   if (p.key_dtype != p.dtype)
-    append(text, cat("keys and values: ", p.key_dtype, p.k_scale ? " with a scale of each token and head" : "", "\n"));
+    append(text, cat("keys and values: ", p.key_dtype, p.k_scale ? " with a scale for each token and head" : "", "\n"));
   append(text, cat("scale: ", p.scale, p.softcap > 0 ? cat(", softcap ", p.softcap) : "", "\n"));
   if (p.score_rule) {
-    append(text, cat("score rule: a function of the caller, ", p.score_rule.backward == nullptr ? "without a backward function" : cat("with ", p.score_rule.gradient_count, " gradients of each head"), "\n"));
+    append(text, cat("score rule: a function of the caller, ", p.score_rule.backward == nullptr ? "without a backward function" : cat("with ", p.score_rule.gradient_count, " gradients for each head"), "\n"));
   }
   append(text, cat("mask: ", mask_facts(p, options), "\n"));
   append(text, cat("bias: ", options.bias ? to_string(options.bias.shape()) : "none", "\n"));

@@ -90,7 +90,7 @@ TEST_P(Extents, WithoutAQueryTheGradientsOfKeysValuesAndBiasAreZero) {
   }
 }
 
-// If T = 0, the tensor has no elements and may have 2^31 heads, so no code may loop over heads.
+// If T = 0, a tensor has no elements, so it may have 2^31 heads. No code may loop over these heads.
 TEST_P(Extents, HeadsWithoutQueriesCostNothingHoweverManyThereAre) {
   constexpr std::int64_t kMany = std::int64_t{1} << 31;
   const Shape none{kMany, 1 << 16, 0, 4}, rows{kMany, 1 << 16, 0};
@@ -133,7 +133,7 @@ using Scores = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, Scores, testing::ValuesIn(backends()), name_of_backend);
 
 // exp(1e4) overflows, so the softmax must subtract the largest score. A single large score gets the whole attention weight; equal scores share it.
-TEST_P(Scores, OfTenThousandEitherWayStayFinite) {
+TEST_P(Scores, OfPlusAndMinusTenThousandGiveFiniteResults) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     Random random(6);
     AttentionCase c = case_of(random, dtype, {.queries = 4, .keys = 5, .qk_width = 1, .v_width = 2}, GetParam());
@@ -152,7 +152,7 @@ TEST_P(Scores, OfTenThousandEitherWayStayFinite) {
   }
 }
 
-TEST_P(Scores, OneSpikeIsOneAndEqualScoresShare) {
+TEST_P(Scores, ASingleLargeScoreGetsAllWeightAndEqualScoresShareIt) {
   const Tensor q = Tensor::of<float>({1, 2, 1}, {50, 0}), k = Tensor::of<float>({1, 4, 1}, {1, 100, 2, 3}),
                v = Tensor::of<float>({1, 4, 1}, {1, 2, 3, 6});
   Tensor out(DType::f32, {1, 2, 1}), lse(DType::f32, {1, 2}), map(DType::f32, {1, 2, 4});

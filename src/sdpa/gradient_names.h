@@ -11,7 +11,7 @@
 
 namespace polyhead::inline internal {
 
-// A list of names. A name that is added several times in succession is stored once.
+// A list of names. If a name is added several times in succession, it is stored once.
 class GradientNames {
  public:
   constexpr void add(std::string_view name) {
@@ -48,7 +48,7 @@ constexpr GradientNames names_of_gradients(const Tensors& tensors) {
   return names;
 }
 
-// Declared only for their types, which static_assert reads; they have no definition.
+// These variables have no definition. Only their types are used, by static_assert.
 extern const SdpaForward any_inputs;
 extern const SdpaOptions any_options;
 extern const SdpaTangents any_tangents;
@@ -56,7 +56,8 @@ extern const SdpaBackward any_backward;
 extern const SdpaBackwardBackward any_backward_backward;
 
 constexpr GradientNames kGradientNames = names_by_table(any_inputs, any_options);
-constexpr std::size_t kInputGradients = names_by_table(any_inputs).size();  // number of the inputs with a gradient: q, k and v, which come before the options
+// Number of the inputs with a gradient (q, k and v). They come before the options.
+constexpr std::size_t kInputGradients = names_by_table(any_inputs).size();
 static_assert(names_of_gradients(any_tangents) == kGradientNames, "SdpaTangents must have a member for each argument with a gradient in attention_arguments.h, in the same order");
 static_assert(names_of_gradients(any_backward) == kGradientNames, "SdpaBackward must have a member for each argument with a gradient in attention_arguments.h, in the same order");
 static_assert(names_of_gradients(any_backward_backward) == kGradientNames, "SdpaBackwardBackward must have a member for each argument with a gradient in attention_arguments.h, in the same order");

@@ -23,7 +23,8 @@ namespace polyhead {
 namespace {
 
 constexpr const char* kOperation = "attention_map_backward";
-constexpr std::int64_t kPairs = 1 << 18;  // elements of the map rows that are computed at a time; at least 16 rows, at most 512
+// Number of map elements that are computed at a time. It gives the number of rows, which is at least 16 and at most 512.
+constexpr std::int64_t kPairs = 1 << 18;
 
 // Returns the matrix [rows,columns] of head n of sequence b.
 template <class Void>
@@ -33,8 +34,8 @@ BasicTensorView<Void> head_of(const BasicTensorView<Void>& view, std::int64_t b,
   return {static_cast<Byte*>(view.data()) + offset, view.dtype(), view.shape().last(2), view.strides().last(2)};
 }
 
-// Returns a contiguous copy in `dtype` in which NaN and infinity are 0. A non-finite q or k of an attended pair makes the pair's attention weight and gradient
-// NaN anyway; a masked pair has gradient 0, and 0 x NaN would be NaN.
+// Returns a contiguous copy in `dtype` in which NaN and infinity are 0. This changes no result of an attended pair: its attention weight and gradient are NaN
+// anyway. For a masked pair, whose gradient is 0, the product 0 x NaN would be NaN.
 Tensor finite_copy(ConstTensorView matrix, ConstTensorView scale, DType dtype) {
   Tensor copy = Tensor::copy_of(matrix, dtype);
   const std::int64_t width = matrix.extent(1);
@@ -188,7 +189,8 @@ class Backward {
     return values;
   }
 
-  // Computes the rows [first, last) of one head: adds to the gradients of bias, relative bias and sink, and returns the gradients of <q,k>, [rows,S].
+  // Computes the rows [first, last) of one head. Adds to the gradients of bias, relative bias and sink, and returns the gradients of the products <q,k>,
+  // [rows,S].
   Tensor rows(std::int64_t b, std::int64_t n, std::int64_t place, std::int64_t first, std::int64_t last) {
     std::vector<std::int64_t> queries;
     for (std::int64_t t = first; t < last; ++t) queries.push_back(t);
@@ -206,7 +208,7 @@ class Backward {
       for (std::int64_t s = 0; s < keys; ++s) {
         const auto at = static_cast<std::size_t>(row + s);
         const double weight = dropped_ ? dropped[at] : p[at];
-        // The map of a dropped pair is the constant 0, so it has no gradient.
+        // A dropped pair has no gradient, because its element of the map is the constant 0.
         d_score[static_cast<std::size_t>(s)] = weight == 0 || !d_map ? 0 : weight * d_map.data<double>()[row + s];
         delta += d_score[static_cast<std::size_t>(s)];
       }
@@ -245,11 +247,12 @@ class Backward {
   const SdpaOptions& options_;
   MapWalk p_;
   const MapsProblem& problem_;
-  DType dtype_;  // dtype in which products are summed
+  DType dtype_;  // the dtype in which matrix products are summed
   std::optional<MapWalk> dropped_, capped_;
   std::optional<SharedSums> bias_;
-  TensorView pairs_;         // the sums of bias_ as a view [*,N,T,S]
-  Tensor relative_, sink_;   // float64: the gradient of the relative bias at each distance, and of each row's sink logit
+  TensorView pairs_;         // view [*,N,T,S] of the sums in bias_
+  // float64: the gradient of the relative bias at each distance, and the gradient of each row's sink logit
+  Tensor relative_, sink_;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Compares gradients of attention maps with central differences, and with the backward pass of attention whose values are an identity matrix. The output of
-// such attention is the map.
+// Compares gradients of attention maps with central differences. Also compares them with the backward pass of attention whose values are an identity matrix,
+// because the output of such attention is the map.
 #include <cmath>
 #include <limits>
 
@@ -113,7 +113,8 @@ TEST_P(MapGradientsOf, AreCentralDifferences) {
     RelativeBias& relative = c.options.relative_bias;
     const TensorView bias = own(c.options.bias), sink = own(c.options.sink), of_distance = own(relative.slopes ? relative.slopes : relative.table);
     const Tensor d_map = random.tensor(DType::f64, c.sizes.pairs()), d_lse = random.tensor(DType::f64, c.sizes.lse());
-    const bool of_lse = c.options.dropout.p == 0 && std::string_view(setting.name) != "empty rows";  // the lse of an empty row is -infinity and has no differences
+    // The lse of an empty row is -infinity, so central differences cannot be computed for it.
+    const bool of_lse = c.options.dropout.p == 0 && std::string_view(setting.name) != "empty rows";
     Gradients found(c);
     attention_map_backward(c.maps(), found.of(d_map, of_lse ? ConstTensorView(d_lse) : ConstTensorView()), c.options, value_of(c));
     Tensor map(DType::f64, c.sizes.pairs()), out(DType::f64, c.sizes.out()), lse(DType::f64, c.sizes.lse());
@@ -131,7 +132,7 @@ TEST_P(MapGradientsOf, AreCentralDifferences) {
   }
 }
 
-TEST_P(MapGradientsOf, OfSomeHeadsAreAdded) {
+TEST_P(MapGradientsOf, OfChosenHeadsMayBeAddedToTheGradients) {
   Random random(9);
   AttentionCase c = case_of(random, DType::f64, {.lead = {2}, .kv_heads = 2, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2}, GetParam());
   Tensor every = random.tensor(DType::f64, c.sizes.pairs()), some(DType::f64, {2, 2, 3, 5});
@@ -152,7 +153,7 @@ TEST_P(MapGradientsOf, OfSomeHeadsAreAdded) {
   expect_close(part.q, whole.q, 1e-14), expect_close(part.k, whole.k, 1e-14);
 }
 
-// A NaN in d_map where p is 0, or in a masked key, must not change the gradients.
+// A NaN must not change the gradients if it is in d_map where p is 0, or in a masked key.
 TEST_P(MapGradientsOf, MaskedPairsMayBeNaN) {
   Random random(11);
   AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .kv_heads = 1, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2}, GetParam());
@@ -189,7 +190,7 @@ TEST_P(MapGradientsOf, AnInfiniteSinkMakesNaN) {
   EXPECT_EQ(gradients.sink.data<double>()[1], 0);
 }
 
-// In a row without keys lse equals the sink, so the gradient of the sink is d_lse. A sink that is not finite makes its row NaN, also without keys.
+// In a row without keys lse equals the sink, so the gradient of the sink is d_lse. A sink that is not finite makes its row NaN, even if the row has no keys.
 TEST_P(MapGradientsOf, ARowWithoutKeysBelongsToItsSink) {
   Random random(20);
   for (const std::int64_t keys : {0, 5}) {
@@ -206,7 +207,7 @@ TEST_P(MapGradientsOf, ARowWithoutKeysBelongsToItsSink) {
   }
 }
 
-// The weight of a sink at -40 is about 1e-18, less than the rounding of 1 - sum p.
+// The attention weight of a sink at -40 is about 1e-18. This is less than the rounding error of 1 - sum p.
 TEST_P(MapGradientsOf, ATinySinkKeepsItsDigits) {
   Random random(23);
   AttentionCase c = case_of(random, DType::f64, {.lead = {1}, .kv_heads = 1, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2}, GetParam());
@@ -217,7 +218,8 @@ TEST_P(MapGradientsOf, ATinySinkKeepsItsDigits) {
     attention_map_backward(c.maps(), gradients.of(d_map), c.options);
     return std::vector<double>(gradients.sink.data<double>(), gradients.sink.data<double>() + 2);
   };
-  // For small sinks d_sink is about exp(sink) times a constant. The relative error of this formula is 1e-5 for a sink of -12, and far smaller for -40.
+  // For very negative sinks d_sink is about exp(sink) times a constant. The relative error of this approximation is 1e-5 for a sink of -12, and far smaller for
+  // -40.
   const std::vector<double> small = d_sink(-40), larger = d_sink(-12);
   for (std::size_t n = 0; n < 2; ++n) {
     EXPECT_GT(std::abs(small[n]), 1e-21);

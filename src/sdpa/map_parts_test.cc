@@ -60,7 +60,7 @@ TEST_P(MapParts, WindowsAreTheBandAroundTheDiagonalOfEachDocument) {
       const std::int64_t i = index % width, t = index / width % z.queries, head = index / width / z.queries;
       const auto [first_query, first_key] = document_start(m.c.options.mask, t);
       documents += first_query > 0;
-      // Columns of the window that lie in another document have probability 0.
+      // If a column of the window lies in another document, its probability is 0.
       const std::int64_t s = first_key + t - first_query + first + i;
       EXPECT_NEAR(got[at], s >= first_key && s < z.keys ? m.p(head, t, s) : 0, 1e-13) << t << " " << i;
     }
@@ -70,7 +70,7 @@ TEST_P(MapParts, WindowsAreTheBandAroundTheDiagonalOfEachDocument) {
   EXPECT_GT(documents, 50);
 }
 
-TEST_P(MapParts, MassIsTheSumOverASetsKeys) {
+TEST_P(MapParts, MassIsTheSumOfProbabilitiesOverTheKeysOfASet) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Mapped m(seed, DType::f64, GetParam());
@@ -79,7 +79,7 @@ TEST_P(MapParts, MassIsTheSumOverASetsKeys) {
     const std::int64_t sets = random.integer(0, 3);
     Shape shape = z.with({sets, z.keys});
     for (int axis = 0; axis < shape.size() - 2; ++axis) shape[axis] = random.coin() ? 1 : shape[axis];
-    if (random.integer(0, 3) == 0) shape[-1] = 1;  // the set's boolean is broadcast over the keys: the set holds all keys or none
+    if (random.integer(0, 3) == 0) shape[-1] = 1;  // broadcast one boolean over all keys, so that the set holds all keys or none
     const Tensor in_set = random.tensor(DType::boolean, random.coin() ? shape : shape.last(sets == 1 && random.coin() ? 1 : 2));
     const StridedTensor mass = random.empty_strided(DType::f64, z.with({z.heads(), z.queries, sets}));
     attention_key_mass(m.input(), in_set, mass, m.c.options);
@@ -126,7 +126,7 @@ TEST_P(MapParts, DivergenceIsTheMeanJensenShannonDivergenceOfTheRowsOfTwoHeads) 
       Real total = 0;
       int rows = 0;
       for (std::int64_t t = 0; t < z.queries; ++t) {
-        // The expected value: half the sum of the two Kullback-Leibler divergences to the mean, where the sink counts as one more key.
+        // The expected divergence is half the sum of the two Kullback-Leibler divergences to the mean of both rows. The sink counts as one more key.
         std::vector<Real> p, q;
         Real sum_p = 0, sum_q = 0;
         for (std::int64_t s = 0; s < z.keys; ++s) {

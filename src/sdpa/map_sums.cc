@@ -14,7 +14,7 @@ namespace {
 
 using reference::store_row;
 
-// Stores the result of head n of sequence b: if `row`, a row of an output [*,N,S], else one number of an output [*,N].
+// Stores the result of head n of sequence b. If `row` is true, the result is a row of an output [*,N,S], else one number of an output [*,N].
 void store_head(TensorView out, std::int64_t b, std::int64_t n, const double* values, bool row) {
   store_row(row ? out.unsqueeze(-2) : out.unsqueeze(-1).unsqueeze(-1), b, n, 0, values);
 }
@@ -33,7 +33,7 @@ struct StatisticSums {
   void add(std::int64_t t, const MapRow& row) {
     if (row.keys.empty()) return;
     ++rows;
-    // Positions are counted from the start of the document, because a query and its key may have different positions in the packed sequence.
+    // Positions are counted from the start of the document, because a query and the key at the same position may have different indices in the packed sequence.
     const Document& document = document_of(problem, t);
     const std::int64_t same = document.keys.first + t - document.queries.first;
     const double* const p = row.values.data();
@@ -57,7 +57,7 @@ struct KeySums {
   void merge(const KeySums& later) { add_to(sums, later.sums); }
 };
 
-// The rows of a pooled map that some consecutive queries add to: the rows from `first` on, with `width` blocks in each row.
+// A part of a pooled map: the rows to which some consecutive queries add, from row `first` on. Each row has `width` blocks.
 struct PooledLines {
   const std::int64_t queries, keys, height, width;
   const Pooling pooling;
@@ -65,7 +65,7 @@ struct PooledLines {
   std::vector<double> lines{};
 
   void add(std::int64_t t, const MapRow& row) {
-    const std::int64_t i = ((t + 1) * height - 1) / queries;  // the block with i T/h <= t < (i+1) T/h
+    const std::int64_t i = ((t + 1) * height - 1) / queries;  // the row of blocks with floor(i T/h) <= t < floor((i+1) T/h)
     if (lines.empty()) first = i;
     lines.resize(static_cast<std::size_t>((i + 1 - first) * width));
     double* const line = lines.data() + (i - first) * width;
@@ -81,14 +81,14 @@ struct PooledLines {
   }
   void join(double& to, double x) const {
     if (pooling == Pooling::largest) {
-      to = x > to || std::isnan(x) ? x : to;  // a NaN in the block makes its maximum NaN
+      to = x > to || std::isnan(x) ? x : to;  // if an element of the block is NaN, the maximum is NaN
     } else {
       to += x;
     }
   }
 };
 
-// For each pair of heads n < m of a sequence, in the order of (n, m): the sum of the divergences over queries, and the count of these queries.
+// Two numbers for each pair of heads n < m of a sequence, in the order of (n, m): the sum of the divergences over the queries, and the number of these queries.
 struct PairSums {
   std::vector<double> divergence, rows;
   explicit PairSums(std::int64_t heads) : divergence(static_cast<std::size_t>(heads * (heads - 1) / 2)), rows(divergence.size()) {}
@@ -98,13 +98,13 @@ struct PairSums {
 // Returns -x log x, and 0 for x = 0.
 double entropy_term(double x) { return x == 0 ? 0 : -x * std::log(x); }
 
-// The rows of the attention maps of all heads for a few queries, in type T.
+// The rows of the attention maps of all heads for some queries, stored in type T.
 template <class T>
 class HeadRows {
  public:
   HeadRows(const MapWalk& walk, std::int64_t b, std::int64_t most) : walk_(walk), b_(b), most_(most), rows_(size(walk.problem.heads * most)), p_(rows_.size() * size(stride())) {}
 
-  // Returns the number of rows computed at a time: as many as fit into 32 MiB, at most 504, but at least one strip of the kernels, so that packing the
+  // Returns the number of rows computed at a time: as many as fit into 32 MiB, but at most 504. It is at least one strip of the kernels, so that packing the
   // keys costs less than computing the rows.
   static std::int64_t most(const MapsProblem& p) {
     const std::int64_t bytes = std::max<std::int64_t>(1, p.heads * (p.keys + 16) * static_cast<std::int64_t>(sizeof(T)));
@@ -117,7 +117,7 @@ class HeadRows {
       walk_.backend.map_rows(p, b_, n, queries, [&](const MapRow& row) {
         T* const to = p_.data() + (n * most_ + row.index) * stride();
         std::fill(std::transform(row.values.begin(), row.values.end(), to, [](double x) { return static_cast<T>(x); }), to + stride(), T{0});
-        rows_[size(n * most_ + row.index)] = {row.keys, row.entropy + entropy_term(row.sink), row.sink};  // a sink counts as a key
+        rows_[size(n * most_ + row.index)] = {row.keys, row.entropy + entropy_term(row.sink), row.sink};  // the sink counts as one more key
       });
     }
   }
@@ -134,7 +134,7 @@ class HeadRows {
           const double mixed = walk_.backend.entropy_of_mean(sizeof(T) == 8 ? DType::f64 : DType::f32, p_.data() + x * stride() + first,
                                                            p_.data() + y * stride() + first, (last - first + 15) / 16 * 16);
           const double divergence = mixed + entropy_term((a.rest + b.rest) / 2) - (a.entropy + b.entropy) / 2;
-          sums.divergence[pair] += divergence < 0 ? 0 : divergence;  // rounding may make a divergence negative
+          sums.divergence[pair] += divergence < 0 ? 0 : divergence;  // a divergence is not negative, but rounding may make it so
           ++sums.rows[pair];
         }
       }
@@ -161,7 +161,7 @@ void add_pairs(const MapWalk& walk, std::span<const std::int64_t> queries, std::
   HeadRows<T> rows(walk, b, std::min(most, count));
   for (std::int64_t first = 0; first < count; first += most) {
     const std::int64_t last = std::min(first + most, count);
-    internal::check_interrupt();  // the rows of all heads may take seconds
+    internal::check_interrupt();  // computing the rows of all heads may take seconds
     rows.load(MapWalk::part(queries, first, last));
     rows.add(last - first, sums);
   }

@@ -40,8 +40,8 @@ class MapWalk {
     for (const std::int64_t t : queries) require(0 <= t && t < problem.queries, op_, ": there is no query ", t, "; queries lie in [0,", problem.queries, ")");
   }
 
-  // Splits the `rows` chosen queries of each head into chunks and calls f(b, n, first, last) for each: [first, last) are indices in the list of queries.
-  // Threads take the chunks in this order.
+  // Divides the list of `rows` chosen queries into chunks, for each head, and calls f(b, n, first, last) for each chunk. [first, last) are indices in the list.
+  // Threads take the chunks in order.
   template <class F>
   void for_each_chunk(std::int64_t rows, const F& f) const {
     if (rows == 0) return;  // an empty q may have 2^62 heads, and a loop over these heads would not end
@@ -63,8 +63,8 @@ class MapWalk {
     });
   }
 
-  // Sums over the rows of each head. fresh() returns an object whose sums are 0 and that has the members add(t, row) and merge(sums of later rows). done(b, n,
-  // sums) is called once for each head. Chunks of rows are merged in their order, so the bits do not depend on the number of threads.
+  // Sums over the rows of each head. fresh() returns an object whose sums are 0. The object has the members add(t, row) and merge(sums of later rows). done(b,
+  // n, sums) is called once for each head. Chunks of rows are merged in their order, so the bits do not depend on the number of threads.
   template <class New, class Done>
   void sum_rows(const New& fresh, const Done& done) const {
     const std::vector<std::int64_t> queries = all_queries();
@@ -76,8 +76,8 @@ class MapWalk {
                [&](std::int64_t head, const auto& sums) { done(head / problem.heads, head % problem.heads, sums); });
   }
 
-  // Sums over the queries for each of `count` items, such as heads or sequences. add(sums, i, first, last) adds the queries [first, last) of item i, and
-  // done(i, sums) is called once for each item. Chunks of queries are merged in their order.
+  // Sums over the queries for each of `count` items, such as heads or sequences. add(sums, i, first, last) adds the queries [first, last) of item i. done(i,
+  // sums) is called once for each item. Chunks of queries are merged in their order.
   template <class New, class Add, class Done>
   void sum_chunks(std::int64_t count, const New& fresh, const Add& add, const Done& done) const {
     using Sums = decltype(fresh());
@@ -87,9 +87,9 @@ class MapWalk {
     }
     const std::int64_t chunks = chunks_of(problem.queries);
     Mutex mutex;
-    std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; rarely more chunks than threads
+    std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; rarely more of them than threads
     std::int64_t next = 0;
-    std::vector<Sums> total;  // sums of the item to which chunk number `next` belongs
+    std::vector<Sums> total;  // sums of the item that chunk number `next` belongs to
     run(count, problem.queries, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
       Sums sums = fresh();
       add(sums, item / chunks, first, last);
@@ -108,7 +108,7 @@ class MapWalk {
     });
   }
 
-  // Error unless `out` has the shape [*,N,rest...], with * and N of the problem, and a dtype of the given kind.
+  // Error unless `out` has the shape [*,N,rest...] (* and N as in the problem) and a dtype of the given kind.
   void check_shape(TensorView out, std::initializer_list<std::int64_t> rest, const char* name, const char* letters, DTypeKind kind) const {
     const Shape wanted = appended(appended(problem.lead, {problem.heads}), rest);
     require(static_cast<bool>(out), op_, ": ", name, " is missing");
@@ -116,7 +116,7 @@ class MapWalk {
     require(info(out.dtype()).kind == kind, op_, ": ", name, " is ", out.dtype(), "; it must be ",
             kind == DTypeKind::floating ? "floating" : "an integer");
   }
-  // Returns the last extent of an output [*,N,..,last]. The caller of the operation chooses this extent.
+  // Returns the last extent of an output [*,N,..,last], which the caller of the operation chooses.
   std::int64_t last_extent(TensorView out, const char* name, const char* letters) const {
     require(static_cast<bool>(out), op_, ": ", name, " is missing");
     require(out.rank() >= 2, op_, ": ", name, " is ", out.shape(), "; it must be ", letters);
@@ -124,7 +124,7 @@ class MapWalk {
   }
 
   void add_input(const Operand& operand) { inputs_.push_back(operand); }
-  // No output of the operation may overlap an input or another output.
+  // Error if an output of the operation overlaps an input or another output.
   void check_memory(std::span<const Operand> outputs) const { require_no_overlap(op_, outputs, inputs_); }
 
   void check_output(TensorView out, std::initializer_list<std::int64_t> rest, const char* letters) const {
@@ -137,17 +137,18 @@ class MapWalk {
     return queries.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
   }
 
-  ProblemMemory memory;  // `problem` points into this memory
+  ProblemMemory memory;  // memory that `problem` points into
   const MapsProblem problem;
   const Backend& backend;
 
  private:
-  // Rows of a chunk. The kernel packs all keys once for each chunk; this takes as long as computing about 10 rows, which is little compared with 512 rows.
+  // Number of rows in a chunk. The kernel packs all keys once for each chunk. This takes as long as computing about 10 rows, which is little compared with 512
+  // rows.
   static constexpr std::int64_t kChunkRows = 512;
   static std::int64_t chunks_of(std::int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
 
-  // Splits the `rows` rows of each of `count` items into chunks, numbers the chunks of all items, calls f(number, first, last) for each chunk, and reports the
-  // progress.
+  // Divides the `rows` rows of each of `count` items into chunks and numbers the chunks of all items. Calls f(number, first, last) for each chunk, and reports
+  // the progress.
   template <class F>
   void run(std::int64_t count, std::int64_t rows, const F& f) const {
     const std::int64_t chunks = chunks_of(rows);

@@ -32,7 +32,7 @@ class Largest {
 
   std::span<const std::int64_t> of(const MapRow& row) {
     if (count_ == 0) return {};
-    // Keys outside of row.keys have probability 0. They are searched only if row.keys holds fewer than `count` keys.
+    // Keys outside of row.keys have probability 0, so they are searched only if row.keys holds fewer than `count` keys.
     if (row.keys.last - row.keys.first >= count_) {
       select(row, row.keys);
       if (row.values[static_cast<std::size_t>(keys_.back())] != 0) return keys_;
@@ -42,17 +42,18 @@ class Largest {
   }
 
  private:
-  static constexpr std::size_t kFew = 64;  // largest number of candidates that select_few() sorts; it counts for each candidate how many others are larger
+  // Largest number of candidates that select_few() sorts. To sort them, it counts for each candidate how many others are larger, so its time is quadratic.
+  static constexpr std::size_t kFew = 64;
 
   void select(const MapRow& row, KeyRange range) {
     if (!std::isnan(row.entropy) && count_ <= 48 && select_few(row.values.data(), range)) return;
     select_any(row, range);
   }
 
-  // Selects the keys whose attention weight is at least a bound, and sorts them. There is no branch for each key, because the processor could not predict which
-  // keys are large. To choose the bound, the keys are divided into short groups and the maximum of each group is computed; about count_ maxima reach the bound.
-  // Returns false if some values are equal or too many keys reach the bound. A group consists of every eighth key of a block, so that a vector of maxima needs
-  // no reduction to one number.
+  // Selects the keys whose attention weight is at least a bound, and sorts them. Returns false if some values are equal or too many keys reach the bound. To
+  // choose the bound, the keys are divided into short groups and the maximum of each group is computed; about count_ maxima reach the bound. A group consists
+  // of every eighth key of a block, so that a vector of maxima needs no reduction to one number. The loops over keys have no branches, because the processor
+  // could not predict which keys are large.
   bool select_few(const double* p, KeyRange range) {
     const std::int64_t size = range.last - range.first, length = std::clamp<std::int64_t>(size / (4 * count_), 1, 32);  // length: number of values in a group
     maxima_.resize(static_cast<std::size_t>((size + 8 * length - 1) / (8 * length) * 8));
@@ -60,8 +61,8 @@ class Largest {
     for (std::int64_t s = range.first; s < range.last; s += 8 * length, maxima += 8) maxima_of_eighths(p, s, std::min(s + 8 * length, range.last), maxima);
     if (std::ssize(maxima_) < count_) return false;
     auto [least, most] = extremes_of(maxima_.data(), std::ssize(maxima_));
-    // The bits of positive doubles, read as integers, have the order of the doubles. Bisecting the bits therefore finds a bound of any exponent in at most 63
-    // steps. At least count_ maxima always reach the lower bound.
+    // If the bits of positive doubles are read as integers, the integers have the same order as the doubles. So a bisection of the bits finds a bound of any
+    // exponent in at most 63 steps. At least count_ maxima always reach the lower end.
     for (std::int64_t low = std::bit_cast<std::int64_t>(least), high = std::bit_cast<std::int64_t>(most) + 1; high - low > 1;) {
       const std::int64_t middle = low + (high - low) / 2, reached = count_of(maxima_.data(), std::ssize(maxima_), std::bit_cast<double>(middle));
       (reached >= count_ ? low : high) = middle;
@@ -87,21 +88,21 @@ class Largest {
     keys_.assign(found, -1);
     for (std::size_t i = 0; i < found; ++i) {
       std::int64_t& key = keys_[static_cast<std::size_t>(count_of(values.data(), padded, std::bit_cast<double>(std::bit_cast<std::int64_t>(values[i]) + 1)))];
-      if (key >= 0) return false;  // two candidates in the same place of the order have equal values
+      if (key >= 0) return false;  // true if two candidates have equal values
       key = candidates[i];
     }
     keys_.resize(static_cast<std::size_t>(count_));
     return true;
   }
 
-  // Selects the keys in any case, also if values are equal or NaN. The keys are divided into short blocks. The count-th largest of the blocks' maxima is a lower
-  // bound of the values to select, so only the few blocks whose maximum reaches it are searched.
+  // Selects the keys in all other cases, for example if values are equal or NaN. The keys are divided into short blocks. The count-th largest maximum of a
+  // block is a lower bound of the values to select, so only the few blocks whose maximum reaches it are searched.
   void select_any(const MapRow& row, KeyRange range) {
     const std::span<const double> p = row.values;
     const std::int64_t size = range.last - range.first;
     keys_.clear(), maxima_.clear();
     const std::int64_t block = std::clamp<std::int64_t>(size / (4 * count_) / 8 * 8, 8, 64);
-    const bool finite = !std::isnan(row.entropy);  // false: any value may be NaN, so all keys are sorted
+    const bool finite = !std::isnan(row.entropy);  // if false, any value may be NaN, so all keys are sorted
     for (std::int64_t s = range.first; s < range.last && finite; s += block) maxima_.push_back(largest_of(p.data(), s, std::min(s + block, range.last)));
     double bound = -1;
     if (std::ssize(maxima_) >= count_) {
@@ -118,7 +119,7 @@ class Largest {
       }
     };
     collect([&](double x, bool) { return !(x <= bound); });
-    // Of keys whose value equals the bound, those with the smallest indices are taken.
+    // If several keys have a value equal to the bound, those with the smallest indices are taken.
     if (std::ssize(keys_) < count_) collect([&](double x, bool of_block) { return std::ssize(keys_) < count_ && (of_block ? x >= bound : x == bound); });
     const auto before = [&](std::int64_t x, std::int64_t y) {
       const double a = p[static_cast<std::size_t>(x)], b = p[static_cast<std::size_t>(y)];
@@ -171,7 +172,7 @@ void attention_windows(const MapsInput& input, std::int64_t first, TensorView ou
   require(-most <= first && first <= most, "attention_windows: first is ", first, "; it must lie in [-(T + S),T + S] = [", -most, ",", most, "]");
   walk.for_each_row(walk.all_queries(), [&](std::int64_t b, std::int64_t n, const MapRow& row) {
     const Document& document = document_of(walk.problem, row.index);
-    const std::int64_t start = document.keys.first + row.index - document.queries.first + first;  // the key that element 0 of the row belongs to
+    const std::int64_t start = document.keys.first + row.index - document.queries.first + first;  // the key of element 0 of the row
     std::vector<double> values(static_cast<std::size_t>(width));
     for (std::int64_t s = std::max(start, document.keys.first); s < std::min(start + width, document.keys.last); ++s)
       values[static_cast<std::size_t>(s - start)] = row.values[static_cast<std::size_t>(s)];
@@ -186,7 +187,7 @@ void attention_top_keys(const MapsInput& input, TensorView probability, TensorVi
   walk.check_shape(key, {walk.problem.queries, count}, "key", "[*,N,T,k]", DTypeKind::integer);
   require(key.dtype() == DType::i64, "attention_top_keys: key is ", key.dtype(), "; it must be int64");
   walk.check_memory(std::array{Operand{"probability", probability}, Operand{"key", key}});
-  require(count <= walk.problem.keys, "attention_top_keys: ", count, " keys per row were asked for; there are S = ", walk.problem.keys);
+  require(count <= walk.problem.keys, "attention_top_keys: ", count, " keys per row were requested, but there are only S = ", walk.problem.keys);
   const std::vector<std::int64_t> queries = walk.all_queries();
   walk.for_each_chunk(walk.problem.queries, [&](std::int64_t b, std::int64_t n, std::int64_t first, std::int64_t last) {
     Largest largest(count);

@@ -38,7 +38,7 @@ TEST_P(Maps, DroppedMapTimesValuesIsTheOutput) {
   }
 }
 
-TEST_P(Maps, OfTheForwardPassAreTheProbabilities) {
+TEST_P(Maps, AttentionWeightsOfTheForwardPassAreTheProbabilities) {
   for (std::uint64_t seed = 0; seed < kMapSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Mapped m(seed, DType::f64, GetParam());
@@ -53,7 +53,7 @@ TEST_P(Maps, OfTheForwardPassAreTheProbabilities) {
   }
 }
 
-TEST_P(Maps, AskingForThemLeavesOutputAndLseAlone) {
+TEST_P(Maps, RequestingAttentionWeightsDoesNotChangeOutputAndLse) {
   Mapped m(3, DType::f32, GetParam());
   const Tensor out = Tensor::copy_of(m.o.out), lse = Tensor::copy_of(m.o.lse), q = Tensor::copy_of(m.c.q), k = Tensor::copy_of(m.c.k);
   Tensor map(DType::f64, m.c.sizes.pairs());
@@ -147,7 +147,7 @@ TEST_P(TopKeys, OfLongRowsAreThoseOfTheSortedRow) {
     Random random(seed);
     const std::int64_t keys = random.integer(200, 700), count = std::min(keys, random.pick<std::int64_t>({1, 2, 5, 16, 60, 700}));
     AttentionCase c = case_of(random, std::array{DType::f64, DType::f32}[seed % 2], {.queries = 30, .keys = keys, .qk_width = 3, .v_width = 1}, GetParam());
-    if (seed % 3 > 0) {  // make all keys equal, or all but 40
+    if (seed % 3 > 0) {  // make all keys equal, or all but 40 of them
       const TensorView k = c.keep(Tensor::copy_of(c.k.slice(-2, 0, 1).expand(c.sizes.k())));
       const Tensor others = random.tensor(c.dtype, {1, 40, 3}, -2, 2);
       if (seed % 3 == 2) copy(others, k.slice(-2, 50, 90));
@@ -228,7 +228,7 @@ TEST_P(Statistics, AreMeansOverTheRowsThatAreNotEmpty) {
   EXPECT_GT(empty_heads, 10);
 }
 
-TEST_P(Statistics, ANaNReachesThem) {
+TEST_P(Statistics, ANaNReachesEveryStatistic) {
   Tensor q = Random(1).tensor(DType::f32, {1, 3, 4});
   q.data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
   Tensor largest(DType::f32, {1}), entropy(DType::f32, {1});
@@ -237,7 +237,7 @@ TEST_P(Statistics, ANaNReachesThem) {
   EXPECT_TRUE(std::isnan(entropy.data<float>()[0]));
 }
 
-TEST(Statistics, OneAloneMayBeAskedFor) {
+TEST(Statistics, ASingleStatisticMayBeRequested) {
   const Tensor q = Random(1).tensor(DType::f32, {2, 3, 4});
   Tensor largest(DType::f32, {2}), all(DType::f32, {2}), entropy(DType::f32, {2});
   attention_statistics({.q = q, .k = q}, {.largest = largest});
@@ -249,7 +249,7 @@ TEST(Statistics, OneAloneMayBeAskedFor) {
 using PooledMap = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, PooledMap, testing::ValuesIn(backends()), name_of_backend);
 
-TEST_P(PooledMap, PixelIsTheMeanOfItsBlock) {
+TEST_P(PooledMap, ElementIsTheMeanOfItsBlock) {
   for (std::uint64_t seed = 0; seed < kMapSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Mapped m(seed, DType::f64, GetParam());
@@ -304,7 +304,7 @@ TEST_P(PooledMap, SumsAndMaximaAreThoseOfItsBlocks) {
   }
 }
 
-TEST(Maps, NeedQueriesAndKeysAlone) {
+TEST(Maps, NeedOnlyQueriesAndKeys) {
   const Tensor q = Tensor::of<float>({1, 1, 1}, {3}), k = Tensor::of<float>({1, 2, 1}, {1, 1});
   Tensor map(DType::f32, {1, 1, 2});
   attention_map({.q = q, .k = k}, map);

@@ -92,7 +92,7 @@ Everything compute(AttentionCase& c, const Backend* backend) {
   c.options.backend = backend;
   Everything all{c.make_outputs(), {}, {}};
   c.run(all.o);
-  // Each input also serves as its tangent, so a masked key that is NaN has a tangent that is NaN.
+  // Each input is also used as its own tangent, so if a masked key is NaN, its tangent is NaN too.
   sdpa_jvp_and_backward_backward(c, all);
   for (const MapValue value : {MapValue::score, MapValue::probability, MapValue::dropped}) {
     attention_map({.q = c.q, .k = c.k}, all.maps.emplace_back(DType::f64, c.sizes.pairs()), c.options, value);
@@ -114,7 +114,7 @@ void expect_same(const Everything& a, const Everything& b) {
 using MaskedKeys = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, MaskedKeys, testing::ValuesIn(backends()), name_of_backend);
 
-TEST_P(MaskedKeys, WhatIsInThemChangesNoBitOfAnyResult) {
+TEST_P(MaskedKeys, TheirContentsChangeNoBitOfAnyResult) {
   int poisoned_keys = 0, poisoned_pairs = 0, poisoned_buckets = 0;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
@@ -157,7 +157,8 @@ TEST_P(MaskedKeys, WhatIsInThemChangesNoBitOfAnyResult) {
   EXPECT_GT(poisoned_pairs, 2000);
 }
 
-// Checks that out, lse and d_q have the same bits as before one value became NaN, except in the `rows` that are true.
+// Compares results before and after one value became NaN. Rows with rows[i] = true must be NaN; if scores_change is false, only their first column of out. In
+// all other rows, out, lse and d_q must have the same bits as before.
 void expect_only_rows(const Writable& w, const Everything& before, const Everything& after, const std::vector<bool>& rows,
                       bool scores_change) {
   for (std::size_t row = 0; row < rows.size(); ++row) {
@@ -175,7 +176,7 @@ void expect_only_rows(const Writable& w, const Everything& before, const Everyth
       for (const double x : to_doubles(out)) EXPECT_TRUE(std::isnan(x));
       EXPECT_TRUE(std::isnan(to_doubles(lse)[0]));
     } else {
-      EXPECT_TRUE(std::isnan(to_doubles(out)[0]));  // the first column of v is NaN
+      EXPECT_TRUE(std::isnan(to_doubles(out)[0]));  // the NaN is in column 0 of v
       const std::int64_t width = w.c.sizes.v_width;
       EXPECT_TRUE(same_bits(out.slice(0, 1, width), row_of(before.o.out, width).slice(0, 1, width)));
       EXPECT_TRUE(same_bits(lse, row_of(before.o.lse, 1)));
@@ -218,7 +219,7 @@ TEST_P(NaN, ReachesExactlyTheRowsThatUseIt) {
         } else {
           w.set(w.v, key * sizes.v_width, kNaN);
         }
-        const std::int64_t kv = key / sizes.keys, s = key % sizes.keys;  // kv: index among the key/value heads of all sequences
+        const std::int64_t kv = key / sizes.keys, s = key % sizes.keys;  // kv: index of the key/value head, counted over all sequences
         for (std::int64_t i = 0; i < sizes.group * sizes.queries; ++i) {
           const std::int64_t reader = kv * sizes.group * sizes.queries + i;
           reached[static_cast<std::size_t>(reader)] = used[static_cast<std::size_t>(reader * sizes.keys + s)];
@@ -232,7 +233,7 @@ TEST_P(NaN, ReachesExactlyTheRowsThatUseIt) {
 
 constexpr EmptyRows kModes[] = {EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked};
 
-// Checks that row t does not contribute to d_k and d_v, which must equal the gradients of the same problem without the row.
+// Checks that row t is computed as an empty row: out, d_q, d_bias and the maps are 0, and lse is -infinity.
 void expect_empty_row(const Writable& w, const Everything& all, std::int64_t t) {
   const auto row = [&](TensorView view) { return ConstTensorView(view).select(w.c.sizes.lead.size() + 1, t); };
   for (const double x : to_doubles(row(all.o.out))) EXPECT_EQ(x, 0);
@@ -260,7 +261,7 @@ TEST_P(EmptyRow, WithoutAnyKeyIsZeroAndHasNoGradient) {
   const Everything all = compute(w.c, GetParam());
   expect_empty_row(w, all, 1);
 
-  Writable without(kSmall(), 1);  // the same problem with q = 0 in query 1
+  Writable without(kSmall(), 1);  // the same problem, except that q is 0 in query 1
   without.c.options.mask.key_lengths = lengths;
   fill(without.q.select(2, 1), 0);
   without.c.d_out = without.c.keep(Tensor::copy_of(without.c.d_out));
@@ -276,7 +277,7 @@ TEST_P(EmptyRow, WithAStartAtOrAfterItsLengthIsZeroAndHasNoGradient) {
   expect_empty_row(w, compute(w.c, GetParam()), 1);
 }
 
-TEST_P(EmptyRow, AllBiasMinusInfinityIsEmptyInEveryMode) {
+TEST_P(EmptyRow, IfItsBiasIsMinusInfinityItIsEmptyInEveryMode) {
   for (const EmptyRows mode : kModes) {
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       SCOPED_TRACE(static_cast<int>(mode));
@@ -288,18 +289,18 @@ TEST_P(EmptyRow, AllBiasMinusInfinityIsEmptyInEveryMode) {
   }
 }
 
-TEST_P(EmptyRow, KeptScoresAllMinusInfinityIsEmptyInEveryModeThoughMaskedOnesAreFinite) {
+TEST_P(EmptyRow, IfAllAttendedScoresAreMinusInfinityItIsEmptyInEveryMode) {
   for (const EmptyRows mode : kModes) {
     SCOPED_TRACE(static_cast<int>(mode));
     Writable w(kSmall(), 3);
     w.c.options.empty_rows = mode;
     w.c.options.mask.causal = Causal::top_left();
-    fill(w.bias.select(2, 1).slice(-1, 0, 2), -kInfinity);  // query 1 may attend to keys 0 and 1 only: all its scores become -inf
+    fill(w.bias.select(2, 1).slice(-1, 0, 2), -kInfinity);  // query 1 may attend only to keys 0 and 1, so all its scores become -inf
     expect_empty_row(w, compute(w.c, GetParam()), 1);
   }
 }
 
-TEST_P(EmptyRow, MaskedRowOfMinusInfinityBiasIsEmptyUnmaskedButUniformIgnoresTheBias) {
+TEST_P(EmptyRow, IfMaskedWithABiasOfMinusInfinityItIsEmptyExceptInModeUniform) {
   for (const EmptyRows mode : kModes) {
     SCOPED_TRACE(static_cast<int>(mode));
     Writable w(kSmall(), 4);
@@ -317,7 +318,7 @@ TEST_P(EmptyRow, MaskedRowOfMinusInfinityBiasIsEmptyUnmaskedButUniformIgnoresThe
   }
 }
 
-TEST_P(EmptyRow, LargeFiniteBiasNeverMakesOne) {
+TEST_P(EmptyRow, ALargeFiniteBiasMakesNoRowEmpty) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     Writable w(kSmall(), 5, dtype);
     fill(w.bias.select(2, 1), -1e38);
@@ -334,7 +335,7 @@ TEST_P(EmptyRow, LargeFiniteBiasNeverMakesOne) {
   }
 }
 
-TEST_P(EmptyRow, MinusInfinityOnSomeKeysIsProbabilityZero) {
+TEST_P(EmptyRow, ABiasOfMinusInfinityGivesAKeyProbabilityZero) {
   Writable infinite(kSmall(), 6), masked(kSmall(), 6);
   fill(infinite.bias.slice(-1, 1, 3), -kInfinity);
   const Tensor attend = Tensor::of<bool>({4}, {true, false, false, true});
@@ -348,14 +349,15 @@ TEST_P(EmptyRow, MinusInfinityOnSomeKeysIsProbabilityZero) {
   EXPECT_TRUE(near(a.o.d_bias, b.o.d_bias, 1e-15));
 }
 
-TEST_P(EmptyRow, UniformIsTheFillByALargeNegativeNumberAndUnmaskedTheOffset) {
+TEST_P(EmptyRow, UniformEqualsEqualScoresAndUnmaskedEqualsNoMask) {
   for (const bool uniform : {true, false}) {
     SCOPED_TRACE(uniform);
     Writable rule(kSmall(), 7), plain(kSmall(), 7);
     rule.c.options.empty_rows = uniform ? EmptyRows::uniform : EmptyRows::unmasked;
     const Tensor lengths = Tensor::of<std::int64_t>({2}, {0, 4});
     rule.c.options.mask.key_lengths = lengths;
-    if (uniform) {  // an empty row in mode `uniform` behaves like a row of equal scores: give the plain problem such scores in sequence 0
+    // An empty row in mode `uniform` has equal scores. Give the rows of sequence 0 in the plain problem equal scores, too.
+    if (uniform) {
       fill(plain.q.select(0, 0), 0);
       fill(plain.bias.select(0, 0), -1e6);
     }

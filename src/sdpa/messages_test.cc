@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A valid problem. Each case makes one of its arguments wrong.
+// A valid problem. Each case of the test makes one argument wrong.
 struct Problem {
   Tensor q{DType::f32, {2, 4, 3, 8}}, k{DType::f32, {2, 2, 5, 8}}, v{DType::f32, {2, 2, 5, 6}}, out{DType::f32, {2, 4, 3, 6}},
       lse{DType::f32, {2, 4, 3}}, attention_weights;
@@ -145,7 +145,7 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.mask.key_lengths = p.extra = Tensor::of<std::uint64_t>({2}, {1, ~std::uint64_t{0}});
        },
        {"key length is 18446744073709551615"}},
-      {"lengths of as many sequences as documents",
+      {"key_lengths for as many sequences as there are documents",
        [](Problem& p) {
          p.options.mask.key_lengths = p.extra = Tensor::of<std::int32_t>({2}, {5, 3});
          p.options.mask.query_offsets = p.bias = Tensor::of<std::int32_t>({3}, {0, 1, 3});
@@ -161,13 +161,13 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.mask.key_starts = p.extra = Tensor::of<std::int64_t>({2, 3}, {0, 5, 1, 2, -7, 3});
        },
        {"key start is -7", "0 or more"}},
-      {"a length beyond S beside starts of queries",
+      {"a length beyond S, with a start for each query",
        [](Problem& p) {
          p.options.mask.key_starts = p.extra = tensor(DType::i32, 2, 3);
          p.options.mask.key_lengths = p.bias = Tensor::of<std::int32_t>({2}, {5, 9});
        },
        {"key length is 9", "[0,5]"}},
-      {"starts of as many sequences as documents",
+      {"key_starts for as many sequences as there are documents",
        [](Problem& p) {
          p.options.mask.key_starts = p.extra = Tensor::of<std::int32_t>({2}, {1, 3});
          p.options.mask.query_offsets = p.bias = Tensor::of<std::int32_t>({3}, {0, 1, 3});
@@ -189,13 +189,13 @@ TEST(Messages, OfForwardAndBackwardAlike) {
       {"diagonal offsets without a diagonal",
        [](Problem& p) { p.options.mask.diagonal_offsets = p.extra = tensor(DType::i64, 2); },
        {"diagonal_offsets is given without causal, a window or a relative bias"}},
-      {"diagonal offsets and another causal diagonal",
+      {"diagonal_offsets and a causal diagonal that is not top_left",
        [](Problem& p) {
          p.options.mask.causal = Causal::bottom_right();
          p.options.mask.diagonal_offsets = p.extra = tensor(DType::i64, 2);
        },
        {"diagonal_offsets cannot be combined with a causal diagonal that is not top_left"}},
-      {"diagonal offsets and a diagonal of the window",
+      {"diagonal_offsets and a window with a diagonal",
        [](Problem& p) {
          p.options.mask.window = {.left = 1, .diagonal = Diagonal::top_left()};
          p.options.mask.diagonal_offsets = p.extra = tensor(DType::i64, 2);
@@ -236,14 +236,14 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.empty_rows = EmptyRows::unmasked;
        },
        {"sink cannot be combined with empty_rows unmasked", "use zero"}},
-      {"a window of a diagonal alone", [](Problem& p) { p.options.mask.window.diagonal = Diagonal::top_left(); }, {"window has a diagonal and neither left nor right"}},
+      {"a window that has only a diagonal", [](Problem& p) { p.options.mask.window.diagonal = Diagonal::top_left(); }, {"window has a diagonal and neither left nor right"}},
       {"a causal corner with a shift", [](Problem& p) { p.options.mask.causal = Diagonal{Diagonal::Corner::top_left, 5}; }, {"causal is top_left with a shift of 5", "Diagonal::offset"}},
       {"a window from a corner with a shift",
        [](Problem& p) {
          p.options.mask.window = {.left = 1, .diagonal = Diagonal{Diagonal::Corner::bottom_right, -2}};
        },
        {"window.diagonal is bottom_right with a shift of -2"}},
-      {"a relative bias from a corner with a shift",
+      {"a relative bias whose diagonal is a corner with a shift",
        [](Problem& p) {
          p.options.relative_bias = {.slopes = p.extra = f32(4), .diagonal = Diagonal{Diagonal::Corner::bottom_right, 1}};
        },
@@ -288,7 +288,7 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.relative_bias = {.table = p.extra = f32(4, 32), .bidirectional = false, .max_distance = 16};
        },
        {"relative_bias.table has max_distance 16", "larger than 16"}},
-      {"a relative bias on another diagonal than the mask",
+      {"a relative bias with another diagonal than the mask",
        [](Problem& p) {
          p.options.mask.causal = Causal::top_left();
          p.options.relative_bias = {.slopes = p.extra = f32(4), .diagonal = Diagonal::bottom_right()};
@@ -459,7 +459,7 @@ TEST(Messages, OfTheStorageOfKeysAndValues) {
             "sdpa_forward: k is int16 and q is float32; k and v have the dtype of q or, unless that is float64, bfloat16, float16, or int8 "
             "with scales");
   EXPECT_EQ(message(i8, i8, {}, scale),
-            "sdpa_forward: k is int8 and k_scale is missing; int8 needs a scale of each token and key/value head, [*,K,S]");
+            "sdpa_forward: k is int8 and k_scale is missing; int8 needs a scale for each token and key/value head, [*,K,S]");
   EXPECT_THAT(message(i8, i8, scale, {}), HasSubstr("v is int8 and v_scale is missing"));
   EXPECT_EQ(message(i8, i8, scale, wide), "sdpa_forward: v_scale is [2,2,5,1]; it must be [*,K,S] = [2,2,5]");
   EXPECT_EQ(message(i8, i8, half, scale), "sdpa_forward: k_scale is float16; it must be float32");
@@ -484,7 +484,7 @@ TEST(Messages, OfTheStorageOfKeysAndValues) {
   p.k = Tensor(DType::bf16, p.k.shape()), p.v = Tensor(DType::bf16, p.v.shape());
   EXPECT_EQ(backward_message(p), "sdpa_backward: k and v are bfloat16 and q is float32; derivatives need one dtype");
   EXPECT_THAT(explain({.q = q, .k = i8, .v = i8, .out = out, .k_scale = scale, .v_scale = scale}),
-              HasSubstr("keys and values: int8 with a scale of each token and head\n"));
+              HasSubstr("keys and values: int8 with a scale for each token and head\n"));
   EXPECT_THAT(explain({.q = q, .k = bf16, .v = bf16, .out = out}), HasSubstr("keys and values: bfloat16\n"));
 }
 
@@ -543,7 +543,7 @@ TEST(Messages, OfForwardModeAndTheSecondBackwardPass) {
   EXPECT_THAT(jvp_message(p), HasSubstr("lse_tangent overlaps tangents.sink"));
 }
 
-// Every operation refuses an executor without threads, even for the smallest problem, before it writes an output.
+// An executor without threads is refused by every operation, even for the smallest problem, before an output is written.
 TEST(Messages, OfAnExecutorWithoutThreads) {
   for (const int threads : {0, -1}) {
     for (const std::int64_t queries : {3, 700}) {
@@ -573,7 +573,7 @@ TEST(Messages, OfAnExecutorWithoutThreads) {
   }
 }
 
-// A refused call leaves the outputs unchanged.
+// A refused call must not change the outputs.
 TEST(Messages, NothingIsWrittenBeforeTheChecks) {
   Problem p;
   fill(p.out, 7);

@@ -18,7 +18,7 @@ namespace {
 static_assert(word_of(Precision::exact, kPrecisionWords) == "exact" && word_of(Precision::native, kPrecisionWords) == "native");
 static_assert(word_of(Pooling::mean, kPoolingWords) == "mean" && word_of(Pooling::sum, kPoolingWords) == "sum" && word_of(Pooling::largest, kPoolingWords) == "largest");
 
-// An argument with a gradient, as it is given or absent. Its gradient and its tangent have its shape and dtype.
+// An argument that has a gradient, and the tensor given for it (or absent). Its gradient and its tangent have the shape and dtype of this tensor.
 struct Differentiable {
   const char* argument;  // name of the argument; "slopes" or "table" for a relative bias
   ConstTensorView given;
@@ -39,7 +39,7 @@ class ArgumentReader {
   ArgumentReader(const char* operation, const SdpaOptions& options, ProblemMemory& memory)
       : op_(operation), options_(options), rules_(memory.rules), memory_(memory) {}
 
-  // Checks q, k, v, out and the options of a forward or backward pass, and sets them in the problem.
+  // Checks q, k, v, out and the options of a forward or backward pass, and stores them in the problem.
   template <class P, class Tensors>
   void read_attention(P& p, const Tensors& tensors) const {
     require(static_cast<bool>(tensors.v), op_, ": v is missing");
@@ -51,7 +51,7 @@ class ArgumentReader {
     p.lse = tensors.lse ? tensors.lse.unsqueeze(-1) : tensors.lse;
   }
 
-  // Does the work of read_attention() for passes that compute derivatives. For these, k and v must have the dtype of q, and lse must be given.
+  // Does the work of read_attention() for passes that compute derivatives. These passes need k and v in the dtype of q, and lse.
   template <class P, class Tensors>
   void read_differentiable(P& p, const Tensors& tensors) const {
     read_attention(p, tensors);
@@ -59,7 +59,7 @@ class ArgumentReader {
     expect_lse(p, tensors.lse);
   }
 
-  // Checks gradients or tangents against the arguments that they belong to. `prefix` begins their names in messages.
+  // Checks gradients or tangents against the arguments that they belong to. Messages call them `prefix` + the name of the argument.
   template <class Tensors, class Gradients>
   void expect_gradients(std::string_view prefix, const Tensors& tensors, const Gradients& gradients) const {
     const AllDifferentiable all = all_differentiable(tensors, options_);
@@ -72,7 +72,7 @@ class ArgumentReader {
     });
   }
 
-  // Checks tangents, which messages call prefix + name, and adds them to the inputs that no output may overlap.
+  // Checks tangents, and adds them to the inputs that no output may overlap. Messages call them `prefix` + the name of the argument.
   template <class Tensors>
   Tangents read_tangents(const Problem& p, const Tensors& tensors, const SdpaTangents& tangents, std::string_view prefix, std::vector<Operand>& inputs) const {
     expect_gradients(prefix, tensors, tangents);
@@ -82,7 +82,8 @@ class ArgumentReader {
     const auto& [named, q, k, v, bias, relative_bias, sink] = tangents;
     Tangents result{.q = q, .k = k, .v = v, .bias = {}, .relative_bias = {}, .sink = {}};
     if (bias) result.bias = bias.expand(appended(p.lead, {p.heads, p.queries, p.keys}));
-    if (relative_bias) {  // the bias is linear in slopes and table, so its tangent follows from their tangent by the same formula
+    // The bias is linear in slopes and table, so the tangent of the bias follows from the tangent of slopes or table by the same formula.
+    if (relative_bias) {
       RelativeBias moved = options_.relative_bias;
       (moved.slopes ? moved.slopes : moved.table) = relative_bias;
       memory_.relative_bias_tangent = relative_bias_values(moved, memory_.distances, accumulation_dtype(p.dtype));
@@ -110,7 +111,7 @@ class ArgumentReader {
     p.key_dtype = k.dtype();
     p.kv_heads = k.extent(-3);
     p.keys = k.extent(-2);
-    numel(appended(p.lead, {p.heads})), numel(appended(p.lead, {p.kv_heads}));  // numel() throws an Error if the number of heads overflows
+    numel(appended(p.lead, {p.heads})), numel(appended(p.lead, {p.kv_heads}));  // numel() throws an Error if the number of heads of all sequences overflows
     require(k.extent(-1) == p.qk_width, op_, ": k is ", k.shape(), "; its last extent must be H = ", p.qk_width, ", as in q ", q.shape());
     require(p.kv_heads > 0 ? p.heads % p.kv_heads == 0 : p.heads == 0, op_, ": q has ", p.heads, " heads and k has ", p.kv_heads,
             "; the number of query heads must be a multiple of the number of key/value heads");
@@ -124,7 +125,8 @@ class ArgumentReader {
 
   // Checks and sets all options except the values of a relative bias.
   void read_options(Problem& p) const {
-    (void)threads_of(options_.executor, op_);  // refuses an executor without threads before anything is written
+    // This call refuses an executor without threads before anything is written.
+    (void)threads_of(options_.executor, op_);
     p.executor = options_.executor;
     p.workspace = options_.workspace;
     p.empty_rows = options_.empty_rows;
@@ -169,7 +171,7 @@ class ArgumentReader {
   ConstTensorView read_scales(const Problem& p, const ConstTensorView& scale, const char* of, const char* name) const {
     if (p.key_dtype == DType::i8) {
       require(static_cast<bool>(scale), op_, ": ", of, " is int8 and ", name,
-              " is missing; int8 needs a scale of each token and key/value head, [*,K,S]");
+              " is missing; int8 needs a scale for each token and key/value head, [*,K,S]");
       expect(scale, appended(p.lead, {p.kv_heads, p.keys}), DType::f32, name, "[*,K,S]");
       return scale.unsqueeze(-1);
     }
@@ -245,7 +247,7 @@ class ArgumentReader {
     }
   }
 
-  // Writes which blocks are listed: one byte for each block of queries and block of keys. Sequences and heads that share their lists share the bytes.
+  // Writes one byte for each block of queries and block of keys: whether the block is listed. Sequences and heads that share their lists share the bytes.
   void read_listed_blocks(const Problem& p) const {
     ConstTensorView lists = options_.mask.blocks.lists;
     const BlockSize& size = options_.mask.blocks.size;
@@ -288,9 +290,9 @@ class ArgumentReader {
     rules_.add({per_key.unsqueeze(-2).unsqueeze(-2).expand(appended(p.lead, {p.heads, p.queries, p.keys})), static_cast<bool>(attend)});
   }
 
-  __extension__ using Wide = __int128;  // sums with an offset of the caller may need more than 64 bits
+  __extension__ using Wide = __int128;  // adding an offset of the caller may need more than 64 bits
 
-  // Converts the causal diagonal and the window to one band of keys for each document.
+  // Combines the causal diagonal and the window to one band of keys for each document.
   void read_bands() const {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;
@@ -298,7 +300,7 @@ class ArgumentReader {
     require(!window.right || *window.right >= 0, op_, ": window.right is ", window.right.value_or(0), "; it must not be negative");
     require_no_shift("causal", mask.causal), require_no_shift("window.diagonal", window.diagonal), require_no_shift("relative_bias.diagonal", options_.relative_bias.diagonal);
     require(window.left || window.right || !window.diagonal || mask.causal || options_.relative_bias, op_,
-            ": window has a diagonal and neither left nor right, which would be measured from it");
+            ": window has a diagonal and neither left nor right, which are measured from the diagonal");
     require(!mask.causal || !window.diagonal || *mask.causal == *window.diagonal, op_,
             ": the causal and the window's diagonal differ; a window is measured from the causal diagonal");
     const std::optional<Diagonal>& of_bias = options_.relative_bias.diagonal;
@@ -317,7 +319,7 @@ class ArgumentReader {
     for (Document& document : rules_.documents) set_band(document);
   }
 
-  // Only Diagonal::offset() reads the shift.
+  // Error if a shift is given with another diagonal than Diagonal::offset(), because only this diagonal reads the shift.
   void require_no_shift(const char* name, const std::optional<Diagonal>& given) const {
     require(!given || given->shift == 0 || given->corner == Diagonal::Corner::offset, op_, ": ", name, " is ",
             given && given->corner == Diagonal::Corner::top_left ? "top_left" : "bottom_right", " with a shift of ", given ? given->shift : 0,
@@ -328,7 +330,7 @@ class ArgumentReader {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;
     const auto cut = [&](Wide x) { return static_cast<std::int64_t>(std::min<Wide>(std::max<Wide>(x, -Wide{queries}), keys)); };
-    // Only a relative bias reads Band::diagonal, and check_relative_bias() refuses offsets beyond 2^53, so the limit of 2^62 changes no result.
+    // The limit of 2^62 changes no result: only a relative bias reads Band::diagonal, and check_relative_bias() refuses offsets beyond 2^53.
     const Wide limit = Wide{1} << 62;
     Band band{.lower = -queries, .upper = keys, .diagonal = static_cast<std::int64_t>(std::clamp<Wide>(offset, -limit, limit))};
     if (window.left) band.lower = cut(offset - *window.left);
@@ -353,7 +355,7 @@ class ArgumentReader {
     require(!options_.relative_bias.diagonal, op_,
             ": diagonal_offsets cannot be combined with a diagonal of relative_bias; give only one of the two, because each sets the diagonal");
     Band& all = rules_.all_pairs.band;
-    all.lower = p.keys, all.upper = -p.queries;  // begin with an empty band; the loop extends it so that it encloses the band of every sequence
+    all.lower = p.keys, all.upper = -p.queries;  // begin with an empty band, which the loop extends to enclose the band of every sequence
     for_each_integer(view, [&](auto offset) {
       const Band& own = rules_.bands.emplace_back(band(offset, p.queries, p.keys));
       all.lower = std::min(all.lower, own.lower), all.upper = std::max(all.upper, own.upper);
@@ -419,7 +421,7 @@ class ArgumentReader {
     return result;
   }
 
-  // Combines the members of Mask that bound the keys of each sequence, or of each query, to one range each.
+  // Combines key_starts and key_lengths to one range of keys for each sequence, or for each query of each sequence.
   void read_ranges(const Problem& p) const {
     const Mask& mask = options_.mask;
     if (!mask.key_starts && !mask.key_lengths) return;
@@ -429,7 +431,7 @@ class ArgumentReader {
     read_bound(p, mask.key_lengths, "key_lengths", "length", &KeyRange::last);
   }
 
-  // Checks one of these members, and writes its numbers to `end` of the ranges. `word` is what messages call a number.
+  // Checks key_starts or key_lengths, and writes its numbers to the member `end` of the ranges. `word` is what messages call a number.
   void read_bound(const Problem& p, const ConstTensorView& view, const char* name, const char* word, std::int64_t KeyRange::* end) const {
     if (!view) return;
     require(is_integer(view.dtype()), op_, ": ", name, " is ", view.dtype(), "; ", word, "s are integers");
@@ -440,7 +442,7 @@ class ArgumentReader {
     require(documents < 2 || view.shape() != Shape{documents}, op_, ": ", name, " is ", view.shape(), " for ", documents,
             " documents and as many sequences, and could belong to either; give a ", word, " for each query, [*,T]");
     const std::int64_t ranges_of_number = rules_.range_per_query && !per_query ? p.queries : 1;
-    const bool is_start = end == &KeyRange::first;  // a start may lie beyond the keys that a cache has so far
+    const bool is_start = end == &KeyRange::first;  // a start may be larger than the number of keys that a cache holds so far
     auto range = rules_.ranges.begin();
     for_each_integer(view, [&](auto number) {
       require(!is_start || std::cmp_greater_equal(number, 0), op_, ": a key ", word, " is ", number, "; it must be 0 or more");
@@ -494,7 +496,7 @@ ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& option
 
 namespace {
 
-// Checks the arguments of sdpa_backward() or sdpa_backward_backward(), which read out, lse and d_out and write gradients.
+// Checks the arguments of sdpa_backward() or sdpa_backward_backward(). Both read out, lse and d_out, and write gradients.
 template <class P, class Tensors>
 void backward_form(const ArgumentReader& reader, const Tensors& tensors, P& p) {
   reader.read_differentiable(p, tensors);
@@ -520,12 +522,13 @@ std::vector<Operand> gradients_of(const Tensors& tensors) {
   gradients.reserve(kGradientNames.size() + 1);
   visit_gradients(tensors, [&](const char* name, const TensorView& view) {
     const bool of_option = gradients.size() >= kInputGradients;
-    gradients.push_back({{"d_", name}, view, of_option});  // true for options: elements of a gradient may share memory, because options broadcast
+    // true for options: elements of their gradients may share memory, because options may be broadcast
+    gradients.push_back({{"d_", name}, view, of_option});
   });
   return gradients;
 }
 
-// Refuses a score rule in sdpa_jvp() and sdpa_backward_backward(), which would need more derivatives of the caller's functions.
+// Refuses a score rule in sdpa_jvp() and sdpa_backward_backward(), because these would need further derivatives of the caller's functions.
 void refuse_score_rule(const char* operation, const SdpaOptions& options) {
   if (options.score_rule) fail(ErrorCode::unsupported, operation, ": score_rule is given; its backward function computes only first derivatives, in reverse mode");
 }
@@ -595,7 +598,7 @@ MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapV
   p.k = input.k;
   p.k_scale = reader.read_scales(p, input.k_scale, "k", "k_scale");
   p.value = value;
-  p.native = false;  // maps are computed with exact products whatever options.precision is
+  p.native = false;  // maps are computed with exact products, whatever options.precision is
   return p;
 }
 

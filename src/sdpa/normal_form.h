@@ -10,7 +10,7 @@
 
 namespace polyhead {
 
-// The returned problem points into `memory`, which holds for example the rules of the mask, and to the caller's tensors.
+// The returned problem points into `memory`, which holds for example the rules of the mask, and into the caller's tensors.
 #pragma GCC visibility push(default)  // exported: the libraries of other components call these
 ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, ProblemMemory& memory);
 BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, ProblemMemory& memory);
@@ -22,7 +22,7 @@ MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapV
 // Checks the arguments of an operation on maps as normal_form() does, without computing anything.
 void require_options(const MapsInput& input, const SdpaOptions& options, const char* operation);
 
-// Returns sink logits, or their gradient, as a view that broadcasts to [*,N,T]. A tensor of one dimension is [N]; it becomes [N,1].
+// Returns sink logits, or their gradient, as a view that can be broadcast to [*,N,T]. If it has one dimension [N], it becomes [N,1].
 template <class View>
 View rows_of_sink(const View& sink) {
   return sink.rank() == 1 ? sink.unsqueeze(-1) : sink;

@@ -11,7 +11,7 @@
 namespace polyhead {
 namespace {
 
-// Returns a number for each distance x: |x| if the bias has slopes, the bucket of x if it has a table.
+// Returns a number for each distance x: |x| if the bias has slopes, or the bucket of x if the bias has a table.
 std::vector<std::int64_t> steps_of(const RelativeBias& bias, const Distances& distances) {
   std::vector<std::int64_t> steps;
   for (const KeyRange& range : distances) {
@@ -36,11 +36,11 @@ std::int64_t relative_bucket(std::int64_t x, std::int64_t buckets, bool bidirect
   require(fault.empty(), "relative_bucket: ", fault);
   const std::int64_t count = bidirectional ? buckets / 2 : buckets, exact = count / 2;
   const std::int64_t first = bidirectional && x > 0 ? count : 0;
-  // All distances from max_distance on have the same bucket. Limiting x to max_distance changes no bucket, and -x then cannot overflow.
+  // All distances from max_distance on are in the same bucket. So limiting x to max_distance changes no bucket, and -x cannot overflow.
   const std::int64_t limited = std::clamp(x, -max_distance, max_distance);
   const std::int64_t distance = bidirectional ? std::abs(limited) : std::max<std::int64_t>(-limited, 0);
   if (distance < exact) return first + distance;
-  if (distance == max_distance) return first + count - 1;  // most distances of a long sequence end here and need no logarithm
+  if (distance == max_distance) return first + count - 1;  // in long sequences this holds for most distances; they need no logarithm
   const double share = std::log(static_cast<double>(distance) / static_cast<double>(exact)) /
                        std::log(static_cast<double>(max_distance) / static_cast<double>(exact));
   return first + std::min(exact + static_cast<std::int64_t>(share * static_cast<double>(count - exact)), count - 1);
@@ -60,7 +60,7 @@ Tensor alibi_slopes(std::int64_t heads) {
 }
 
 Distances find_distances(KeyRules& rules, std::int64_t queries, std::int64_t keys) {
-  // The distances that a band uses. Bands of sequences or documents whose ranges overlap share the values of these distances.
+  // A band, and the range of distances that its pairs have. If the ranges of several sequences or documents overlap, they share the values of these distances.
   struct Use {
     Band* band;
     KeyRange range;
@@ -78,7 +78,7 @@ Distances find_distances(KeyRules& rules, std::int64_t queries, std::int64_t key
   }
   std::sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.range.first < b.range.first; });
   Distances distances;
-  std::int64_t before = 0;  // number of distances in all ranges of `distances` except the last range
+  std::int64_t before = 0;  // number of distances in all ranges of `distances` before the last range
   for (const Use& use : uses) {
     if (distances.empty() || use.range.first > distances.back().last) {
       if (!distances.empty()) before += distances.back().last - distances.back().first;

@@ -17,7 +17,7 @@ std::string bucket_fault(std::int64_t buckets, bool bidirectional, std::int64_t 
 // Sets distance_origin of every band, and returns the distances that occur.
 Distances find_distances(KeyRules& rules, std::int64_t queries, std::int64_t keys);
 
-// Returns [N,L] in `dtype`: the bias of each head at each of the L distances.
+// Returns a tensor [N,L] of `dtype`: the bias of each head at each of the L distances.
 Tensor relative_bias_values(const RelativeBias& bias, const Distances& distances, DType dtype);
 
 // Computes the gradient of slopes or table from d_values [N,L], the gradients of the bias values. The sums are float64, in the order of the distances.

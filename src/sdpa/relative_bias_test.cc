@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(All, RelativeBiases, testing::ValuesIn(backends()), nam
 
 // A full bias [*,N,T,S] with the same numbers gives the same results. The gradient of the full bias, summed over the pairs of a head or bucket, is the gradient
 // of the slopes or of the table.
-TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
+TEST_P(RelativeBiases, EqualAFullBiasOfTheSameValues) {
   int compared = 0;
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);
@@ -82,7 +82,8 @@ TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
       EXPECT_TRUE(same_bits(o.attention_weights, x.attention_weights)) << "attention_weights";
       for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(same_bits(o.list()[i].second, x.list()[i].second)) << o.list()[i].first;
       const Tolerances t(c);
-      const double tolerance[] = {0, 0, t.d_q, t.d_k, t.d_v};  // the gradients may differ in rounding: if pairs share elements of a bias gradient, the schedule may divide rows and keys in another way
+      // The gradients may differ in rounding. If pairs share elements of a bias gradient, the schedule may divide rows and keys in another way.
+      const double tolerance[] = {0, 0, t.d_q, t.d_k, t.d_v};
       for (std::size_t i = 2; i < 5; ++i) EXPECT_TRUE(near(o.list()[i].second, x.list()[i].second, tolerance[i])) << o.list()[i].first;
       const std::vector<double> d_bias = to_doubles(x.d_bias);
       const Tensor wanted = relative_gradient(full, Matrix(d_bias.begin(), d_bias.end()), relative, c.sizes.pairs());
@@ -96,7 +97,7 @@ TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
   EXPECT_GE(compared, 40);
 }
 
-// The diagonals of the sequences are far apart or near, so that the distances form several ranges or a single range.
+// The sequences have different diagonals. If these are far apart, the distances form several ranges; if they are near, a single range.
 TEST_P(RelativeBiases, SequencesWithDiagonalsFarApart) {
   Random random(5);
   const Tensor q = random.tensor(DType::f64, {4, 2, 2, 4}), k = random.tensor(DType::f64, {4, 2, 5, 4}), v = random.tensor(DType::f64, {4, 2, 5, 4});
@@ -116,7 +117,7 @@ TEST_P(RelativeBiases, SequencesWithDiagonalsFarApart) {
   }
 }
 
-// A relative bias may name its diagonal if the mask has the same diagonal. A window without a diagonal has the one at the bottom right.
+// A relative bias may name a diagonal if it equals the diagonal of the mask. A window that names no diagonal has the one at the bottom right.
 TEST_P(RelativeBiases, MayNameTheDiagonalOfTheMask) {
   Random random(8);
   AttentionCase c;
@@ -135,7 +136,7 @@ TEST_P(RelativeBiases, MayNameTheDiagonalOfTheMask) {
   }
 }
 
-// All heads share one slope through a zero stride. Its gradient is then the sum over the heads.
+// All heads share one slope, by a stride of 0. The gradient of this slope is the sum over the heads.
 TEST_P(RelativeBiases, GradientOfASharedSlope) {
   Random random(6);
   AttentionCase c;

@@ -1,6 +1,6 @@
 // Attention rollout: rows x of the result are multiplied by the matrix A_l of one layer after the other, from the last layer to the first. If fewer than half
-// of all rows are wanted, the product of x with the attention weights p is computed by the backward pass as the gradient of the values, d_v = pᵀ d_out with
-// d_out = xᵀ (docs/maths.md, eq. 5), so no map is stored. If more rows are wanted, they need as much memory as a map, so A_l is stored as a matrix. A_l is also
+// of all rows are wanted, the backward pass computes the product of x with the attention weights p. It is the gradient of the values, d_v = pᵀ d_out with d_out
+// = xᵀ (docs/maths.md, eq. 5), so no map is stored. If more rows are wanted, they need as much memory as a map, so A_l is stored as a matrix. A_l is also
 // stored if a score rule has no backward function.
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,8 @@ namespace {
 constexpr const char* kOperation = "attention_rollout";
 constexpr std::int64_t kRows = 256;  // number of rows of the result that are computed at a time
 
-// A tensor or, if its dtype is narrower than float32, a float32 copy. The backward pass stores gradients in the dtype of k, so a narrow k would round the result.
+// A tensor or, if its dtype is narrower than float32, a float32 copy of it. The copy is needed because the backward pass stores gradients in the dtype of k, so
+// a narrow k would round the result.
 class Widened {
  public:
   explicit Widened(ConstTensorView given, ConstTensorView scale = {}) : view_(given) {
@@ -54,7 +55,7 @@ void multiply(const MapsInput& layer, const SdpaOptions& options, double residua
   const std::int64_t heads = layer.q.extent(-3), kv_heads = layer.k.extent(-3), positions = layer.q.extent(-2), rows = x.extent(-2);
   Tensor one(dtype, {1}), zero(dtype, {1});
   fill(one, 1);
-  // Computes the sum of each row of p as the output for values that are all 1. The sum is 1 minus the sink's share, or 0 for an empty row.
+  // With values that are all 1, the output of attention is the sum of each row of p. This is 1 minus the sink's attention weight, or 0 for an empty row.
   Tensor sums(dtype, appended(lead, {heads, positions, 1})), lse(dtype, appended(lead, {heads, positions}));
   sdpa_forward({.q = q.view(), .k = k.view(), .v = one.view().expand(appended(lead, {kv_heads, positions, 1})), .out = sums, .lse = lse}, options);
 
@@ -98,8 +99,8 @@ template <class T>
 Tensor mixing_matrix(const MapsInput& layer, const SdpaOptions& options, double residual, const Shape& lead) {
   const std::int64_t heads = layer.q.extent(-3), positions = layer.q.extent(-2), batch = numel(lead);
   Tensor matrix(DTypeOf<T>::value, appended(lead, {positions, positions}));
-  // The number of rows of p that are computed at a time. The rows of all heads then need about as much memory as the result. The number is at least 64, because
-  // each call packs the keys, which takes as long as computing about 10 rows.
+  // Number of rows of p that are computed at a time, so that the rows of all heads need about as much memory as the result. It is at least 64, because each
+  // call packs the keys, which takes as long as computing about 10 rows.
   const std::int64_t chunk = std::clamp<std::int64_t>(positions / std::max<std::int64_t>(heads, 1), 64, kRows);
   std::vector<double> mixed(static_cast<std::size_t>(positions));
   for (std::int64_t first = 0; first < positions; first += chunk) {
@@ -186,7 +187,8 @@ void attention_rollout(std::span<const MapsInput> layers, std::span<const std::i
 
   SdpaOptions plain = options;
   plain.dropout = {};  // rollout uses attention weights before dropout
-  const bool no_gradient = options.score_rule && options.score_rule.backward == nullptr;  // true: multiply() cannot be used, because it runs the backward pass
+  // If true, multiply() cannot be used, because it runs the backward pass.
+  const bool no_gradient = options.score_rule && options.score_rule.backward == nullptr;
   if (2 * count >= positions || no_gradient) {
     const Tensor all = wide ? product_of_matrices<double>(layers, queries, plain, residual, lead) : product_of_matrices<float>(layers, queries, plain, residual, lead);
     return copy(all, out);

@@ -1,5 +1,5 @@
-// Sums and maxima over a row of a map. The loops use vectors of 16 bytes, which every instruction set has. Wider vectors would save little, because
-// one such loop takes a tenth of the time in which the kernels compute the row.
+// Sums and maxima over a row of a map. The loops use vectors of 16 bytes, which every instruction set has. Wider vectors would save little: one of these loops
+// takes a tenth of the time in which the kernels compute the row.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ using TwoDoubles = double __attribute__((vector_size(16)));
 using TwoIntegers = std::int64_t __attribute__((vector_size(16)));
 inline constexpr std::int64_t kMagnitude = 0x7fffffffffffffff;  // mask that clears the sign bit of a double
 
-// Calls f(i, x, s) for vectors of two neighbours, x = values [s, s + 2), with i = 0, 1, 2, 3 in turn, and then one(s) for the last elements. f may add to four
-// sums, one for each i, so that an addition need not wait for the preceding one.
+// Calls f(i, x, s) for each two neighbours x = values [s, s + 2), with i = 0, 1, 2, 3 in turn. Then calls one(s) for each of the last elements. f may add to
+// four sums, one for each i, so that an addition need not wait for the preceding one.
 template <class F, class One>
 void for_each_two(const double* values, std::int64_t first, std::int64_t last, const F& f, const One& one) {
   for (; first + 8 <= last; first += 8) {

@@ -1,4 +1,4 @@
-// Runs a backend's backward pass and computes from its partial sums the gradients of the sink, the relative bias and the score rule.
+// Runs the backward pass of a backend. From its partial sums, computes the gradients of the sink, the relative bias and the score rule.
 #pragma once
 
 #include "core/quiet_arithmetic.h"
@@ -10,8 +10,8 @@
 
 namespace polyhead {
 
-// Returns a tensor of zeros to which the backward pass adds the gradients of a score rule: [B,N,G], so that different threads may compute different sequences.
-// If [B,N,G] needs more than 64 MiB, the tensor is [1,N,G], which all sequences share.
+// Returns a tensor of zeros to which the backward pass adds the gradients of a score rule. It is [B,N,G], so that different threads may compute different
+// sequences. If [B,N,G] needs more than 64 MiB, it is [1,N,G], to which all sequences add.
 inline Tensor score_rule_sums(const Problem& problem) {
   const std::int64_t count = problem.heads * problem.score_rule.gradient_count;
   const bool apart = problem.batch > 0 && count > 0 && problem.batch <= (std::int64_t{8} << 20) / count;
@@ -31,7 +31,7 @@ inline void add_up_score_rule_gradient(const Tensor& sums, const TensorView& to)
 // Runs pass(problem), then adds the partial sums that `pass` has written for the gradients of the sink, the relative bias and the score rule.
 template <class P, class Tensors>
 void run_backward(P problem, void (*pass)(const P&), const ProblemMemory& memory, const Tensors& tensors, const SdpaOptions& options) {
-  const QuietArithmetic quiet;  // disables floating-point traps of this thread in pass(problem) and in the sums after it
+  const QuietArithmetic quiet;  // no floating-point traps in this thread, during pass(problem) and the sums after it
   Tensor d_sink, d_relative_bias;
   if (tensors.d_sink) problem.d_sink = d_sink = Tensor(DType::f64, problem.sink.shape());
   if (tensors.d_relative_bias) {

@@ -21,7 +21,7 @@ int operands_of(const ScoreInstruction& instruction, const std::vector<ScoreTabl
 
 constexpr int kUnknown = 2;
 
-// Returns by how much the instruction's register changes from one key to the next: 0, 1, -1, or kUnknown.
+// Returns the amount by which the instruction's register changes from one key to the next: 0, 1, -1, or kUnknown.
 int unit_of(const ScoreInstruction& instruction, bool varies, const std::vector<int>& units) {
   if (!varies) return 0;
   const auto of = [&](std::int32_t number) { return units[static_cast<std::size_t>(number)]; };
@@ -36,7 +36,7 @@ int unit_of(const ScoreInstruction& instruction, bool varies, const std::vector<
   return unit == 1 || unit == -1 ? unit : kUnknown;
 }
 
-// Returns scratch memory of the calling thread. The next call on the thread returns the same memory again.
+// Returns scratch memory of the calling thread. It is valid until the next call on this thread, which returns the same memory.
 void* scratch_of_thread(std::int64_t bytes) {
   constexpr std::size_t kAlignment = 64;
   thread_local std::vector<std::byte> memory;
@@ -46,12 +46,13 @@ void* scratch_of_thread(std::int64_t bytes) {
   return std::align(kAlignment, static_cast<std::size_t>(bytes), start, space);
 }
 
-// The functions that provide_score_run() received: a list to which nodes are only added, so that reading it needs no lock, also after a fork.
+// The functions that provide_score_run() received, as a linked list. Nodes are added and never removed, so the list can be read without a lock, even after a
+// fork.
 struct ProvidedRun {
   std::string text;
   ScoreRunFunction function;
   const ProvidedRun* next;
-  int number;  // place in the list, counted from 1
+  int number;  // position in the list, counted from 1
 };
 constinit std::atomic<const ProvidedRun*> provided_runs = nullptr;
 
@@ -64,29 +65,29 @@ ScoreRunFunction provided_function(std::string_view text) {
 
 using Registers = std::vector<std::int32_t>;
 
-// A step, and the registers that it reads.
+// A step, and the registers that the step reads.
 struct PlannedStep {
   cpu::ScoreStep step;
   Registers operands;
 };
 
 struct Run {
-  std::string instructions;  // the text of the run without its type
+  std::string instructions;  // text of the run, without the type at its beginning
   Registers inputs, outputs;
   int steps = 0;
   std::string text(bool float64) const { return (float64 ? "float64 " : "float32 ") + instructions; }
 };
 
-// Forward or backward pass: the steps in the order in which they are computed.
+// The steps of the forward or the backward pass, in the order in which they are computed.
 struct Pass {
   std::vector<cpu::ScoreStep> per_tile, per_range, per_distance, per_row;
   std::vector<Run> runs;
-  std::vector<cpu::ScoreRunSteps> run_steps;  // one for each of `runs`
+  std::vector<cpu::ScoreRunSteps> run_steps;  // one element for each element of `runs`
   std::vector<std::int32_t> places;
   cpu::ScoreSteps steps{};
 };
 
-// Describes the steps [first, last) as a run. `outputs`: those of their registers that are read outside of the run.
+// Describes the steps [first, last) as a run. `outputs` are the registers of these steps that are read outside of the run.
 Run run_of(const std::vector<PlannedStep>& steps, std::size_t first, std::size_t last, Registers outputs, const cpu::ScoreKind* kinds) {
   Run run;
   run.steps = static_cast<int>(last - first);
@@ -117,8 +118,8 @@ Run run_of(const std::vector<PlannedStep>& steps, std::size_t first, std::size_t
   return run;
 }
 
-// Orders the steps of the rows: first all steps outside of runs whose operands exist, then all steps of the next run, and so on. `roots`: registers that are read
-// after the last step.
+// Orders the steps of the rows: first the steps that cannot be in runs and whose operands exist, then the steps of the next run, and so on. `roots` are the
+// registers that are read after the last step.
 void plan_rows(std::vector<PlannedStep> steps, const Registers& roots, const cpu::ScoreKind* kinds, Pass& pass) {
   std::vector<PlannedStep> ordered;
   std::vector<std::pair<std::size_t, std::size_t>> runs;
@@ -131,7 +132,8 @@ void plan_rows(std::vector<PlannedStep> steps, const Registers& roots, const cpu
   while (!steps.empty()) {
     for (const bool in_run : {false, true}) {
       const std::size_t first = ordered.size();
-      for (auto next = steps.begin(); next != steps.end();) {  // operands have smaller numbers, so one pass finds all steps that are or become ready
+      // Operands have smaller register numbers, so one pass over the steps finds all steps that are ready or become ready.
+      for (auto next = steps.begin(); next != steps.end();) {
         if (may_run(*next) == in_run && is_ready(*next)) {
           ordered.push_back(*next), next = steps.erase(next);
         } else {
@@ -170,7 +172,7 @@ struct ScoreProgram::Compiled {
 ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradient_count), differentiable_(code.slope >= 0) {
   const auto count = static_cast<std::int32_t>(code.instructions.size());
   require(count > 0 && count <= kMostScoreInstructions, "ScoreProgram: ", count, " instructions are given; at least 1 and at most ", kMostScoreInstructions, " are allowed");
-  require(0 <= code.result && code.result < count && code.slope < count, "ScoreProgram: the result or the slope is no register");
+  require(0 <= code.result && code.result < count && code.slope < count, "ScoreProgram: the result or the slope is not the index of an instruction");
   require(code.gradient_count >= 0, "ScoreProgram: gradient_count is ", code.gradient_count, "; it must not be negative");
   for (const ScoreTable& table : code.tables) {
     const ConstTensorView& values = table.values;
@@ -181,9 +183,10 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
   }
   auto compiled = std::make_shared<Compiled>();
   std::vector<cpu::ScoreKind>& kinds = compiled->kinds;
-  std::vector<int> units;  // for each register: by how much it changes from one key to the next; 0, 1, -1, or kUnknown
+  // For each register: by how much it changes from one key to the next (0, 1, -1, or kUnknown).
+  std::vector<int> units;
   enum : std::uint8_t { kQuery = 1, kKey = 2, kScore = 4, kDistance = 8 };
-  std::vector<std::uint8_t> depends;  // for each register, the inputs on which it depends, as bits: kQuery, kKey, ...
+  std::vector<std::uint8_t> depends;  // for each register: the inputs on which it depends, as bits kQuery, kKey, ...
   std::vector<PlannedStep> steps;
   for (const ScoreInstruction& instruction : code.instructions) {
     const auto number = static_cast<std::int32_t>(steps.size());
@@ -221,7 +224,7 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
     planned.step.kind = on == 0 ? tile : on == kQuery ? row : on == kKey ? key : on == kDistance ? cpu::ScoreKind::distance : pair;
     kinds.push_back(planned.step.kind), depends.push_back(on), steps.push_back(std::move(planned));
   }
-  // Chooses the steps that are needed to compute the registers `roots`, the last of which is the result.
+  // Plans the steps that are needed to compute the registers `roots`. The last of `roots` is the result.
   const auto plan = [&](const Registers& roots, Pass& pass) {
     std::vector<bool> needed(steps.size());
     for (const std::int32_t root : roots) needed[static_cast<std::size_t>(root)] = true;
@@ -259,8 +262,9 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
     Registers roots;
     for (const ScoreGradient& gradient : code.gradients) {
       require(gradient.load >= 0 && gradient.load < count && code.instructions[static_cast<std::size_t>(gradient.load)].op == ScoreOp::load && gradient.derivative >= 0 && gradient.derivative < count,
-              "ScoreProgram: a gradient names an instruction that is no load, or its derivative is no register");
-      __extension__ using Wide = __int128;  // the caller chooses the strides, so `last` may exceed 64 bits
+              "ScoreProgram: the load of a gradient is not a load instruction, or its derivative is not the index of an instruction");
+      // The caller chooses the strides, so `last` may need more than 64 bits.
+      __extension__ using Wide = __int128;
       Wide last = gradient.first;
       const cpu::ScoreStep& load = steps[static_cast<std::size_t>(gradient.load)].step;
       for (int axis = 0; axis < load.rank; ++axis) {
@@ -330,11 +334,11 @@ bool provide_score_run(std::string_view text, ScoreRunFunction function) {
   require(function != nullptr, "provide_score_run: function is nullptr; it must compute the run");
   std::unique_ptr<ProvidedRun> node(new ProvidedRun{.text = std::string(text), .function = function, .next = provided_runs.load(std::memory_order_acquire), .number = 0});
   do {
-    if (provided_function(text) != nullptr) return false;  // checked in each attempt, because another thread may have added the text
+    if (provided_function(text) != nullptr) return false;  // checked in each attempt, because another thread may have added this text
     node->number = node->next == nullptr ? 1 : node->next->number + 1;
     if (node->number > kMostScoreRunFunctions) return false;
   } while (!provided_runs.compare_exchange_weak(node->next, node.get(), std::memory_order_acq_rel));
-  node.release();  // stays for the life of the process
+  node.release();  // the node stays for the life of the process
   return true;
 }
 

@@ -33,7 +33,7 @@ std::vector<double> computed(const ScoreProgramCode& code, std::vector<double> s
   return float64 ? scores : std::vector<double>(narrow.begin(), narrow.end());
 }
 
-TEST(ScorePrograms, EveryOperationIsThatOfC) {
+TEST(ScorePrograms, EveryOperationAgreesWithTheCFunction) {
   const std::vector<double> xs{-90, -3.5, -1, -0.25, 0, 0.25, 1, 2.5, 3, 40, 88, 0.1, 0.2, 0.3, 1e-3, -1e-3, 5.999, -6.001, 7};
   using F = double (*)(double, double);
   const std::pair<ScoreOp, F> ops[] = {{ScoreOp::add, [](double x, double k) { return x + k; }},
@@ -86,7 +86,7 @@ TEST(ScorePrograms, EveryOperationIsThatOfC) {
   }
 }
 
-// Arguments of every size, also those for which a naive formula cancels, overflows or loses all digits.
+// Tests arguments of every size, also those for which a naive formula cancels, overflows or loses all digits.
 TEST(ScorePrograms, SpecialFunctionsKeepTheirDigits) {
   std::vector<double> xs{0, -0.0, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN(),
                          std::numbers::pi, 22, 355, 710, 1e6 + 0.5, 1.0471975e6, 1.7e6, 1e12, 1e22, 5.9, 6.0, 13, 26.5, 27.2, 40};
@@ -117,17 +117,18 @@ TEST(ScorePrograms, SpecialFunctionsKeepTheirDigits) {
 
 int calls_of_run = 0;
 
-// Computes a run that no other test has: (x + s) * (x - s) for the input x of the pairs and the one number s.
+// Computes a run that no other test provides: (x + s) * (x - s), where x is an input with one number for each pair, and s is one number.
 void run_of_float(const void* const* inputs, void* const* outputs, std::int64_t vectors) {
   ++calls_of_run;
   for (std::int64_t i = 0; i < vectors * 16; ++i) {
     const float x = static_cast<const float*>(inputs[0])[i], s = *static_cast<const float*>(inputs[1]);
-    const volatile float sum = x + s, difference = x - s;  // volatile, so that the compiler fuses no multiply-add
+    const volatile float sum = x + s, difference = x - s;  // volatile, so that the compiler does not fuse a multiply-add
     static_cast<float*>(outputs[0])[i] = sum * difference;
   }
 }
 
-// A provided function gives the same bits as the interpreter, also if the keys do not fill whole vectors. It is called only for the type in its text.
+// A provided function gives the same bits as the interpreter, even if the keys do not fill whole vectors. It is called only for the type (float32 or float64)
+// at the beginning of its text.
 TEST(ScorePrograms, RunsCallTheProvidedFunction) {
   const ScoreProgramCode code{.instructions = {op(ScoreOp::score), number(0.375), op(ScoreOp::add, 0, 1), op(ScoreOp::subtract, 0, 1), op(ScoreOp::multiply, 2, 3)}, .result = 4};
   const std::string text = "float32 vs; add 0 1; subtract 0 1; multiply 2 3; 4";
@@ -153,7 +154,7 @@ TEST(ScorePrograms, RunsCallTheProvidedFunction) {
 }
 
 // If several threads provide a function for the same text at once, exactly one of them succeeds.
-TEST(ScorePrograms, OneThreadProvidesAText) {
+TEST(ScorePrograms, OnlyOneOfSeveralCallersProvidesAFunction) {
   static int repetitions = 0;
   ++repetitions;
   for (int i = 0; i < 20; ++i) {
@@ -172,11 +173,11 @@ TEST(ScorePrograms, OneThreadProvidesAText) {
   }
 }
 
-TEST(ScorePrograms, NoFunctionIsRefused) {
+TEST(ScorePrograms, AMissingFunctionIsRefused) {
   EXPECT_EQ(error_message([] { provide_score_run("float32 vv; add 0 1; multiply 0 2; 3", nullptr); }), "provide_score_run: function is nullptr; it must compute the run");
 }
 
-// A register of distances holds its numbers once for all rows of a tile, and each row begins at another number.
+// A register of the kind `distance` stores its numbers once for all rows of a tile. Each row begins at another of these numbers.
 TEST(ScorePrograms, DistancesAreThoseOfEachRow) {
   for (const bool reversed : {false, true}) {
     const ScoreProgram program({.instructions = {op(ScoreOp::score), op(ScoreOp::query), op(ScoreOp::key), reversed ? op(ScoreOp::subtract, 1, 2) : op(ScoreOp::subtract, 2, 1), number(0.25), op(ScoreOp::multiply, 3, 4),
@@ -247,7 +248,7 @@ TEST(ScorePrograms, GradientsOfTablesAreThoseOfABias) {
 TEST(ScorePrograms, FaultsAreNamed) {
   const auto message = [](const ScoreProgramCode& code) { return error_message([&] { const ScoreProgram program(code); }); };
   EXPECT_THAT(message({.instructions = {op(ScoreOp::exp, 0)}, .result = 0}), testing::HasSubstr("instruction 0 reads register 0"));
-  EXPECT_THAT(message({.instructions = {op(ScoreOp::score)}, .result = 1}), testing::HasSubstr("the result or the slope is no register"));
+  EXPECT_THAT(message({.instructions = {op(ScoreOp::score)}, .result = 1}), testing::HasSubstr("the result or the slope is not the index of an instruction"));
   EXPECT_THAT(message({.instructions = {load(0, 0)}, .result = 0}), testing::HasSubstr("instruction 0 loads from no table"));
   const Tensor table(DType::f32, {4});
   EXPECT_THAT(message({.instructions = {op(ScoreOp::key), load(0, 0)}, .tables = {{table}}, .result = 1, .slope = 0, .gradients = {{.load = 1, .derivative = 0, .strides = {1}}}, .gradient_count = 3}),

@@ -40,7 +40,7 @@ struct Trial {
   }
 };
 
-// Returns the seconds of f() in processor time of the calling thread, which other programs on the machine disturb less than elapsed time.
+// Returns the processor time of f() in the calling thread, in seconds. Other programs on the machine disturb it less than elapsed time.
 double seconds(const std::function<void()>& f) {
   const auto now = [] {
     timespec time{};

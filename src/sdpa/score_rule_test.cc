@@ -24,7 +24,7 @@ const auto kDistances = score_rule([](auto score, auto q, auto k, const ScoreTil
   return score * 0.75F + score::tanh((k - q) * 0.25F) * static_cast<float>(tile.head % 3 + tile.batch % 2);
 }, [](auto score, auto, auto, const ScoreTile&) { return score * 0 + 0.75F; });
 
-// Calls f(score, its index) for every score of a tile, or for every gradient of a score.
+// Calls f(score, its index) for every score of a tile. A tile may also hold gradients of scores.
 void for_each_score(const ScoreTile& tile, const auto& f) {
   for (std::int64_t i = 0; i < tile.rows * tile.keys; ++i) {
     const std::int64_t at = i / tile.keys * tile.row_stride + i % tile.keys;
@@ -85,7 +85,7 @@ void backward_with_sums(const AttentionCase& c, const AttentionOutputs& o, Tenso
 
 AttentionSizes small() { return {.lead = {2}, .kv_heads = 2, .group = 2, .queries = 7, .keys = 9, .qk_width = 5, .v_width = 4}; }
 
-TEST(ScoreRules, AreTheOptionsThatSayTheSame) {
+TEST(ScoreRules, EqualTheOptionsThatComputeTheSameScores) {
   Random random(1);
   for (const Backend* const backend : backends()) {
     AttentionCase plain = case_of(random, DType::f64, small(), backend), ruled = case_of(random, DType::f64, small(), backend);
@@ -106,7 +106,7 @@ TEST(ScoreRules, AreTheOptionsThatSayTheSame) {
   }
 }
 
-TEST(ScoreRules, StandBeforeSoftcapBiasAndMasks) {
+TEST(ScoreRules, AreAppliedBeforeSoftcapBiasAndMasks) {
   Random random(2);
   AttentionCase c = case_of(random, DType::f64, small());
   const Tensor bias = random.tensor(DType::f64, {9});
@@ -186,7 +186,8 @@ TEST(ScoreRules, KernelsAreTheReference) {
     backward_with_sums(wide, expected, wanted_sums);
     c.options.precision = Precision::exact;
     Tolerances t(c);
-    t.relative *= 4, t.out *= 4, t.lse *= 4, t.d_q *= 4, t.d_k *= 4, t.d_v *= 4, t.d_bias *= 4;  // score^2 and its derivative enlarge rounding errors
+    // The square of a score and the derivative of the square enlarge rounding errors.
+    t.relative *= 4, t.out *= 4, t.lse *= 4, t.d_q *= 4, t.d_k *= 4, t.d_v *= 4, t.d_bias *= 4;
     for_each_instruction_set(seed, [&] {
       const AttentionOutputs o = c.make_outputs(&random);
       c.forward(o);
@@ -220,7 +221,7 @@ TEST(ScoreRules, MapsAreTheReference) {
   }
 }
 
-// All documents and sequences add to the same sums of the rule's gradients, and the order of these sums must not depend on the threads.
+// All documents and sequences add to the same gradients of the rule. The order of these additions must not depend on the threads.
 TEST(ScoreRules, SameBitsForAnyNumberOfThreads) {
   const ThreadCount restored;
   for (const bool documents : {false, true}) {
@@ -240,14 +241,15 @@ TEST(ScoreRules, SameBitsForAnyNumberOfThreads) {
         expect_same_bits(runs[i], runs[0]);
         EXPECT_TRUE(same_bits(sums[i], sums[0]));
       }
-      const AttentionOutputs without = c.make_outputs();  // requesting the rule's gradients changes the schedule, but may not change the other gradients
+      // Requesting the rule's gradients changes the schedule. This must not change the other gradients.
+      const AttentionOutputs without = c.make_outputs();
       c.run(without);
       expect_same_bits(without, runs[0]);
     });
   }
 }
 
-// The rule is sqrt, which has an infinite derivative at 0 and is NaN for negative scores. In masked pairs both must have no effect.
+// The rule is sqrt. Its derivative is infinite at 0, and it is NaN for negative scores. In masked pairs neither may have an effect.
 TEST(ScoreRules, MaskedPairsHaveNoEffect) {
   ScoreRule root;
   root.forward = [](const ScoreTile& tile, const void*) { for_each_score(tile, [](auto& x, std::int64_t) { x = std::sqrt(x); }); };
@@ -271,8 +273,8 @@ TEST(ScoreRules, MaskedPairsHaveNoEffect) {
   }
 }
 
-// The rule score / 2, which does nothing beyond what its two flags promise. Without keeps_zeros it changes gradients of 0 to NaN. With reads_before it gives NaN if
-// an old score is not finite. Its gradient is the sum of d_score.
+// The rule score / 2. Its backward function relies on the flags: without keeps_zeros it changes gradients of 0 to NaN, and with reads_before it gives NaN if an
+// old score is not finite. Its gradient is the sum of d_score.
 template <bool keeps_zeros, bool reads_before>
 ScoreRule half_rule() {
   ScoreRule rule;
@@ -281,7 +283,8 @@ ScoreRule half_rule() {
   rule.backward = [](const ScoreTile& tile, const void* before, double* sums, const void*) {
     for_each_score(tile, [&]<class T>(T& d, std::int64_t at) {
       if (keeps_zeros && d == 0) return;
-      if (reads_before && !std::isfinite(static_cast<const T*>(before)[at])) d = std::numeric_limits<T>::quiet_NaN();  // the old score of a kept pair is finite, that of a masked pair is 0
+      // With reads_before, every old score that the backward function gets is finite: masked pairs get 0.
+      if (reads_before && !std::isfinite(static_cast<const T*>(before)[at])) d = std::numeric_limits<T>::quiet_NaN();
       if (sums != nullptr) sums[0] += static_cast<double>(d);
       d = d == 0 ? std::numeric_limits<T>::quiet_NaN() : d * T{0.5};
     });
@@ -327,7 +330,7 @@ TEST(ScoreRules, AreRefusedByName) {
   EXPECT_THAT(error_message([&] { c.backward(o); }), testing::HasSubstr("sdpa_backward: score_rule has no backward function"));
   EXPECT_THAT(explain({.q = c.q, .k = c.k, .v = c.v, .out = o.out}, c.options), testing::HasSubstr("score rule: a function of the caller, without a backward function"));
   c.options.score_rule = kQuadratic.rule();
-  EXPECT_THAT(explain({.q = c.q, .k = c.k, .v = c.v, .out = o.out}, c.options), testing::HasSubstr("score rule: a function of the caller, with 2 gradients of each head"));
+  EXPECT_THAT(explain({.q = c.q, .k = c.k, .v = c.v, .out = o.out}, c.options), testing::HasSubstr("score rule: a function of the caller, with 2 gradients for each head"));
   Tensor wrong(DType::f64, {4, 3});
   EXPECT_THAT(error_message([&] { backward_with_sums(c, o, wrong); }), testing::HasSubstr("d_score_rule is [4,3]; it must be [N,score_rule.gradient_count] = [4,2]"));
   EXPECT_THAT(error_message([&] { sdpa_jvp({.q = c.q, .k = c.k, .v = c.v, .out = o.out, .lse = o.lse, .out_tangent = o.d_q}, c.options); }), testing::HasSubstr("sdpa_jvp: score_rule is given"));

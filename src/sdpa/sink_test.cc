@@ -12,7 +12,7 @@ namespace {
 using Sinks = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, Sinks, testing::ValuesIn(backends()), name_of_backend);
 
-// Sizes that make the kernels use whole blocks, key splits, and several passes for attention weights.
+// With these sizes the kernels use whole blocks, key splits, and several passes for attention weights.
 const AttentionSizes kSizes[] = {{.lead = {2}, .kv_heads = 2, .group = 2, .queries = 7, .keys = 33, .qk_width = 8, .v_width = 16},
                                  {.lead = {}, .kv_heads = 1, .group = 2, .queries = 1, .keys = 4100, .qk_width = 16, .v_width = 32},
                                  {.lead = {}, .kv_heads = 1, .group = 1, .queries = 90, .keys = 1100, .qk_width = 16, .v_width = 32}};
@@ -86,12 +86,12 @@ TEST_P(Sinks, OfAnyMagnitude) {
           c.options.bias = bias;
           c.options.sink = c.keep(random.tensor(dtype, {2}, level + above, level + above + 0.5));
           const FullResults expected = naive_attention(c);
-          // Bound of the error that rounding to the dtype causes in a score near `level` and in a sink.
+          // The largest error that rounding to the dtype can cause in a score near `level` and in a sink.
           const double lost = 8 * epsilon(dtype) * (10 + std::abs(level) + std::min(std::abs(level + above), 1e3));
           for_each_instruction_set(GetParam(), dtype, [&] {
             const AttentionOutputs o = c.make_outputs();
             c.run(o);
-            const Tensor out = to_tensor(expected.out, c.sizes.out());  // float32 kernels replace attention weights below 2^-120 by 0
+            const Tensor out = to_tensor(expected.out, c.sizes.out());  // float32 kernels set attention weights below 2^-120 to 0
             EXPECT_TRUE(near(o.out, out, 2 * lost * largest_magnitude(out) + 0x1p-120)) << "out";
             EXPECT_TRUE(near_relative(o.lse, to_tensor(expected.lse, c.sizes.lse()), 4 * epsilon(dtype))) << "lse";
             EXPECT_TRUE(near(o.d_v, to_tensor(expected.d_v, c.sizes.v()), 20 * lost)) << "d_v";
@@ -105,7 +105,7 @@ TEST_P(Sinks, OfAnyMagnitude) {
   }
 }
 
-TEST_P(Sinks, OfZeroIsAKeyOfZeros) {
+TEST_P(Sinks, ASinkOfZeroEqualsAKeyAndAValueOfZeros) {
   Random random(4);
   AttentionCase c = case_of(random, DType::f64, kSizes[0], GetParam());
   const Tensor sink(DType::f64, {1, 1});
@@ -136,7 +136,7 @@ TEST_P(Sinks, ARowWithoutKeysBelongsToItsSink) {
     AttentionCase c = case_of(random, DType::f32, sizes, GetParam());
     c.options.sink = c.keep(random.tensor(DType::f32, {3}, -50, 50));
     Tensor bias(DType::f32, {9, keys});
-    if (keys > 0) fill(bias.view().slice(0, 0, 4), -kInfinity);  // queries 0 to 3 have only scores of -infinity; query 4 has no key
+    if (keys > 0) fill(bias.view().slice(0, 0, 4), -kInfinity);  // queries 0 to 3 have only scores of -infinity, and query 4 attends to no key
     const Tensor lengths = Tensor::of<std::int32_t>({2, 9}, {70, 70, 70, 70, 0, 70, 70, 70, 70, 70, 70, 70, 70, 0, 70, 70, 70, 70});
     if (keys > 0) c.options.mask.key_lengths = lengths;
     c.options.bias = bias;
@@ -191,7 +191,7 @@ TEST_P(Sinks, ThatAreNaNOrInfiniteMakeTheirOwnRowsNaN) {
       c.run(before);
       fill(sink.slice(0, 2, 3), value);
       c.run(after);
-      for (const std::size_t i : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{6}}) {  // out, lse, d_q, d_sink
+      for (const std::size_t i : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{6}}) {  // indices of out, lse, d_q and d_sink
         const auto [name, view] = after.list()[i];
         const int axis = i == 6 ? 0 : 1;
         for (const std::int64_t n : {0, 1, 3}) EXPECT_TRUE(same_bits(view.select(axis, n), before.list()[i].second.select(axis, n))) << name;

@@ -54,7 +54,7 @@ class Explain(ProgramTest):
         self.assertIn("2 documents", self.explain(*square, "--query-offsets", "0,2,5")["mask"])
         self.assertIn("3 documents", self.explain(*narrow, "--query-offsets", "0,2,2,5", "--key-offsets", "0,1,4,7")["mask"])
         self.fails(1, "explain", *square, "--query-offsets", "0,2,4", mentions=["query_offsets"])
-        self.assertIn("offset of each sequence", self.explain(*narrow, "--causal", "--diagonal-offsets=-1")["mask"])
+        self.assertIn("offset for each sequence", self.explain(*narrow, "--causal", "--diagonal-offsets=-1")["mask"])
         self.fails(2, "explain", *narrow, "--causal", "--diagonal-offsets", "1,2", mentions=["2 offsets", "1, one for each sequence"])
         self.fails(2, "explain", *narrow, "--causal", "--diagonal-offsets", "1,x", mentions=["--diagonal-offsets", "'1,x'"])
         self.fails(1, "explain", *narrow, "--diagonal-offsets", "1", mentions=["diagonal_offsets", "causal"])

@@ -63,7 +63,7 @@ def test_int8_with_scales_is_the_formula(backend: str, rng: Rng) -> None:
     assert np.abs(polyhead.head_statistics(q, k8, k_scale=k_scale, backend=backend)["largest"] - p.max(-1).mean(-1)).max() < 1e-6
     top = polyhead.maps(q, k8, top_k=1, k_scale=k_scale, backend=backend)
     assert np.array_equal(top.key[..., 0], p.argmax(-1))
-    assert "keys and values: int8 with a scale of each token and head" in polyhead.explain(q, k8, v8, **scales)
+    assert "keys and values: int8 with a scale for each token and head" in polyhead.explain(q, k8, v8, **scales)
 
 
 def test_int8_with_a_query_in_sixteen_bits(rng: Rng) -> None:

@@ -14,7 +14,8 @@ typedef float Narrow __attribute__((vector_size(POLYHEAD_VECTOR_BYTES / 2), alig
 
 POLYHEAD_INLINE Lanes magnitude(Lanes x) { return x < 0.0 ? -x : x; }
 
-// 1 / x for 1 <= x < 1e300. A division of 8 lanes takes 24 cycles. Two steps of Newton's method are faster: they turn a guess with 14 exact bits into 52.
+// Returns 1 / x for 1 <= x < 1e300. A division of 8 lanes takes 24 cycles. Two steps of Newton's method are faster: they turn a guess with 14 exact bits into
+// 52.
 POLYHEAD_INLINE Lanes reciprocal(Lanes x) {
   if constexpr (!kHasElementary) return 1.0 / x;
   Lanes y = reciprocal_guess<double>(x);
@@ -23,8 +24,8 @@ POLYHEAD_INLINE Lanes reciprocal(Lanes x) {
   return y;
 }
 
-// exp(x) for x <= 0 with a relative error of 5e-11, far below the rounding error of float32. The result is 0 where it would be subnormal, and NaN for NaN. The
-// method is that of exp_of_negative() in cpu/elementary.h with a polynomial half as long.
+// Returns exp(x) for x <= 0 with a relative error of 5e-11, far below the rounding error of float32. The result is 0 where it would be subnormal, and NaN for
+// NaN. The method is that of exp_of_negative() in cpu/elementary.h with a polynomial half as long.
 POLYHEAD_INLINE Lanes exp_below_one(Lanes x) {
   using P = PowerOfTwo<double>;
   constexpr double c[] = {0.6931471807045316,    0.24022651066562176,   0.05550410365990991,   0.009618038131886079,

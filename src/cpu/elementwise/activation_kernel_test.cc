@@ -58,7 +58,7 @@ std::vector<float> arguments() {
   return x;
 }
 
-// Allows one unit in the last place, plus an absolute error where results underflow.
+// The tolerance is one unit in the last place, plus an absolute error for results that underflow.
 void expect_rounded(float actual, double expected, float x) {
   EXPECT_NEAR(actual, expected, std::abs(expected) * 0x1p-23 + 1e-37) << "x = " << x;
 }
@@ -72,14 +72,14 @@ TEST(ActivationKernels, ValuesAreRoundedOnce) {
   });
 }
 
-TEST(ActivationKernels, GradientsAreRoundedOnceAndAddedWhereAsked) {
+TEST(ActivationKernels, GradientsAreRoundedOnceAndAddedIfRequested) {
   const std::vector<float> x = arguments();
   for_each_case([&](const Function& function, const cpu::ActivationKernel& kernel) {
     std::vector<float> d_y(x.size(), 3), d_x(x.size(), 0.25f);
     kernel.backward(static_cast<std::int64_t>(x.size()), x.data(), d_y.data(), true, d_x.data());
     for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(d_x[i], 0.25 + 3 * function.derivative(x[i]), 4e-7) << "x = " << x[i];
     kernel.backward(static_cast<std::int64_t>(x.size()), x.data(), d_y.data(), false, d_y.data());
-    // The derivative of gelu has a zero, near which its two terms cancel; the absolute tolerance of 1e-8 serves these x.
+    // Near the zero of gelu's derivative its two terms cancel. The absolute tolerance of 1e-8 is for x near this zero.
     for (std::size_t i = 0; i < x.size(); ++i)
       EXPECT_NEAR(d_y[i], 3 * function.derivative(x[i]), std::abs(3 * function.derivative(x[i])) * 0x1p-23 + 1e-8) << "x = " << x[i];
   });
@@ -107,7 +107,7 @@ TEST(ActivationKernels, AnInfiniteGradientStaysInfinite) {
   });
 }
 
-TEST(ActivationKernels, FarOutAndNaN) {
+TEST(ActivationKernels, LargeInfiniteAndNaNArguments) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kLargest = std::numeric_limits<float>::max();
   for_each_case([](const Function& function, const cpu::ActivationKernel& kernel) {
     const float x[] = {kInfinity, kLargest, 100, -100, -kLargest, std::nanf(""), -kInfinity};
@@ -125,7 +125,8 @@ TEST(ActivationKernels, FarOutAndNaN) {
     EXPECT_NEAR(d_x[2], bounded ? 0 : 1, 1e-37);
     EXPECT_EQ(d_x[4], 0);
     EXPECT_TRUE(std::isnan(d_x[5]));
-    EXPECT_TRUE(bounded ? y[6] == function.value(-kInfinity) : std::isnan(y[6]));  // an unbounded function such as x Phi(x) gives -infinity times 0 at -infinity, which is NaN
+    // an unbounded function such as x Phi(x) is -infinity times 0 at -infinity, which is NaN
+    EXPECT_TRUE(bounded ? y[6] == function.value(-kInfinity) : std::isnan(y[6]));
   });
 }
 

@@ -114,11 +114,11 @@ POLYHEAD_INLINE Floats gelu(Floats x) {
   return (x < 0.0f ? Floats{} : x) - tail;
 }
 
-// d_y gelu'(x) with about one rounding. gelu'(x) = Phi(x) + x phi(x), with phi the normal density, is T for negative x and 1 - T for other x, where
-// T = exp(-z^2 / 2) D(z) and D(z) = G(z) - z / sqrt(2 pi). On each of the 16 intervals of gelu() D is one polynomial, because the two terms of D would cancel near
-// the minimum of gelu. The polynomials have a relative error of 9e-10, or an absolute error of 3e-11 where D is near 0. From z = 13.1 on T is below 1e-36 and is
-// replaced by 0. The largest relative error, measured at every 61st float32 that is at least 0.05 from the minimum, is 1.1e-7; it would be 1.5e-7 if the
-// coefficients had no low parts. The result is NaN for infinities, because x phi(x) is infinity times 0.
+// Returns d_y gelu'(x) with about one rounding. gelu'(x) = Phi(x) + x phi(x), where phi is the normal density. With T = exp(-z^2 / 2) D(z) and D(z) = G(z) - z
+// / sqrt(2 pi), gelu'(x) is T for negative x and 1 - T for other x. D is one polynomial on each of the 16 intervals of gelu(), because the two terms of D would
+// cancel near the minimum of gelu. The polynomials have a relative error of 9e-10, or an absolute error of 3e-11 where D is near 0. From z = 13.1 on T is below
+// 1e-36 and is replaced by 0. The largest relative error, measured at every 61st float32 that is at least 0.05 from the minimum, is 1.1e-7; it would be 1.5e-7
+// if the coefficients had no low parts. The result is NaN for infinities, because x phi(x) is infinity times 0.
 POLYHEAD_INLINE Floats gelu_backward(Floats x, Floats d_y) {
   static constexpr Table kD[] = {
       {-0x1.125a58p-2f, -0x1.06a092p-1f, -0x1.7ceaecp-1f, -0x1.eec836p-1f, -0x1.4a3ab8p0f, -0x1.b5df8p0f, -0x1.0fda14p1f, -0x1.443df2p1f,
@@ -157,7 +157,8 @@ POLYHEAD_INLINE Floats gelu_backward(Floats x, Floats d_y) {
   const Floats t = z < kMostOfTail ? times_power_of_two(product, bell.n) : far, t_low = z < kMostOfTail ? times_power_of_two(lost, bell.n) : far;
   const Floats value = x < 0.0f ? t : 1.0f - t, value_low = x < 0.0f ? t_low : ((1.0f - value) - t) - t_low;
   constexpr float kLargest = 0x1.fffffep127f;
-  return fma(value, d_y, magnitude(d_y) <= kLargest ? value_low * d_y : Floats{});  // an infinite d_y times a low part of 0 would be NaN
+  // For an infinite d_y, a low part of 0 would give NaN.
+  return fma(value, d_y, magnitude(d_y) <= kLargest ? value_low * d_y : Floats{});
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ struct ActivationKernel {
 };
 
 struct ActivationKernels {
-  static const ActivationKernels* const of_sets[];  // in the order of kernel_sets()
+  static const ActivationKernels* const of_sets[];  // one entry per instruction set, in the order of kernel_sets()
   ActivationKernel sigmoid, tanh, gelu, gelu_tanh, silu, quick_gelu;
 };
 
@@ -23,8 +23,8 @@ struct NormRow {
   bool centred = true;
   float epsilon;
   const float *weight, *bias, *x;
-  const float* added = nullptr;  // nullptr: y is computed from x, and `sums` is not used
-  float* sums = nullptr;         // output; may be the memory of x
+  const float* added = nullptr;  // if nullptr, y is computed from x alone, and `sums` is not used
+  float* sums = nullptr;         // output x + added; may be the memory of x
   float* y = nullptr;            // output; may be the memory of x, added or sums
 };
 
@@ -39,13 +39,13 @@ struct NormBackwardRows {
   float epsilon;
   const float* weight;
   const float *x[kRows], *d_y[kRows];
-  bool add = false;                                // true: adds to d_x
-  float* d_x[kRows] = {};                          // d_x[0] == nullptr: no d_x is written
-  double *d_weight = nullptr, *d_bias = nullptr;   // nullptr: not computed. d_bias is computed only together with d_weight
+  bool add = false;                                // true: the gradient is added to d_x
+  float* d_x[kRows] = {};                          // if d_x[0] is nullptr, no d_x is written
+  double *d_weight = nullptr, *d_bias = nullptr;   // if d_weight is nullptr, neither d_weight nor d_bias is computed
 };
 
 struct NormKernels {
-  static const NormKernels* const of_sets[];  // in the order of kernel_sets()
+  static const NormKernels* const of_sets[];  // one entry per instruction set, in the order of kernel_sets()
   void (*normalise_row)(const NormRow& row);
   void (*backward_rows)(const NormBackwardRows& rows);
 };
@@ -59,12 +59,12 @@ struct SoftmaxRow {
 
 template <class T>
 struct SoftmaxKernel {
-  SoftmaxRow<T> (*exps)(std::int64_t count, const T* x, T* y);      // if y is given, y = exp(x - largest); y may be x; count > 0
+  SoftmaxRow<T> (*exps)(std::int64_t count, const T* x, T* y);      // if y is given, also writes y = exp(x - largest); y may be x; count > 0
   void (*scale)(std::int64_t count, T factor, T added, T* y);       // y = factor y + added
 };
 
 struct SoftmaxKernels {
-  static const SoftmaxKernels* const of_sets[];  // in the order of kernel_sets()
+  static const SoftmaxKernels* const of_sets[];  // one entry per instruction set, in the order of kernel_sets()
   SoftmaxKernel<float> of_floats;
   SoftmaxKernel<double> of_doubles;
 };
@@ -75,7 +75,7 @@ struct AdamStep {
 };
 
 struct AdamKernels {
-  static const AdamKernels* const of_sets[];  // in the order of kernel_sets()
+  static const AdamKernels* const of_sets[];  // one entry per instruction set, in the order of kernel_sets()
   void (*of_floats)(std::int64_t count, const AdamStep& step, const float* g, float* m, float* v, float* p);
   void (*of_doubles)(std::int64_t count, const AdamStep& step, const double* g, double* m, double* v, double* p);
 };
@@ -91,7 +91,7 @@ const auto& kernel_of(const Kernels& kernels) {
 }
 
 struct DropoutKernels {
-  static const DropoutKernels* const of_sets[];  // in the order of kernel_sets()
+  static const DropoutKernels* const of_sets[];  // one entry per instruction set, in the order of kernel_sets()
   // Sets keep[i] != 0 where dropout keeps element i of the row, that is where the element's random 32-bit word is at least `below`. `keep` must have room for
   // count + margin bytes.
   void (*keep_row)(std::int64_t count, std::uint32_t row, std::uint64_t seed, std::int64_t below, std::uint8_t* keep);

@@ -1,5 +1,5 @@
-// Layer normalisation (Ba, Kiros, Hinton 2016, eq. 4) and RMS normalisation (Zhang and Sennrich 2019, eq. 4) of one float32 row, and the gradients of a few
-// rows at a time. These rows stay in the first-level cache from one loop over them to the next.
+// Layer normalisation (Ba, Kiros, Hinton 2016, eq. 4) and RMS normalisation (Zhang and Sennrich 2019, eq. 4) of one float32 row, and their gradients for a few
+// rows at a time. So few rows stay in the first-level cache from one loop over them to the next.
 #include "cpu/elementwise/kernels.h"
 #include "cpu/vector.h"
 
@@ -64,7 +64,7 @@ void normalise_row(const NormRow& row) {
   for (; i < width; ++i) finish(i, 0.0f);
 }
 
-// The numbers of a row that its gradient needs and that are sums over the whole row.
+// Sums over a whole row that the row's gradient needs.
 struct RowSums {
   float mean, inverse, d_y_mean, d_y_along;  // for x: mean and 1 / deviation; for g = d_y weight: mean(g), and mean(g n) / deviation
 };

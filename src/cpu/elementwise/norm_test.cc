@@ -97,7 +97,7 @@ TEST(NormBackwardRows, EveryWidthAgreesWithFloat64) {
         }
         EXPECT_EQ(d_x[row].back(), kUntouched);
       }
-      for (std::size_t e = 0; e <= n; ++e) {  // the kernel must not write element n
+      for (std::size_t e = 0; e <= n; ++e) {  // element n lies after the row, so the kernel must not write it
         EXPECT_NEAR(d_weight[e], expected_weight[e], 5e-6) << e;
         EXPECT_NEAR(d_bias[e], expected_bias[e], 2e-6) << e;
       }

@@ -8,8 +8,8 @@ namespace {
 constexpr int kVectors = 4;            // number of vectors computed at once, so that the processor need not wait for each result
 constexpr std::int64_t kBlock = 1024;  // number of elements that are summed in vectors of T; the sums of such blocks are added in float64
 
-// Calls f(i, values) for each kVectors vectors of x in [first, last); i is the index of their first element. If the last vectors are incomplete, they are copied
-// to a buffer and filled up with `filling`.
+// Calls f(i, values) for each group of kVectors vectors of x in [first, last); i is the index of the group's first element. If the last group is incomplete, it
+// is copied to a buffer and filled up with `filling`.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_vectors(std::int64_t first, std::int64_t last, const T* x, T filling, const F& f) {
   constexpr int kStep = kVectors * kLanes<T>;
@@ -63,7 +63,7 @@ SoftmaxRow<T> exps(std::int64_t count, const T* x, T* y) {
   for (std::int64_t first = 0; first < count; first += kBlock) {
     const std::int64_t last = first + kBlock < count ? first + kBlock : count;
     Vector<T> sums[kVectors] = {}, differences[kVectors] = {};
-    // The last vectors are filled up with `top`, the largest element, for which x - largest is 0.
+    // The last group of vectors is filled up with `top`, the largest element, for which x - largest is 0.
     for_each_vectors<T>(first, last, x, top, [&](std::int64_t i, Vector<T>(&values)[kVectors]) {
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) {

@@ -1,4 +1,5 @@
-// The epilogue of AMX products: adds the bias and c to the sums of a block of c, rounds the results and stores them. For kernel sources only.
+// The epilogue of AMX products: adds the bias and c to the sums of a block of c, rounds the results and stores them. Only kernel sources (*_kernel.cc) include
+// this file.
 #pragma once
 
 #include "cpu/gemm/tiles_of_a.h"
@@ -12,7 +13,7 @@ struct BlockOfC {
   int rows = 0, columns = 0;
 };
 
-// Finishes a block of c line by line, so that a few lines at a time can be finished while the tiles multiply the next block. A line is a row of c, or a column
+// Finishes a block of c one line at a time, so that a few lines can be finished while the tiles multiply the next block. A line is a row of c. It is a column
 // of c if the elements of columns are adjacent in memory and those of rows are not (c^T).
 class FinishTiles {
  public:
@@ -31,7 +32,7 @@ class FinishTiles {
     count_ = transposed_ ? part.rows : part.columns;
     first_ = transposed_ ? part.row : part.column;
     const bool is_adjacent = adjacent(elements(), first_, count_);
-    const bool bias_of_lines = task_.bias != nullptr && task_.bias_of_rows != transposed_;  // the bias is one number for a whole line
+    const bool bias_of_lines = task_.bias != nullptr && task_.bias_of_rows != transposed_;  // true: all elements of a line have the same bias
     if (task_.bias != nullptr && !bias_of_lines) widen_bias();
     whole_ = is_adjacent && count_ == kLine && !bias_of_lines;
     c_ = static_cast<bf16*>(task_.c) + (is_adjacent ? offset_of(elements(), first_) : 0);
@@ -55,7 +56,7 @@ class FinishTiles {
  private:
   static constexpr int kLine = kTilePanelColumns, kWidth = kLanes<float>;
 
-  const GemmAxis& elements() const { return transposed_ ? task_.c_rows : task_.c_columns; }  // where the elements of a line lie in memory
+  const GemmAxis& elements() const { return transposed_ ? task_.c_rows : task_.c_columns; }  // says where the elements of a line lie in memory
 
   void widen_bias() {
     const bf16* const bias = static_cast<const bf16*>(task_.bias);
@@ -67,7 +68,7 @@ class FinishTiles {
     }
   }
 
-  // Returns the address of the sums of row i over the earlier blocks of terms, from `column` on.
+  // Returns the address of the sums of row i over the earlier blocks of terms, beginning at `column`.
   float* earlier(int i, int column) const {
     return static_cast<float*>(block_.sums) + (part_.row + i - block_.rows.first) * block_.sums_stride + (part_.column - block_.panels.first * kLine) + column;
   }
@@ -129,13 +130,13 @@ class FinishTiles {
   const GemmTask& task_;
   const GemmBlock& block_;
   BlockOfC part_;
-  bool transposed_ = false;  // a line is a column
-  bool whole_ = false;   // lines have 32 adjacent elements and the bias has one number for each
+  bool transposed_ = false;  // true: a line is a column of c
+  bool whole_ = false;   // whether lines have 32 adjacent elements and the bias has one number for each
   int lines_ = 0, next_ = 0, count_ = 0;
-  std::int64_t first_ = 0;  // row or column of a line's first element
+  std::int64_t first_ = 0;  // column of c (or row, if transposed_) of the first element of each line
   bf16* c_ = nullptr;
   alignas(64) float bias_[kLine] = {};
-  alignas(64) float sums_[kLine * kLine] = {};  // rows and columns for which no tile is computed stay 0
+  alignas(64) float sums_[kLine * kLine] = {};  // sums of rows and columns that no tile computes stay 0
   alignas(64) float transposed_sums_[kLine * kLine];
 };
 

@@ -14,17 +14,18 @@ namespace polyhead::cpu {
 namespace {
 
 constexpr std::int64_t kTermBytes = 8192;
-constexpr std::int64_t kMostElements = 1 << 20;  // largest number of packed elements of b, and of sums in memory, at a time
+constexpr std::int64_t kMostElements = 1 << 20;  // largest number of elements of b that are packed at a time, and of sums that are kept in memory
 constexpr std::int64_t kPackWork = 16;           // packing an element of b takes as long as 16 multiplications
 constexpr std::int64_t kPackTerms = 128;         // number of terms of a panel that one thread packs at a time
-// Smallest number of multiply-adds that are worth another thread, divided by the number of columns of a panel. AVX-512 has panels of 32 columns; sets with
-// narrower vectors have fewer columns and take longer for each multiply-add.
+// If a piece of work has fewer multiply-adds than this times the number of columns of a panel, another thread does not pay. AVX-512 has panels of 32 columns;
+// sets with narrower vectors have fewer columns and take longer for each multiply-add.
 constexpr auto kGrainPerColumn = static_cast<std::int64_t>(kLeastPieceNanoseconds * kMultiplyAddsPerNanosecond / 32);
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
-// Returns the number of terms of a run: a sum of `depth` terms is cut into equal runs of at most 128 terms, each summed from 0 and then added. The rounding error
-// of the sum grows with the length of a run and with the number of runs. With runs of 384 the error is that of MKL for many rows, but 2.5 times as large for few.
+// Returns the number of terms of a run. A sum of `depth` terms is cut into equal runs of at most 128 terms; each run is summed from 0 and then added to the
+// total. The rounding error grows with the length of a run and with the number of runs. For matrices with many rows, runs of 384 terms have the error of MKL,
+// but for few rows 2.5 times that error.
 std::int64_t run_of(std::int64_t depth) {
   constexpr std::int64_t kMost = 128, kStep = 16;
   return divide_up(divide_up(depth, std::max<std::int64_t>(1, divide_up(depth, kMost))), kStep) * kStep;
@@ -51,7 +52,7 @@ Axis axis(const View& view, int first, int last) {
   return {view.shape().first(last).last(last - first), view.strides().first(last).last(last - first)};
 }
 
-// How b is cut: its rows (one for each term of a sum) into blocks of terms, and its columns into panels.
+// Cuts b: its rows (one for each term of a sum) into blocks of terms, and its columns into panels.
 struct Columns {
   Columns(const GemmKernels& kernels_, DType dtype, const void* b, Axis depth_, Axis columns_)
       : kernels(kernels_),
@@ -75,13 +76,13 @@ struct Columns {
 
   std::int64_t grain(std::int64_t work) const { return divide_up(kGrainPerColumn * width, std::max<std::int64_t>(work, 1)); }
 
-  // Packs the panels in the range `some`, for the terms that `to` holds, on all threads.
+  // Packs the panels in the range `some` on all threads, for the terms that `to` holds.
   void pack(const PackedColumns& to, Range some, Executor* executor) const {
     const std::int64_t count = some.last - some.first, terms_here = to.terms.last - to.terms.first;
     const std::int64_t pieces = std::max<std::int64_t>(1, divide_up(terms_here, kPackTerms));
     parallel_for(count * pieces, grain(kPackWork * width * std::min(terms_here, kPackTerms)), executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first, next; i < last; i = next) {
-        next = std::min(last, (i / count + 1) * count);  // one call packs neighbouring panels of the same terms
+        next = std::min(last, (i / count + 1) * count);  // one call packs several neighbouring panels for the same terms
         const std::int64_t panel = some.first + i % count, term = to.terms.first + i / count * kPackTerms;
         kernels.pack(task, to, {panel, panel + next - i}, {term, std::min(term + kPackTerms, to.terms.last)});
       }
@@ -95,8 +96,8 @@ struct Columns {
   std::int64_t depth, width, panels, run, term_blocks, terms;
 };
 
-// The axes of a product c = a b. A "turned" product is computed as c^T = b^T a^T: gemm() packs its second matrix and reads the first in place, so turning pays if a
-// is much smaller than b and the terms of b are adjacent, as in y = x W^T for few rows of x.
+// The axes of a product c = a b. A "turned" product is computed as c^T = b^T a^T: gemm() packs its second matrix and reads its first matrix in place. So
+// turning pays if a is much smaller than b and the terms of b are adjacent, as in y = x W^T for few rows of x.
 struct Sides {
   Sides(const Gemm& product, bool may_turn)
       : a(product.a.data()),
@@ -119,7 +120,7 @@ struct Sides {
   bool turned;
 };
 
-// A product with its axes as strides or offset tables, and the sizes of its blocks.
+// One call of gemm(): the product with its axes as strides or offset tables, and the sizes of its blocks.
 class Run {
  public:
   Run(const Gemm& product, const GemmKernels& kernels, Executor* executor, const Workspace* workspace)
@@ -143,8 +144,8 @@ class Run {
 
   void run() {
     if (rows_ == 0 || b_.panels == 0) return;
-    // `once`: b is used by a single block of rows, so the thread that multiplies a panel also packs the panel. This is not done if tiles of a must be copied,
-    // because each thread would copy them for each panel.
+    // `once` is true if b is used by a single block of rows: then the thread that multiplies a panel also packs the panel. It is false if tiles of a must be
+    // copied, because each thread would copy them for each panel.
     const bool copies_tiles = b_.format.amx && (task_.a_depth.stride != 1 || task_.a_depth.offsets != nullptr);
     const bool once = packed_ == nullptr && rows_ <= height_ && !copies_tiles;
     const std::int64_t panel_block = packed_ != nullptr ? b_.panels : std::clamp<std::int64_t>(kMostElements / (b_.terms * b_.width), 1, b_.panels);

@@ -34,11 +34,11 @@ class PackedMatrix {
 struct Gemm {
   ConstTensorView a;          // [*m,*k]  float32, float64, bfloat16 or float16; all tensors share the dtype
   ConstTensorView b;          // [*k,*n]
-  TensorView c;               // [*m,*n]  must not overlap another tensor; each element needs its own memory
+  TensorView c;               // [*m,*n]  must not overlap another tensor, and no two of its elements may share memory
   ConstTensorView bias = {};  // [*n]     optional
-  int k_axes = 1;             // number of axes that are summed over: the last of a, the first of b
+  int k_axes = 1;             // number of axes that are summed over: the last axes of a and the first of b
   bool add = false;
-  const PackedMatrix* packed = nullptr;  // a packed copy of b; used only if it was packed for the current instruction set
+  const PackedMatrix* packed = nullptr;  // a packed copy of b; ignored unless it was packed for the current instruction set
 };
 
 // Computes the product. Strides and extents may have any value. Sums are float32, or float64 for float64 tensors. Products of bfloat16 are exact, except that AMX
@@ -46,8 +46,8 @@ struct Gemm {
 // caches, or other rows and columns. Error if shapes or dtypes disagree; overlap is not checked. Memory for large packed copies comes from the workspace, if given.
 void gemm(const Gemm& product, Executor* executor = nullptr, const Workspace* workspace = nullptr);
 
-// Returns the number of panels of b that a thread multiplies with each block of rows. If there are fewer blocks of rows than threads, the number is smaller, so
-// that all threads have work. The number changes no sum.
+// Returns the number of panels of b that a thread multiplies with each block of rows. If there are fewer blocks of rows than threads, this number is small
+// enough that all threads have work. It does not affect any sum.
 constexpr std::int64_t panels_of_item(std::int64_t row_blocks, std::int64_t panels, std::int64_t threads) {
   std::int64_t group = panels;
   while (group > 1 && threads > 1 && row_blocks * ((panels + group - 1) / group) < 4 * threads) group = (group + 1) / 2;

@@ -1,5 +1,5 @@
-// The matrix product kernels of one instruction set. An instruction set with a base (such as amx_bf16) multiplies bfloat16 by AMX tiles if it has them, and uses
-// the kernels of its base for all other products.
+// The matrix product kernels of one instruction set. An instruction set that extends another one (amx_bf16, for example) multiplies bfloat16 by AMX tiles if it
+// has them, and uses the kernels of the other set for all other products.
 #include "cpu/gemm/kernels.h"
 
 #ifdef POLYHEAD_BASE_ISA

@@ -61,8 +61,8 @@ std::vector<std::string> usable_sets() {
   return names;
 }
 
-// A set with products of bfloat16 pairs, which has bf16 in its name, has the kernels of its base for other dtypes (cmake/isa.cmake): with quick() these are tested
-// for the base alone. RandomShapesLayoutsAndDtypes tests every set with every dtype.
+// A set whose name contains bf16 multiplies bfloat16 pairs, and has the kernels of its base set for other dtypes (cmake/isa.cmake). With quick() these kernels
+// are tested for the base set alone. RandomShapesLayoutsAndDtypes tests every set with every dtype.
 bool has_own_kernels(DType dtype) { return !test::quick() || dtype == DType::bf16 || kernel_instruction_set().find("bf16") == std::string_view::npos; }
 
 INSTANTIATE_TEST_SUITE_P(Sets, GemmKernel, testing::ValuesIn(usable_sets()), [](const auto& row) { return row.param; });
@@ -123,7 +123,7 @@ TEST_P(GemmKernel, SizesAroundEveryBlock) {
       const StridedTensor c = random.empty_strided(dtype, {m, n});
       const Gemm product{.a = a, .b = b, .c = c};
       gemm(product);
-      // Rows are independent of one another: of many rows the first, the last and some in the middle are compared.
+      // The rows of c are independent of one another. If there are many rows, only the first, the last and some in the middle are compared.
       constexpr std::int64_t kRows = 50;
       for (const std::int64_t first : m <= 4 * kRows ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{0, random.integer(kRows, m - 2 * kRows), m - kRows}) {
         const std::int64_t end = m <= 4 * kRows ? m : first + kRows;
@@ -159,7 +159,8 @@ TEST_P(GemmKernel, SizesAroundEveryTileOfBfloat16) {
                                                                                   {530, 40, 35},
                                                                                   {40, 40, 530},
                                                                                   {1030, 33, 17}}) {
-    for (const int order : {0, 1, 2, 3}) {  // bit 0 and bit 1 say whether a and b are transposed in memory; a linear layer has three of these products
+    // Bits 0 and 1 of `order` say whether a and b are transposed in memory. A linear layer has products of three of these orders.
+    for (const int order : {0, 1, 2, 3}) {
       SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n << ", order " << order);
       const auto matrix = [&](std::int64_t rows, std::int64_t columns, bool transposed) {
         return transposed ? random.tensor(DType::bf16, {columns, rows}) : random.tensor(DType::bf16, {rows, columns});
@@ -225,7 +226,7 @@ TEST_P(GemmKernel, BitsDoNotDependOnThreadsLayoutOrNeighbours) {
     const StridedTensor c = random.empty_strided(dtype, expected.shape());
     gemm({.a = random.strided_copy(a), .b = random.strided_copy(b), .c = c, .bias = random.strided_copy(bias)});
     EXPECT_TRUE(same_bits(c.view(), expected)) << "other strides";
-    // Compute one row alone, and a few columns alone.
+    // One row alone, and a few columns alone, must have the bits of the whole product.
     Tensor row(dtype, {300}), columns(dtype, {13, 20, 5});
     gemm({.a = a.view().select(0, 4).select(0, 7), .b = b, .c = row, .bias = bias});
     EXPECT_TRUE(same_bits(row, expected.view().select(0, 4).select(0, 7)));
@@ -284,8 +285,8 @@ TEST_P(GemmKernel, TheProductsOfALinearMap) {
   }
 }
 
-// The rows of a are two axes of a slice, which no single stride describes. Tiles of such an a are copied; tiles of a contiguous copy of the slice are read in
-// place.
+// The rows of a are two axes of a slice, and no single stride describes them. Tiles of this a are copied. Tiles of a contiguous copy of the slice are read in
+// place, and must give the same bits.
 TEST_P(GemmKernel, RowsOfASliceAreThoseOfItsCopy) {
   Random random(13);
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -339,11 +340,11 @@ TEST_P(GemmKernel, LongSumsHaveTheSameBitsForAnyThreadsAndRows) {
   }
 }
 
-TEST_P(GemmKernel, WhatIsNotFiniteStaysInItsRowAndColumn) {
+TEST_P(GemmKernel, NonFiniteFactorsReachOnlyTheirRowOrColumn) {
   Random random(7);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const double bad : {test::kNaN, test::kInfinity}) {
-      for (const bool transposed : {false, true}) {  // if transposed, AMX computes few rows as c^T = b^T a^T
+      for (const bool transposed : {false, true}) {  // if b is transposed in memory, AMX computes few rows as c^T = b^T a^T
         for (const std::int64_t rows : {19, 47}) {
           Tensor a = random.tensor(dtype, {rows, 70}), b = random.tensor(dtype, transposed ? Shape{53, 70} : Shape{70, 53}), c(dtype, {rows, 53});
           const TensorView b_view = transposed ? b.view().transpose(0, 1) : b.view();
@@ -404,7 +405,7 @@ TEST(Gemm, SumOfNoTermsIsTheBias) {
   EXPECT_TRUE(same_bits(c, Tensor(DType::f64, {2, 1})));
 }
 
-TEST(Gemm, NaNStaysInItsRowAndColumn) {
+TEST(Gemm, NaNReachesOnlyItsRowOrColumn) {
   const float nan = std::nanf("");
   Tensor a(DType::f32, {7, 3}), c(DType::f32, {7, 9});
   fill(a, 1);

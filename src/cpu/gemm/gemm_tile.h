@@ -1,4 +1,4 @@
-// Computes the sums of one tile of c in vector registers. For kernel sources only.
+// Computes the sums of one tile of c in vector registers. Only kernel sources (*_kernel.cc) include this file.
 //
 // A tile of 12 x 2 vectors takes 12 cycles per term and reads two cache lines of b from the second-level cache in that time. That leaves
 // time for prefetches: every few terms a tile prefetches a few cache lines that are needed next. If all prefetches were issued at once, they would occupy the
@@ -10,7 +10,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Number of terms between prefetches. The branch predictor predicts the end of a loop this short.
+// Number of terms between two prefetches. The branch predictor predicts the end of a loop this short.
 inline constexpr int kPrefetchTerms = 8;
 
 template <class T>
@@ -20,7 +20,7 @@ struct NextRows {
   int count;
 };
 
-// The rows that a tile prefetches while it is computed: its rows of c, and some rows of a in the next block of rows.
+// The rows that a tile prefetches while it is computed: the tile's rows of c, and some rows of a that belong to the next block.
 template <class T, int kRows>
 struct Prefetch {
   T* c[kRows];
@@ -39,7 +39,7 @@ struct Prefetch {
   }
 };
 
-// The operands of a tile: rows of a, `a_stride` apart (if kTransposed, a packed panel [term, kGemmRows] of a), and a panel of b.
+// The operands of a tile. a: rows that are `a_stride` apart or, if kTransposed, a packed panel [term, kGemmRows]. b: a packed panel.
 template <class T>
 struct Terms {
   const T* a;
@@ -59,8 +59,8 @@ void copy_vectors(const T* from, std::int64_t from_stride, T* to, std::int64_t t
 template <int Rows, int Columns, bool kTransposed, class T>
 POLYHEAD_INLINE void sum_terms(const Terms<T>& terms, std::int64_t count, Prefetch<T, Rows>& prefetch, Vector<T> (&sums)[Rows][Columns]) {
   constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4, kGroups = (Rows + kGroup - 1) / kGroup, kStep = kPrefetchTerms;
-  // There is one pointer for each four rows. Addressing four rows needs two registers, for the stride and three times the stride; a single pointer for twelve
-  // rows would need more registers than are left.
+  // There is one pointer for each group of four rows. Addressing four rows needs two registers, one for the stride and one for three times the stride. A single
+  // pointer for twelve rows would need more registers than are left.
   const std::int64_t stride = kTransposed ? 1 : terms.a_stride, step = kTransposed ? kGemmRows : 1;
   const T* a[kGroups];
   const T* first = terms.a;
@@ -68,7 +68,7 @@ POLYHEAD_INLINE void sum_terms(const Terms<T>& terms, std::int64_t count, Prefet
   for (const T*& group : a) {
     group = first;
     first += kGroup * stride;
-    asm("" : "+r"(group));  // hides the pointer's origin; otherwise the compiler would compute the addresses of all rows from the first pointer
+    asm("" : "+r"(group));  // hides that all pointers come from the first one; otherwise the compiler would compute the addresses of all rows from it
   }
   const T* b = terms.b;
 #pragma GCC unroll 16

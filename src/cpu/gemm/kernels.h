@@ -6,7 +6,7 @@
 namespace polyhead::cpu {
 
 struct GemmKernels {
-  static const GemmKernels* const of_sets[];  // in the order of kernel_sets()
+  static const GemmKernels* const of_sets[];  // one entry per instruction set, in the order of kernel_sets()
   GemmFormat (*format)(DType dtype);
   // Packs the terms [terms.first, terms.last) of the panels [panels.first, panels.last) into b.
   void (*pack)(const GemmTask& task, const PackedColumns& b, Range panels, Range terms);

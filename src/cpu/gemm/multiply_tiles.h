@@ -1,4 +1,4 @@
-// Products of bfloat16 by AMX tiles. For kernel sources only.
+// Products of bfloat16 by AMX tiles. Only kernel sources (*_kernel.cc) include this file.
 //
 // A block of c is 2 x 2 tiles of 16 x 16 sums. For each block of terms, the kernel loads two tiles of a and two of b and computes four products. A product takes 16
 // cycles, a load 9 cycles from the first-level cache and 19 from the second. The panel of b should therefore stay in the first-level cache, so rows of a are
@@ -56,7 +56,7 @@ class MultiplyTiles {
 
   template <int Rows, int Columns>
   POLYHEAD_INLINE void multiply_all_terms(std::int64_t blocks, const TileRows* a, const char* b) {
-    const int lines = static_cast<int>((finish_.lines() + blocks - 1) / blocks);  // how many lines of the previous block to finish during each block of terms
+    const int lines = static_cast<int>((finish_.lines() + blocks - 1) / blocks);  // number of lines of the previous block to finish during each block of terms
     const char* a_at[Rows];
     std::int64_t a_stride[Rows];
     for (int i = 0; i < Rows; ++i) a_at[i] = a[i].first, a_stride[i] = a[i].stride;
@@ -118,7 +118,8 @@ class MultiplyTiles {
     tiles_.template zero<3>();
   }
 
-  // Finishes the block whose sums are still in registers. Registers that the block does not use hold old sums; they are stored too, but no line reads them.
+  // Finishes the block whose sums are still in registers. All registers are stored, also those that the block does not use. They hold old sums, but no line
+  // reads these.
   void finish_waiting() {
     if (waiting_.rows == 0) return;
     store_sums<0, 0>();
@@ -138,7 +139,7 @@ class MultiplyTiles {
   AmxTiles tiles_;
   const TilesOfA a_;
   FinishTiles finish_;
-  BlockOfC waiting_;  // the block whose sums are still in registers; rows == 0: there is none
+  BlockOfC waiting_;  // the block whose sums are still in registers; if rows == 0, there is no such block
   int waiting_tiles_ = 0;
 };
 

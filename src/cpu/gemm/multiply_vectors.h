@@ -1,7 +1,8 @@
 // Computes c[m,n] = (add ? c[m,n] : 0) + sum_k a[m,k] b[k,n] + bias[n] for a block of rows and columns with vector instructions.
 //
 // The outer loop runs over panels of columns, the inner loop over tiles of rows. The block's rows of a and the panel stay in the second-level cache, which is
-// fast enough for the loads of a tile. Each run of terms is summed from zero in registers and then added to the total. For kernel sources only.
+// fast enough for the loads of a tile. Each run of terms is summed from zero in registers and then added to the total. Only kernel sources (*_kernel.cc)
+// include this file.
 #pragma once
 
 #include "cpu/gemm/gemm_tile.h"

@@ -1,4 +1,4 @@
-// The shape of a tile, and the addresses of matrix elements. For kernel sources only.
+// The shape of a tile, and the addresses of matrix elements. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/gemm/task.h"

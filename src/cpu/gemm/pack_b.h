@@ -1,4 +1,4 @@
-// Packs columns of b into panels [terms, kPanelColumns], the order in which the kernels read b. For kernel sources only.
+// Packs columns of b into panels [terms, kPanelColumns], the order in which the kernels read b. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -6,7 +6,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Packs columns whose terms are adjacent (the weight [out,in] of a projection), a vector of columns at a time.
+// Packs columns of b whose terms are adjacent in memory (as in the weight [out,in] of a projection), a vector of columns at a time.
 template <class T, class Storage>
 void pack_transposed_lines(const Storage* const* columns, int count, std::int64_t terms, T* to) {
   constexpr int kWidth = kLanes<T>, kPiece = 64;

@@ -1,5 +1,6 @@
 // Packs columns of b into AMX tiles. A tile is 1 KiB and holds 16 pairs of terms of 16 columns. A panel has 32 columns, so a block of terms of a panel is two
-// tiles. The order in memory is [panel, block of terms, tile of the panel, pair, column]. Terms and columns after the last one are 0. For kernel sources only.
+// tiles. The order in memory is [panel, block of terms, tile of the panel, pair, column]. Terms and columns after the last one are 0. Only kernel sources
+// (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -41,8 +42,8 @@ POLYHEAD_INLINE Vector<std::int32_t> load_halves(const bf16* from, int count) {
   return load_vector(padded);
 }
 
-// Packs a tile of a b whose terms are adjacent in memory (the weight [out,in] of y = x W^T). Two adjacent terms are a pair already, so the tile is transposed as
-// 32-bit words.
+// Packs a tile of b if the terms of a column are adjacent in memory, as in the weight [out,in] of y = x W^T. Two adjacent terms are a pair already, so the tile
+// is transposed as 32-bit words.
 inline void pack_tile_of_adjacent_terms(const GemmTask& task, const bf16* b, std::int64_t column, int columns, std::int64_t term, int terms, Bf16Pair* to) {
   constexpr int kAhead = 8 * kTileTerms;
   Vector<std::int32_t> x[kTileColumns];
@@ -60,7 +61,8 @@ inline void pack_tile_of_adjacent_terms(const GemmTask& task, const bf16* b, std
   for (int i = 0; i < kTilePairs; ++i) store_vector<std::int32_t>(x[i], &to[i * kTileColumns].bits);
 }
 
-// Packs a tile of a b whose columns are adjacent in memory (the weight of d_x = d_y W). Two rows of b are interleaved, which gives the pairs of two terms.
+// Packs a tile of b if the elements of a row are adjacent in memory, as in the weight of d_x = d_y W. Two rows of b are interleaved, which gives the pairs of
+// two terms.
 inline void pack_tile_of_adjacent_columns(const GemmTask& task, const bf16* b, std::int64_t column, int columns, std::int64_t term, int terms, Bf16Pair* to) {
   b += offset_of(task.b_columns, column);
   for (int k = 0; k < kTileTerms; k += 2, to += kTileColumns) {
@@ -80,7 +82,7 @@ inline void pack_tile_by_elements(const GemmTask& task, const bf16* b, std::int6
   }
 }
 
-// Packs one block of terms of a panel: its two tiles.
+// Packs one block of terms of a panel, which is two tiles.
 inline void pack_panel_block(const GemmTask& task, std::int64_t panel, std::int64_t term, int terms, char* to) {
   const bf16* const b = static_cast<const bf16*>(task.b);
   for (std::int64_t column = panel * kTilePanelColumns, end = smaller(column + kTilePanelColumns, task.b_columns.count); column < end; column += kTileColumns, to += kTileBytes) {

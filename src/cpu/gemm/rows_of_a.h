@@ -1,4 +1,4 @@
-// Provides the rows of a to the kernels: in place if possible, else as a copy. For kernel sources only.
+// Provides the rows of a to the kernels: in place if possible, else as a copy. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -6,15 +6,15 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The layout in which the kernels read a. in_place (the matrix itself) and lines (a copy): row r begins at data + r * stride, and its terms are adjacent.
-// panels (a copy): [tile, term, kGemmRows], for matrices in which elements of a column are adjacent instead (d_y^T for the gradient of a weight). If such a
-// matrix were read in place, every few terms would lie on another page of memory.
+// The layout in which the kernels read a. in_place: the matrix itself. lines: a copy in which row r begins at data + r * stride and the terms of a row are
+// adjacent. panels: a copy [tile, term, kGemmRows], for a matrix whose columns have adjacent elements (d_y^T for the gradient of a weight). If such a matrix
+// were read in place, every few terms would lie on another page of memory.
 enum class Layout { in_place, lines, panels };
 
 template <class T>
 struct RowsOfA {
   const T* data;
-  std::int64_t stride;  // for Layout::panels the distance between tiles, else between rows
+  std::int64_t stride;  // distance between tiles (Layout::panels) or between rows
   Layout layout;
 };
 
@@ -49,7 +49,7 @@ void copy_line(const Storage* from, const GemmAxis& depth, Range terms, T* to) {
   }
 }
 
-// Copies some terms of one tile. Rows from `count` on are not written: their sums are computed but not stored.
+// Copies some terms of one tile. Rows from `count` on do not exist and are not written: the kernel computes their sums but does not store them.
 template <class T, class Storage>
 void copy_panel(const GemmTask& task, const Storage* from, std::int64_t row, int count, Range terms, T* to) {
   std::int64_t offsets[kGemmRows];

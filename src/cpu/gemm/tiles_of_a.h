@@ -1,4 +1,4 @@
-// Provides the rows of a to AMX tiles, 16 rows x 32 terms at a time: in place if possible, else as a copy. For kernel sources only.
+// Provides the rows of a to AMX tiles, 16 rows x 32 terms at a time: in place if possible, else as a copy. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/gemm/pack_tiles.h"
@@ -8,8 +8,8 @@ namespace {
 
 inline constexpr int kRowsOfTile = 16, kRowsOfBlock = 2 * kRowsOfTile;
 
-// 16 rows of a. The block of terms i begins at `first` + i * step, with rows `stride` bytes apart. If the last block has fewer than 32 terms, `tail` is a copy of
-// that block, padded with zeros, with rows of 64 bytes.
+// 16 rows of a. Block i of the terms begins at `first` + i * step, and its rows are `stride` bytes apart. If the last block has fewer than 32 terms, `tail` is
+// a copy of this block, padded with zeros, with rows of 64 bytes.
 struct TileRows {
   const char* first;
   std::int64_t stride, step;
@@ -25,8 +25,8 @@ POLYHEAD_INLINE std::int64_t tiles_of_a_bytes(const GemmTask& task, std::int64_t
   return (reads_a_in_place(task) ? tiles + blocks : tiles * blocks) * kTileBytes;
 }
 
-// Copies 32 terms of 16 rows of an a whose rows are adjacent in memory and whose terms are not (d_y^T for the gradient of a weight). Two terms are interleaved
-// to pairs, and the pairs are transposed as 32-bit words.
+// Copies 32 terms of 16 rows of a. The rows are adjacent in memory and the terms are not (d_y^T for the gradient of a weight). Two terms are interleaved to
+// pairs, and the pairs are transposed as 32-bit words.
 inline void copy_tile_of_adjacent_rows(const bf16* a, const GemmAxis& depth, int rows, std::int64_t term, int terms, Bf16Pair* to) {
   Vector<std::int32_t> x[kTilePairs];
   for (int i = 0; i < kTilePairs; ++i) {
@@ -88,7 +88,7 @@ class TilesOfA {
       }
     }
     if (!copies) return;
-    // Copy one block of terms of all tiles at a time. If rows are adjacent, memory is then read in order.
+    // Copy one block of terms of all tiles at a time. If the rows of a are adjacent, memory is then read in order.
     for (std::int64_t block = 0; block < blocks_; ++block) {
       const std::int64_t term = terms.first + block * kTileTerms;
       for (int i = 0; i < tiles; ++i) {

@@ -27,11 +27,11 @@ POLYHEAD_INLINE Vector<float> floor_of(Vector<float> x) {
 }
 POLYHEAD_INLINE Vector<float> fraction(Vector<float> x) { return x - floor_of(x); }
 
-// Returns 2^floor(n) x. Requires that the result is a normal number, or that n < least, for which the result is 0.
+// Returns 2^floor(n) x, or 0 if n < least. Requires n < least or a result that is a normal number.
 POLYHEAD_INLINE Vector<float> times_power_of_two(Vector<float> x, Vector<float> n, float least = -126) {
   const auto exponent = __builtin_convertvector(floor_of(n), Vector<std::int32_t>);
   const auto result = (Vector<float>)((Vector<std::int32_t>)x + (exponent << 23));
-  return n < least ? Vector<float>{} : result + n * 0.0F;  // + 0 n makes the result NaN if n is NaN; the integer addition alone would not
+  return n < least ? Vector<float>{} : result + n * 0.0F;  // adding 0 n makes the result NaN if n is NaN
 }
 #endif
 

@@ -1,4 +1,4 @@
-// The instruction set avx2: AVX2 with FMA, 8 float32 a register, 16 registers.
+// The instruction set avx2: AVX2 with FMA, 16 registers of 8 float32.
 #pragma once
 
 #include <immintrin.h>
@@ -35,7 +35,8 @@ POLYHEAD_INLINE Vector<std::int32_t> load_bytes(const std::int8_t* from) {
 }
 
 POLYHEAD_INLINE Vector<float> widen_halves(Vector<std::int32_t> halves) {
-  const __m256i x = (__m256i)(halves & 0xffff);  // clear the upper halves: the instruction that packs 32 to 16 bits would saturate larger values
+  // Clear the upper halves, because the instruction that packs 32 to 16 bits would saturate larger values.
+  const __m256i x = (__m256i)(halves & 0xffff);
   return (Vector<float>)_mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
 }
 

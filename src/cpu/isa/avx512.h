@@ -1,4 +1,4 @@
-// The instruction set avx512: 16 float32 a register, 32 registers, masks.
+// The instruction set avx512: 32 registers of 16 float32, and masks.
 #pragma once
 
 #include <immintrin.h>
@@ -9,7 +9,7 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 inline constexpr bool kFused = true, kHasElementary = true;
-#ifndef POLYHEAD_BASE_ISA  // instruction sets whose base is avx512 define these names themselves
+#ifndef POLYHEAD_BASE_ISA  // a set whose base is avx512 defines these names in its own header
 inline constexpr bool kHasAmx = false;
 using generic::AmxTiles, generic::interleave_halves, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
 #endif

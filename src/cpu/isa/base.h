@@ -1,5 +1,5 @@
 // Vector types and operations of the kernels. The types are vectors of GCC and Clang (`vector_size`): operators act lane by lane, and the compiler chooses the
-// instructions. For kernel sources only; everything is local to the object file of one instruction set.
+// instructions. Only kernel sources (*_kernel.cc) include this file; everything is local to the object file of one instruction set.
 //
 // The namespace `generic` holds plain C++ forms of the operations that some instruction sets can do faster. The header of an instruction set uses the plain form
 // of an operation or defines a faster form, so every set has all operations; src/cpu/isa/README.md lists them.
@@ -40,9 +40,10 @@ POLYHEAD_INLINE void store_vector(Vector<T> x, T* to) {
 }
 template <class T>
 POLYHEAD_INLINE Vector<T> broadcast(T x) {
-  return x - Vector<T>{};  // the compiler removes x - 0, which is x for every x; x + 0 would turn -0 into 0
+  // The compiler removes x - 0, which is x for every x. It would keep x + 0, which turns -0 into 0.
+  return x - Vector<T>{};
 }
-// Returns the larger of a and b, or b if a and b are equal or one of them is NaN, as the max instruction of x86 does.
+// Returns the larger of a and b. If they are equal or one of them is NaN, returns b, as the max instruction of x86 does.
 template <class V>
 POLYHEAD_INLINE V larger(V a, V b) {
   return a > b ? a : b;
@@ -121,7 +122,7 @@ POLYHEAD_INLINE Vector<T> where_bytes(const std::uint8_t* bytes, bool wanted, Ve
   return (lanes != 0) == (wanted ? Vector<Bits<T>>{} - 1 : Vector<Bits<T>>{}) ? x : broadcast(other);
 }
 
-// load_shorts() and load_bytes() load integers and widen them to 32 bits: load_shorts() unsigned integers of 16 bits, load_bytes() signed integers of 8 bits.
+// load_shorts() loads unsigned integers of 16 bits, and load_bytes() signed integers of 8 bits. Both widen them to 32 bits.
 POLYHEAD_INLINE Vector<std::int32_t> load_shorts(const std::uint16_t* from) {
   Vector<std::int32_t> lanes;
 #pragma GCC unroll 16
@@ -207,7 +208,7 @@ POLYHEAD_INLINE Vector<std::int32_t> narrow_halves(Vector<float> low, Vector<flo
   __builtin_memcpy(&result, halves, sizeof result);
   return result;
 }
-// Counts the 16-bit halves of x from 0. Lane i of the result holds halves i and kLanes<float> + i.
+// Returns the 16-bit halves of x in another order: lane i of the result holds the halves i and kLanes<float> + i of x.
 POLYHEAD_INLINE Vector<std::int32_t> zip_halves(Vector<std::int32_t> x) {
   constexpr int kCount = kLanes<float>;
   std::uint16_t halves[2 * kCount], zipped[2 * kCount];
@@ -256,10 +257,11 @@ class AmxTiles {
  private:
   using Tile = std::int32_t[16][16];
 
-  // Vectors of 32 bytes, which AVX2 has: GCC 12 computes comparisons of longer vectors number by number, which took three quarters of the tests' time here.
+  // Vectors of 32 bytes, because AVX2 has them. For longer vectors GCC 12 computes comparisons number by number, which took three quarters of the tests' time
+  // here.
   using Floats = float __attribute__((vector_size(32)));
   using Words = std::int32_t __attribute__((vector_size(32)));
-  using Terms = Floats[16][2];  // one of the two terms of each pair of a tile
+  using Terms = Floats[16][2];  // the first or the second terms of all pairs of a tile
 
   static POLYHEAD_INLINE Floats flush(Floats x) {
     const Words bits = (Words)x;
@@ -275,7 +277,7 @@ class AmxTiles {
     }
   }
 
-  __attribute__((noinline)) static void multiply(const Tile& a, const Tile& b, Tile& sums) {  // inlined, it would triple the time to compile a kernel
+  __attribute__((noinline)) static void multiply(const Tile& a, const Tile& b, Tile& sums) {  // not inlined: inlining would triple the compile time of a kernel
     Terms first_a, second_a, first_b, second_b;
     separate(a, first_a, second_a), separate(b, first_b, second_b);
     for (int row = 0; row < 16; ++row) {

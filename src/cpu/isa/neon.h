@@ -1,4 +1,5 @@
-// The instruction set neon of AArch64: 4 float32 a register, 32 registers. Compilers turn the functions used from `generic` into vector instructions, too.
+// The instruction set neon of AArch64: 32 registers of 4 float32. Compilers turn the functions that come from the namespace `generic` into vector instructions,
+// too.
 #pragma once
 
 #include <arm_neon.h>

@@ -1,5 +1,5 @@
-// The instruction set wasm_simd128: 128-bit vectors of WebAssembly, 4 float32 a register. WebAssembly has no multiply-add that rounds once on every engine: in
-// relaxed SIMD the engine chooses whether it rounds once or twice.
+// The instruction set wasm_simd128: WebAssembly's vectors of 128 bits, which hold 4 float32. WebAssembly has no multiply-add that rounds once on every engine:
+// in relaxed SIMD the engine chooses whether it rounds once or twice.
 #pragma once
 
 #include <wasm_simd128.h>

@@ -1,4 +1,4 @@
-// The data that the interpreter of score programs (polyhead/score_program.h) reads, in structs without functions, and its kernel functions.
+// The data that the interpreter of score programs (polyhead/score_program.h) reads, and its kernel functions. The data are in structs without functions.
 #pragma once
 
 #include <cstdint>
@@ -8,32 +8,33 @@
 
 namespace polyhead::cpu {
 
-// What the number in a register depends on. `tile`: one number for a tile. `row`: one for each row. `key`: one for each key. `distance`: one for each value of
-// the difference key index - query index, so a tile has rows + keys - 1 numbers; the offset of a diagonal is not part of the difference. `pair`: one for each pair.
+// What the number in a register depends on. `tile`: one number for a tile. `row`: one for each row. `key`: one for each key. `distance`: one for each distance
+// (key index minus query index, without the offset of the diagonal), so that a tile has rows + keys - 1 numbers. `pair`: one for each pair of a query and a
+// key.
 enum class ScoreKind : std::uint8_t { tile, row, key, distance, pair };
 
 struct ScoreStep;
 
-// Steps that follow each other and that one function computes, if a caller has provided one (provide_score_run).
+// Consecutive steps that one function computes, if a caller has provided such a function (provide_score_run).
 struct ScoreRunSteps {
   int steps, input_count, output_count;
   const std::int32_t *inputs, *outputs;  // registers
-  ScoreRunFunction functions[2];         // for float and double; nullptr: the interpreter computes the steps
+  ScoreRunFunction functions[2];         // one for float, one for double; if nullptr, the interpreter computes the steps
 };
 
 struct ScoreStep {
   std::uint8_t op;               // ScoreOp
-  ScoreKind kind;                // of the register `to`
+  ScoreKind kind;                // kind of the register `to`
   std::int32_t to, a, b, c, d;   // indices of registers: `to` is written, the others are read
   double value;
-  int distance = 0;              // 1: the step computes key - query; -1: query - key; 0: it computes `op`
-  const ScoreRunSteps* run = nullptr;  // the run that begins with this step, if any
+  int distance = 0;              // 1: the step computes key index - query index; -1: query index - key index; 0: it computes `op`
+  const ScoreRunSteps* run = nullptr;  // the run of steps that begins with this step; nullptr if none does
   // The following members are set only if op is ScoreOp::load.
   const void* table = nullptr;
   bool float64 = false;
   int rank = 0;
-  int unit_axis = -1;            // the axis whose index depends on the key, if there is one such axis and its index changes by `unit` from one key to the next; else -1
-  int unit = 0;                  // 1 or -1
+  int unit_axis = -1;            // an axis whose index changes by `unit` from key to key, if no other axis depends on the key; else -1
+  int unit = 0;                  // change of this axis' index from key to key: 1 or -1
   std::int64_t extents[4] = {}, strides[4] = {};
 };
 
@@ -43,26 +44,27 @@ struct ScoreSum {
   std::int64_t first, strides[4];
 };
 
-inline constexpr std::int32_t kScoreRangeBytes = 512;  // bytes of a register for a range of keys, which are 128 float or 64 double
+inline constexpr std::int32_t kScoreRangeBytes = 512;  // bytes of a register for one range of keys: 128 float or 64 double
 inline constexpr int kMostScoreRows = 16;  // a register of the kind `distance` serves at most this many rows at a time
 
 struct ScoreSteps {
-  // The steps by kind: per_tile has those of the kind tile, per_range key, per_distance distance, and per_row both row and pair.
+  // The steps by the kind of their result: per_tile has `tile`, per_range `key`, per_distance `distance`, and per_row `row` and `pair`.
   const ScoreStep *per_tile, *per_range, *per_distance, *per_row;
   int per_tile_count, per_range_count, per_distance_count, per_row_count;
   int registers;
   const ScoreKind* kinds;       // per register
-  const std::int32_t* places;   // per register: byte offset in the scratch memory, a multiple of kScoreRunBytes; -1: not in memory
-  std::int64_t bytes;           // size of the scratch memory
+  const std::int32_t* places;   // byte offset of each register in the scratch memory, a multiple of kScoreRunBytes; -1: not in memory
+  std::int64_t bytes;           // size of the scratch memory in bytes
   std::int32_t score;           // register of the old score; -1: no step reads it
-  std::int32_t result;          // register of the new score; in the backward pass, register of the derivative of the new score by the old score
-  bool result_is_one;           // backward: the derivative is 1
+  // Register of the new score. In the backward pass: register of the derivative of the new score with respect to the old score.
+  std::int32_t result;
+  bool result_is_one;           // backward pass: the derivative is 1 for every pair
   const ScoreSum* sums;
   int sum_count;
 };
 
 // Returns the bytes of a register, a multiple of kScoreRunBytes. A register of kind key or pair has a number for each key of a range. A register of kind
-// distance has kMostScoreRows more numbers. A register of any other kind is one vector.
+// distance has kMostScoreRows more numbers. A register of kind tile or row is one vector.
 constexpr std::int32_t score_register_bytes(ScoreKind kind) {
   constexpr std::int32_t kMoreForDistances = kMostScoreRows * static_cast<std::int32_t>(sizeof(double));
   static_assert(kScoreRangeBytes % kScoreRunBytes == 0 && kMoreForDistances % kScoreRunBytes == 0);
@@ -75,7 +77,7 @@ constexpr std::int32_t score_register_bytes(ScoreKind kind) {
 }
 
 struct ScoreProgramKernels {
-  static const ScoreProgramKernels* const of_sets[];  // in the order of kernel_sets()
+  static const ScoreProgramKernels* const of_sets[];  // one entry per instruction set, in the order of kernel_sets()
   void (*forward)(const ScoreSteps& steps, const ScoreTile& tile, void* scratch);
   void (*backward)(const ScoreSteps& steps, const ScoreTile& tile, const void* before, double* sums, void* scratch);
 };

@@ -1,4 +1,4 @@
-// The interpreter of score programs. Each step runs over a range of keys of one row, so that selecting a step's operation takes a fraction of the time of
+// The interpreter of score programs. Each step runs over a range of keys of one row, because selecting the operation of a step then takes far less time than
 // computing it. The registers of a range stay in the first-level cache.
 #include "cpu/elementary.h"
 #include "cpu/score_program/kernels.h"
@@ -24,7 +24,7 @@ class Interpreter {
   }
 
   void forward() {
-    // The steps write the new scores to the tile if the last of them computes a number for each pair.
+    // If the last step computes a number for each pair, it writes the new scores directly to the tile.
     const bool in_tile = steps_.kinds[steps_.result] == ScoreKind::pair && steps_.result != steps_.score;
     for_each_row([&](std::int64_t row, T* scores) {
       const bool whole = point_to_scores(scores);
@@ -53,7 +53,7 @@ class Interpreter {
   bool varies(std::int32_t number) const { return steps_.kinds[number] >= ScoreKind::key; }
   T at(std::int32_t number, std::int64_t i) const { return of(number)[varies(number) ? i : 0]; }
 
-  // How many numbers a step computes.
+  // Returns how many numbers a step computes.
   std::int64_t count_of(const ScoreStep& step) const { return step.kind == ScoreKind::distance ? count_ + rows_ - 1 : step.kind >= ScoreKind::key ? count_ : 1; }
 
   // Calls f(row, the row's scores of the range) for each row of each range of keys.
@@ -75,7 +75,7 @@ class Interpreter {
     }
   }
 
-  // Makes the registers of distances begin with the distance of number `shift`. The first distance is that of the last row and the first key.
+  // Makes the registers of the kind `distance` begin with their number `shift`. Number 0 is the distance of the last row and the first key.
   void shift_distances(std::int64_t shift) {
     for (int i = 0; i < steps_.per_distance_count; ++i) {
       const std::int32_t number = steps_.per_distance[i].to;
@@ -83,8 +83,8 @@ class Interpreter {
     }
   }
 
-  // Makes the register of the old score point to the scores. If these are no whole vectors, they are copied to old_, which is filled up with zeros. Returns
-  // whether they are whole vectors.
+  // Makes the register of the old score point to the scores. If the scores do not fill whole vectors, it points to old_, a copy that is filled up with zeros.
+  // Returns whether the scores fill whole vectors.
   bool point_to_scores(const T* scores) {
     constexpr std::int64_t kVector = kScoreRunBytes / static_cast<std::int64_t>(sizeof(T));
     const bool whole = count_ % kVector == 0;
@@ -123,7 +123,7 @@ class Interpreter {
     T* const to = of(step.to);
     for (std::int64_t i = 0; i < end; i += kWidth) store_vector<T>(f(load_vector(a + i * of_a), load_vector(b + i * of_b)), to + i);
   }
-  // Applies f, which is computed in float64, to register a.
+  // Applies f to register a. f computes in float64.
   template <class F>
   POLYHEAD_INLINE void unary_float64(const ScoreStep& step, const F& f) {
     typedef T Some __attribute__((vector_size(sizeof(T) * kLanes<double>), aligned(alignof(T)), may_alias));  // a vector of T with as many lanes as a vector of float64
@@ -161,7 +161,7 @@ class Interpreter {
     function(inputs, outputs, (count_ * static_cast<std::int64_t>(sizeof(T)) + kScoreRunBytes - 1) / kScoreRunBytes);
   }
 
-  // Computes key - query or query - key. In float the difference is exact up to 2^24.
+  // Computes key index - query index, or query index - key index. In float32 the difference is exact up to 2^24.
   void fill_distances(const ScoreStep& step) {
     const std::int64_t first = tile_.first_key + column_ - (tile_.first_query + first_row_ + rows_ - 1), end = count_of(step);
     const Vector<T> lanes = __builtin_convertvector(lane_numbers<T>(), Vector<T>);
@@ -183,7 +183,7 @@ class Interpreter {
         for (std::int64_t i = 0; i < count_; i += kWidth) store_vector<T>(lanes + static_cast<T>(tile_.first_key + column_ + i), of(step.to) + i);
         return;
       }
-      case ScoreOp::score: return;  // nothing to compute: the register points to the scores
+      case ScoreOp::score: return;  // nothing to compute, because the register already points to the scores
       case ScoreOp::load: return load(step);
       case ScoreOp::add: return binary(step, [](V a, V b) { return a + b; });
       case ScoreOp::subtract: return binary(step, [](V a, V b) { return a - b; });
@@ -237,7 +237,7 @@ class Interpreter {
     return magnitude < kWhole ? (a < T{0} ? -nearest : nearest) : a;
   }
 
-  // exp of any number: the square of exp(a / 2), because exp_of_negative() covers a smaller range.
+  // Returns exp(a) for any a: the square of exp(a / 2), because exp_of_negative() covers a smaller range.
   static POLYHEAD_INLINE Vector<T> power(Vector<T> a) {
     constexpr T kMost = sizeof(T) == 8 ? T{720} : T{100};
     const Vector<T> half = (a > kMost ? broadcast(kMost) : a) * T{0.5};
@@ -250,8 +250,8 @@ class Interpreter {
     return index >= T{0} && index < extent ? static_cast<std::int64_t>(index) : -1;
   }
 
-  // The elements that a load reads for `end` keys, if they are evenly spaced: start, start + stride, ... They are not (found = false) if the range of indices
-  // crosses an end of the axis or changes from negative to non-negative, or if an index that is the same for all keys lies outside of its axis.
+  // The elements that a load reads for `end` keys, if they are evenly spaced: start, start + stride, ... `found` is false if the range of indices crosses an
+  // end of the axis or changes from negative to non-negative, or if an index that is the same for all keys lies outside of its axis.
   struct Neighbours {
     bool found;
     std::int64_t start, stride;
@@ -272,8 +272,8 @@ class Interpreter {
     return {true, start, step.unit * strides[step.unit_axis]};
   }
 
-  // Calls f(i, inside, element) for each pair i of a load, where `element` is the element's offset by `strides`; inside is false if an index lies outside of
-  // the table.
+  // Calls f(i, inside, element) for each pair i of a load. `element` is the offset of the element that the pair reads, by `strides`. `inside` is false if an
+  // index lies outside of the table.
   template <class F>
   POLYHEAD_INLINE void for_each_element(const ScoreStep& step, const std::int64_t* strides, std::int64_t end, const F& f) const {
     if (const Neighbours run = neighbours(step, strides, end); run.found) {
@@ -321,13 +321,13 @@ class Interpreter {
     }
   }
 
-  // Adds the gradients of the elements that a load reads. A pair whose gradient is 0, such as a masked pair, adds nothing.
+  // Adds the gradients of the table elements that a load reads. A pair whose gradient is 0, such as a masked pair, adds nothing.
   void add(const ScoreSum& sum, const T* d_scores, double* sums) const {
     double* const to = sums + sum.first;
     const T* const derivative = of(sum.derivative);
     const std::int64_t of_derivative = varies(sum.derivative) ? 1 : 0;
     const auto product = [&](std::int64_t i) { return d_scores[i] == T{0} ? 0 : static_cast<double>(d_scores[i] * derivative[i * of_derivative]); };
-    // The products of kTerms keys.
+    // Returns the products of kTerms keys.
     const auto products = [&](std::int64_t i) {
       Terms<T> d, factors;
       __builtin_memcpy(&d, d_scores + i, sizeof(d));
@@ -335,7 +335,7 @@ class Interpreter {
       return __builtin_convertvector(d == T{0} ? Terms<T>{} : d * factors, Terms<double>);
     };
     if (!varies(sum.load->to)) {  // all keys of the row read the same element
-      Terms<double> totals{};  // kTerms sums on every instruction set, added as a binary tree
+      Terms<double> totals{};  // kTerms sums for every instruction set, which are then added as a binary tree
       std::int64_t i = 0;
       for (; i + kTerms <= count_; i += kTerms) totals += products(i);
       for (std::int64_t j = 0; i < count_; ++i, ++j) totals[j] += product(i);
@@ -361,7 +361,7 @@ class Interpreter {
     });
   }
 
-  static constexpr int kTerms = 8;  // how many products are added at once
+  static constexpr int kTerms = 8;  // number of products that are added at once
   template <class E>
   using Terms = typename TermsOf<E>::type;
 

@@ -1,5 +1,5 @@
-// Adds the partial sums of a gradient, one for each split, in the order of the splits, multiplies the total by the scale and converts it to the gradient's dtype
-// (docs/maths.md, section 7).
+// Adds the partial sums of a gradient (one for each split) in the order of the splits, multiplies the total by the scale and converts it to the gradient's
+// dtype (docs/maths.md, section 7).
 #include "cpu/sdpa/kernels.h"
 #include "cpu/storage.h"
 

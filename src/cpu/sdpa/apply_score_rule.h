@@ -1,4 +1,4 @@
-// Calls the caller's score rule (polyhead/score_rule.h) with the rows of a strip. For kernel sources only.
+// Calls the caller's score rule (polyhead/score_rule.h) with the rows of a strip. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -10,8 +10,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Divides the rows into runs of consecutive queries of one head, and calls f(tile, i) for each run, which begins at row i. The tile has the run's scores for those
-// of `keys` that exist; `keys` is relative to key `first`.
+// Divides the rows of a strip into runs of consecutive queries of one head. Calls f(tile, i) for each run, which begins at row i. The tile holds the run's
+// scores for the keys in `keys` that exist; `keys` is relative to key `first`.
 template <class T, class F>
 void for_each_score_tile(const HeadGroup& group, const Row* rows, int count, std::int64_t first, KeyRange keys, std::int64_t stride, T* x, const F& f) {
   const std::int64_t last = smaller(keys.last, group.keys - first);
@@ -26,7 +26,8 @@ void for_each_score_tile(const HeadGroup& group, const Row* rows, int count, std
   }
 }
 
-// Divides `keys` at the panels that the mask skips, and calls f(range) for each remaining range of whole vectors. `keys` and `range` are relative to key `first`.
+// Divides `keys` into the ranges that remain without the panels that the mask skips, and calls f(range) for each. A range consists of whole vectors. `keys` and
+// `range` are relative to key `first`.
 template <class T, class F>
 void for_each_kept_range(std::int64_t first, KeyRange keys, const StripBlocks& blocks, const F& f) {
   KeyRange range{0, 0};
@@ -41,8 +42,8 @@ void for_each_kept_range(std::int64_t first, KeyRange keys, const StripBlocks& b
   if (!range.empty()) f(range);
 }
 
-// Turns x, the products of the rows with keys, into scaled scores, copies these to `before` unless `before` is nullptr, and calls the rule, which replaces x by the
-// new scores.
+// Calls the rule for the products x of the rows with keys. First multiplies x by `factor`, which gives the scaled scores, and copies these to `before` unless
+// `before` is nullptr. The rule then replaces x by the new scores.
 template <class T>
 void apply_score_rule(const HeadGroup& group, T factor, const Row* rows, int count, std::int64_t first, KeyRange keys, const StripBlocks& blocks,
                       std::int64_t stride, T* x, T* before) {
@@ -59,8 +60,9 @@ void apply_score_rule(const HeadGroup& group, T factor, const Row* rows, int cou
   });
 }
 
-// Replaces d_x, the gradients of the new scores, by the gradients of the scaled scores in `before`. Where d_x is 0 it stays 0 whatever the rule computes, because
-// a masked pair has d_x = 0 and its score may be NaN; a rule with keeps_zeros keeps these zeros itself. Overwrites `before`; `copy` is scratch of the same size.
+// Replaces d_x, the gradients of the new scores, by the gradients of the scaled scores, which `before` holds. A d_x of 0 stays 0 whatever the rule computes:
+// masked pairs have d_x = 0, and their scores may be NaN. A rule with keeps_zeros keeps these zeros itself. Overwrites `before`; `copy` is scratch of the same
+// size.
 template <class T>
 void differentiate_score_rule(const HeadGroup& group, double* sums, const Row* rows, int count, std::int64_t first, KeyRange keys, const StripBlocks& blocks,
                               std::int64_t stride, T* d_x, T* before, T* copy) {
@@ -70,10 +72,11 @@ void differentiate_score_rule(const HeadGroup& group, double* sums, const Row* r
       for (std::int64_t s = i * stride + range.first; s < i * stride + range.last; s += kLanes<T>) {
         const Vector<T> d = load_vector(d_x + s);
         store_vector<T>(d, copy + s);
-        if (rule.reads_before) store_vector<T>(d == T{0} ? Vector<T>{} : load_vector(before + s), before + s);  // if a rule does not read `before`, it was never written
+        // If a rule does not read `before`, `before` was never written.
+        if (rule.reads_before) store_vector<T>(d == T{0} ? Vector<T>{} : load_vector(before + s), before + s);
       }
     }
-    // In the vectors that contain the first and the last of `keys`, elements of d_x outside of `keys` are undefined, so the tile leaves these elements out.
+    // In the vectors that contain the first and the last key of `keys`, d_x is undefined at keys outside of `keys`. The tile leaves these keys out.
     const KeyRange defined{larger(range.first, keys.first), smaller(range.last, keys.last)};
     for_each_score_tile(group, rows, count, first, defined, stride, d_x, [&](const ScoreTile& tile, int row) {
       double* const of_head = sums == nullptr ? nullptr : sums + rows[row].head * rule.gradient_count;

@@ -1,6 +1,7 @@
-// Writes the attention weights p[t,s] = exp(score[t,s] - m) / l of the forward pass (docs/maths.md, eq. 2), before dropout. For each key block, the kernel stores
-// exponentials relative to a reference, and the reference. After the last key block m and l are known, and the row, which is still in the second-level cache, is
-// multiplied by exp(reference - m) / l and, with a sink, by the share of the keys. For kernel sources only.
+// Writes the attention weights p[t,s] = exp(score[t,s] - m) / l of the forward pass (docs/maths.md, eq. 2), before dropout. For each key block the kernel
+// stores the exponentials of a row, and the reference that was subtracted from the scores. After the last key block m and l are known. The row, which is still
+// in the second-level cache, is then multiplied by exp(reference - m) / l and, if there is a sink, by the factor `share` of add_sinks(). For kernel sources
+// only.
 #pragma once
 
 #include "cpu/elementary.h"
@@ -17,7 +18,7 @@ class AttentionWeightRows {
 
   bool wanted() const { return task_.attention_weights.data != nullptr; }
 
-  // Prefetches the memory to which a tile's exponentials will be stored, while the tile's product is computed.
+  // Prefetches the memory in which a tile's exponentials will be stored. Call it before the tile's product is computed.
   template <int Rows>
   POLYHEAD_INLINE void fetch(std::int64_t row, std::int64_t key) const {
     if (!in_place_) return;
@@ -28,7 +29,8 @@ class AttentionWeightRows {
     }
   }
 
-  // Stores a row's exponentials e of one key block: e[s] for s in `own`, and 0 for other s in `all`. Index 0 of e, `own` and `all` is key `first`.
+  // Stores a row's exponentials e for the keys `all` of one key block: e[s] at the keys `own`, which the row attends to, and 0 at the other keys. Index 0 of e,
+  // `own` and `all` is key `first`.
   void store(std::int64_t row, std::int64_t first, KeyRange all, KeyRange own, const T* e) const {
     T* const to = line(row) + first;
     if (own.empty()) return clear(to, all.first, all.last);
@@ -36,7 +38,7 @@ class AttentionWeightRows {
     for (std::int64_t s = own.first; s < own.last; ++s) to[s] = e[s];
   }
 
-  // Sets the reference of the row's exponentials in the key block that begins at key `first`. The reference is -infinity if the exponentials are all 0.
+  // Stores the reference of the row's exponentials for the key block that begins at key `first`. The reference is -infinity if the exponentials are all 0.
   void set_reference(std::int64_t row, std::int64_t first, T reference) const { references(row)[first / s_.keys] = reference; }
 
   // Turns the row's exponentials into attention weights by the factor share exp(reference - m) / l. Keys outside of `own`, to which the row does not attend, get

@@ -16,7 +16,7 @@ Tensor reference_weights(AttentionCase& c) {
 // The tolerance of an attention weight: the error of lse, plus 2^-24 for the rounding of a number in [0,1] to float32, plus the rounding to the dtype.
 double tolerance_of(const AttentionCase& c) { return Tolerances(c).lse + 0x1p-24 + storage_rounding(c.dtype); }
 
-TEST(CpuAttentionWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
+TEST(CpuAttentionWeights, AgreeWithTheReferenceAndDoNotChangeTheOutput) {
   for (const std::uint64_t seed : seeds_of_kernels(5000, 400)) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -78,7 +78,7 @@ TEST(CpuAttentionWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
   }
 }
 
-TEST(CpuAttentionWeights, ExplainTellsTheirPath) {
+TEST(CpuAttentionWeights, ExplainTellsHowTheyAreComputed) {
   const auto path = [](std::int64_t heads, std::int64_t queries) {
     const Tensor q(DType::f32, {heads, queries, 64}), k(DType::f32, {heads, 8192, 64});
     Tensor out(DType::f32, q.shape()), weights(DType::f32, {heads, queries, 8192});
@@ -115,7 +115,7 @@ TEST(CpuAttentionWeights, OfRisingAndFallingScores) {
 
 // If the scores of a row contain a NaN, its attention weights must be NaN at the keys that it attends to, and 0 at masked keys. A NaN in v must not change
 // attention weights.
-TEST(CpuAttentionWeights, NaNOfKeysStaysWithTheKeptOnesAndOfValuesIsNotSeen) {
+TEST(CpuAttentionWeights, NaNOfAKeyReachesOnlyAttendedKeysAndNaNOfAValueReachesNone) {
   Random random(9);
   AttentionCase c = case_of(random, DType::f32, {.queries = 200, .keys = 1700, .qk_width = 12, .v_width = 16});
   const TensorView k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));

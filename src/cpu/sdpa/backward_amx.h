@@ -1,5 +1,5 @@
-// The backward pass of bfloat16 with AMX. AMX tiles compute the matrix products, and vector registers compute p and d_x between the products. For kernel
-// sources only.
+// The backward pass of bfloat16 with AMX. AMX tiles compute the matrix products, and vector registers compute p and d_x between the products. Only kernel
+// sources (*_kernel.cc) include this file.
 //
 //   for each double strip (32 rows of a query block, which are two rows of tiles)
 //     for each chunk of 32 keys
@@ -22,9 +22,10 @@ namespace {
 
 // p and d_x of a query block and a key block, rounded to bfloat16, in tiles of 1 KiB. A chunk is 32 keys.
 struct RoundedTiles {
-  static constexpr int kTile = 256;  // words in a tile
-  Bf16Pair* d_x;                     // [16 rows][chunk]: 16 rows x 16 pairs of keys
-  Bf16Pair *p_of_rows, *d_x_of_rows;  // [double strip][chunk][2]: 16 pairs of rows x 16 keys, in the order of interleave_halves()
+  static constexpr int kTile = 256;  // number of words in a tile
+  Bf16Pair* d_x;                     // [16 rows][chunk]: a tile of 16 rows x 16 pairs of keys for each chunk
+  // [double strip][chunk][2]: tiles of 16 pairs of rows x 16 keys, in the order of interleave_halves()
+  Bf16Pair *p_of_rows, *d_x_of_rows;
   std::int64_t chunks;
 
   Bf16Pair* row_tile(int row, std::int64_t chunk) const { return d_x + (row / 16 * chunks + chunk) * kTile; }
@@ -41,7 +42,7 @@ struct RoundedTiles {
   struct Strip {
     Bf16Pair *d_x, *p_of_rows, *d_x_of_rows;
 
-    // Rounds and stores p and d_x of rows `row` and row + 1 of the strip. If there is only one vector of keys, 0 is stored for the chunk's other 16 keys.
+    // Rounds and stores p and d_x of rows `row` and row + 1 of the strip. If the arrays have only one vector of keys, the other 16 keys of the chunk get 0.
     template <int Columns>
     POLYHEAD_INLINE void store(int row, const Vector<float> (&p)[2][Columns], const Vector<float> (&of_d_x)[2][Columns]) const {
       static_assert(Columns <= 2);
@@ -79,8 +80,8 @@ POLYHEAD_INLINE void exp_of_rounded(Vector<float> (&x)[kCount], float reference,
 
 using PairStrip = TileStrip<float, Bf16Pair>;
 
-// The products of two strips with a panel of keys: x = q k^T and d_p = d_out v^T. The rows of both strips have consecutive numbers: row i has its x at
-// x + i stride and its d_p at d_p + i stride.
+// The products of two strips with a panel of keys: x = q k^T and d_p = d_out v^T. The rows of both strips are numbered together. Row i has its x at x + i
+// stride and its d_p at d_p + i stride.
 struct PanelProducts {
   float *x, *d_p;
   std::int64_t stride;
@@ -160,15 +161,15 @@ inline void multiply_d_out_v(TileSums& sums, const PairStrip (&strips)[2], std::
   multiply_keys_of_double_strip(sums, strips, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, panel, begin, vectors, to.d_p, to.stride);
 }
 
-// Some keys of a panel: `vectors` vectors, from key `begin` on.
+// A range of keys of one panel: `vectors` vectors, from key `begin` on.
 struct DoubleStripKeys {
   std::int64_t panel, begin;
   int vectors;
-  BlockKind kinds[2];  // the kind of the panel under the mask, for each of the two strips
+  BlockKind kinds[2];  // for each of the two strips: whether the mask skips the panel, allows a part of it, or allows all of it
 };
 
 // Widens `keys` to whole chunks and divides them into panels. Calls skip(keys) for each panel that the mask skips for both strips, and f(keys) for every other
-// panel. Returns the chunks of the panels for which f was called, as one bit each.
+// panel. Returns one bit for each chunk: 1 if f was called for its panel.
 template <bool kMasks, class F, class Skip>
 POLYHEAD_INLINE std::uint32_t for_each_double_strip_panel(const PairStrip (&strips)[2], KeyRange keys, const Skip& skip, const F& f) {
   std::uint32_t chunks = 0;
@@ -235,7 +236,8 @@ std::uint32_t round_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tile
   return chunks;
 }
 
-// Computes p and d_score of a double strip and stores them in s.p and s.d_x [double strip row, key]. For rows of RowPath::memory the products are stored there instead.
+// Computes p and d_score of a double strip and stores them in s.p and s.d_x [double strip row, key]. Rows of RowPath::memory get the products q k^T and d_out
+// v^T there instead.
 template <bool kBias, bool kMasks>
 std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles) {
   const BackwardScratch<float>& s = strips[0].s;
@@ -261,8 +263,8 @@ std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTil
   });
 }
 
-// Computes p and d_score of a double strip. If kRound, the results are rounded and stored in `to`, else they are stored in s.p and s.d_x. Returns the chunks of keys
-// that the mask does not skip, as one bit each.
+// Computes p and d_score of a double strip. If kRound, the results are rounded and stored in `to`, else they are stored in s.p and s.d_x. Returns one bit for
+// each chunk of keys: 1 if the mask does not skip the chunk.
 template <bool kRound>
 std::uint32_t differentiate_double_strip(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
   const BackwardTask& task = strips[0].task;
@@ -289,7 +291,8 @@ std::uint32_t differentiate_double_strip(PairStrip (&strips)[2], KeyRange keys, 
   return chunks;
 }
 
-// Rounds p and d_x of a double strip from s.p and s.d_x. Vectors of keys to which a row does not attend may hold anything, and become 0.
+// Rounds p and d_x of a double strip from s.p and s.d_x. In vectors of keys to which a row does not attend, s.p and s.d_x may hold anything; the results there
+// are 0.
 inline void round_double_strip(const PairStrip (&strips)[2], std::uint32_t chunks, const RoundedTiles& to) {
   const BackwardScratch<float>& s = strips[0].s;
   for (int row = 0; row < kDoubleStripRows; row += 2) {
@@ -361,8 +364,8 @@ inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b
   sums.finish();
 }
 
-// Packs the columns of `count` rows as tiles of 16 columns x 16 pairs of rows. A word of `rows` holds two neighbouring columns of a row. The tile that holds a
-// column and a pair of rows is at [pair / 16 * 16, column / 16 * 16] of `to` [pairs, width]. width and count must be multiples of 32. Returns false if an
+// Packs the columns of `count` rows as tiles of 16 columns x 16 pairs of rows. A word of `rows` holds two neighbouring columns of a row. In `to` [pairs,
+// width], the tile of a column and a pair of rows is at [pair / 16 * 16, column / 16 * 16]. width and count must be multiples of 32. Returns false if an
 // element is not finite; the contents of `to` are then unspecified.
 inline bool pack_finite_columns(const Bf16Pair* rows, std::int64_t width, std::int64_t count, Bf16Pair* to) {
   Vector<std::uint32_t> infinite{};
@@ -404,7 +407,7 @@ POLYHEAD_INLINE float& sum_at(float* sums, std::int64_t padded, std::int64_t key
   return sums[(key / 32 * 32 + RoundedTiles::tile_of(key) * 16 + column % 16) * padded + column / 16 * 16 + RoundedTiles::column_of(key)];
 }
 
-// Transposes the sums of add_to_columns() back, so that there is one row for each key.
+// Transposes the sums of add_to_columns() back in place, so that each key has one row.
 inline void transpose_sums(float* sums, std::int64_t keys, std::int64_t padded) {
   for (std::int64_t key = 0; key < keys; key += 32, sums += 32 * padded) {
     for (std::int64_t column = 0; column < padded; column += 16) {

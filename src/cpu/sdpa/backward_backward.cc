@@ -5,8 +5,8 @@
 namespace polyhead::cpu {
 namespace {
 
-// sdpa_backward_backward with the members that the template DocumentPass needs, as FirstBackward has them. The constructor runs the jvp, which writes d_d_out and
-// the RowValues of all rows [B,K,N/K * T]. DocumentPass then runs the cells of the schedule, which read these RowValues.
+// The pass of sdpa_backward_backward() for the template DocumentPass; it has the same members as FirstBackward. The constructor runs the jvp, which writes
+// d_d_out, and the RowValues of all rows as [B,K,N/K * T]. DocumentPass then runs the cells of the schedule, which read these RowValues.
 class SecondBackward {
  public:
   using Problem = BackwardBackwardProblem;

@@ -15,12 +15,12 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The scratch of the kernel: that of the backward pass, in which the array p holds drop(p) c, and further arrays for the tangents.
+// The scratch of the kernel. It has the arrays of the backward pass, in which the array p holds drop(p) c, and further arrays for the tangents.
 template <class T>
 struct BackwardBackwardScratch : BackwardScratch<T> {
   T *k_tangent_panels, *v_tangent_panels, *k_tangent, *q_tangent, *q_tangent_finite;
-  T *g;          // g, then d_x' = softcap' g, for the block of rows
-  T *w_tangent;  // w' of a strip
+  T *g;          // g, later replaced by d_x' = softcap' g, for the block of rows
+  T *w_tangent;  // w' for the rows of a strip
   T *curvature;
 
   static std::int64_t layout(const BackwardBackwardTask& task, void* memory, BackwardBackwardScratch& s) {
@@ -62,7 +62,7 @@ class BackwardBackward {
     for (std::int64_t i = 0; i < s_.row_count; ++i) {
       const Row row = s_.rows[i] = next;
       next = next_row(row, task_.queries);
-      s_.spans[i] = values_[i].inverse == 0 ? KeyRange{0, 0} : narrow_range_of(task_, row);  // an empty row has inverse 0 and attends to no key
+      s_.spans[i] = values_[i].inverse == 0 ? KeyRange{0, 0} : narrow_range_of(task_, row);  // an empty row, which attends to no key, has inverse 0
       if (task_.d_sink.data == nullptr || task_.first_key > 0) continue;
       const RowValues<T>& values = values_[i];
       const T weight = sink_weight(task_, row, values, scale_), p = weight == 0 || values.inverse == 0 ? T{0} : weight * values.inverse, moved = sink_tangent_of<T>(task_.tangents, row) - values.lse_tangent;
@@ -84,7 +84,7 @@ class BackwardBackward {
     if (has(tangents.v)) rows.pack_keys(tangents.v, first, count, task_.v_width, s_.lines, s_.v_tangent_panels);
   }
 
-  // Copies rows of q, q' and d_out. If a row has a NaN or an infinity, also makes copies with 0 in its place, for the sums over rows.
+  // Copies rows of q, q' and d_out. If a row contains a NaN or an infinity, also makes a copy of the row with 0 in its place, for the sums over rows.
   void load_queries(std::int64_t block, int rows) {
     q_finite_ = load_rows_of(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q, s_.q_finite);
     d_out_finite_ = load_rows_of(task_.d_out, block, rows, task_.v_width, s_.v_padded, T{1}, s_.d_out, s_.d_out_finite);
@@ -134,8 +134,8 @@ class BackwardBackward {
     if (!k_finite_ || !k_tangent_finite_ || !q_finite_ || !q_tangent_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
-  // Computes drop(p) c, d_x and g of a strip of the block of rows. `keys` is the range that the strip's rows attend to; for other keys in `block_keys` the numbers
-  // are 0. Also stores d_score in d_bias.
+  // Computes drop(p) c, d_x and g of a strip of the block of rows. `keys` is the range that the strip's rows attend to. At the other keys in `block_keys` the
+  // results are 0. Also stores d_score in d_bias.
   void differentiate_strip(std::int64_t block, int begin, int rows, KeyRange keys, std::int64_t first, std::int64_t count, KeyRange block_keys) {
     T *p = s_.p + begin * s_.stride, *d_x = s_.d_x + begin * s_.stride, *g = s_.g + begin * s_.stride, *w_tangent = s_.w_tangent;
     if (!keys.empty()) multiply_strip(block + begin, begin, rows, keys, first);
@@ -185,7 +185,7 @@ class BackwardBackward {
     }
   }
 
-  // For the keys `own` of the row, computes drop(p) c, g and d_score from the products x, t, y and y'. They overwrite x, t and y.
+  // For the keys `own` that the row attends to, computes drop(p) c, g and d_score from the products x, t, y and y'. They overwrite x, t and y.
   void differentiate_keys(std::int64_t index, std::int64_t first, KeyRange own, T* x, T* t, T* y, T* y_tangent) {
     constexpr int kWidth = kLanes<T>;
     const Row& row = s_.rows[index];
@@ -213,8 +213,8 @@ class BackwardBackward {
     if (kind_of(task_, row) == RowKind::uniform) clear(t, own.first, own.last), clear(y, own.first, own.last);
   }
 
-  // The products used copies with 0 in place of NaN and infinities of k, k', q, q' and d_out. This function adds these NaN and infinities to the gradients of pairs
-  // (query, key) in which the query attends to the key, and to no other gradients.
+  // Adds NaN and infinities of k, k', q, q' and d_out to the gradients of pairs (query, key) in which the query attends to the key, and to no other gradients.
+  // The products used copies in which they are 0.
   void add_non_finite_values(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[block + i];

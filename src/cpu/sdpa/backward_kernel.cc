@@ -1,3 +1,4 @@
+// The kernel of the backward pass of attention. It computes one task (README.md of this folder):
 // d_v[s] = sum_t drop(p)[t,s] d_out[t]          d_p[t,s] = m[t,s] <d_out[t], v[s]>               (docs/maths.md, eq. 5, 6)
 // d_score = p (d_p - delta),  delta[t] = <d_out[t], out[t]>                                       (eq. 7)
 // d_q[t] = scale sum_s d_x[t,s] k[s]           d_k[s] = scale sum_t d_x[t,s] q[t]                (eq. 8, 9)
@@ -64,7 +65,7 @@ class Backward {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
   static constexpr bool kAmx = kUsesAmx<Operand>;
-  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1;  // in a sum over keys (or rows), one packed term holds this many keys (or rows)
+  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1;  // one packed term of a sum over keys (or rows) holds this many keys (or rows)
 
   static Operand* operand(T* array) { return reinterpret_cast<Operand*>(array); }
 
@@ -108,7 +109,7 @@ class Backward {
     }
   }
 
-  // Returns whether the row has no keys, so that lse = sink and out = 0, and delta is not finite only because d_out is not finite. Such a row does not use delta.
+  // Returns true for a row without keys (lse = sink, out = 0) whose delta is not finite only because d_out is not finite. Such a row does not use delta.
   bool only_sink(std::int64_t i, T sink) const {
     if (s_.delta[i] * T{0} == 0 || s_.lse[i] != sink) return false;
     const T* const out = of_rows().line_of(task_.out, s_.rows[i], task_.v_width, s_.lines);
@@ -118,7 +119,7 @@ class Backward {
     return true;
   }
 
-  // Returns whether |lse| is too large for exp(score - lse). A task with only a part of the keys cannot compute the sum again and uses lse unchanged.
+  // Returns whether |lse| is too large for exp(score - lse). A task with only a part of the keys cannot compute the sum again, so it uses lse unchanged.
   bool beyond(T lse) const { return !task_.part_of_keys && (lse > kLargestExactLse || lse < -kLargestExactLse) && lse * T{0} == 0; }
 
   // Computes maximum and sum over all keys again, as in the forward pass, for rows whose lse is too large to be exact.
@@ -187,8 +188,8 @@ class Backward {
     }
   }
 
-  // Copies rows of q, multiplied by the scale's power of two, and rows of d_out. If a row has a NaN or an infinity, also makes copies with 0 in its place, for
-  // the sums over rows.
+  // Copies rows of q, multiplied by the scale's power of two, and rows of d_out. If a row contains a NaN or an infinity, also makes a copy of the row with 0 in
+  // its place, for the sums over rows.
   void load_queries(std::int64_t block, int rows) {
     if constexpr (kNative) {
       q_finite_ = load_pairs(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, operand(s_.q), s_.qk_depth, operand(s_.q_columns));
@@ -201,8 +202,8 @@ class Backward {
     }
   }
 
-  // Loads rows to `to` as words of two neighbouring columns, and to `columns` as words of two neighbouring rows, in which NaN and infinities become 0.
-  // Returns whether all elements are finite.
+  // Loads rows in two forms: to `to` as words of two neighbouring columns, and to `columns` as words of two neighbouring rows. In the second form NaN and
+  // infinities become 0. Returns whether all elements are finite.
   bool load_pairs(const HeadView& view, std::int64_t block, int rows, std::int64_t width, std::int64_t padded, T factor, Operand* to, std::int64_t depth,
                   Operand* columns) const {
     for (int i = 0; i < rows; ++i)
@@ -260,8 +261,8 @@ class Backward {
     return has_all_keys(index, first) ? RowPath::tiles_of_whole_row : RowPath::tiles;
   }
 
-  // Computes p and d_x of a strip of the query block. `keys` is the range that the strip's rows attend to; for other keys in `block_keys`, p and d_x are 0. Also
-  // stores d_score in d_bias.
+  // Computes p and d_x of a strip of the query block. `keys` is the range that the strip's rows attend to. At the other keys in `block_keys`, p and d_x are 0.
+  // Also stores d_score in d_bias.
   void differentiate_strip(std::int64_t block, int begin, int rows, KeyRange keys, std::int64_t first, std::int64_t count,
                            KeyRange block_keys) {
     bool tiles = false, passes = false;
@@ -350,8 +351,8 @@ class Backward {
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
-  // Computes p and d_x of up to 32 rows and the rows' d_bias, and stores p and d_x, rounded, in `rounded`. Returns the chunks of 32 keys that were stored, as
-  // one bit each.
+  // Computes p, d_x and d_bias of up to 32 rows, and stores p and d_x, rounded, in `rounded`. Returns one bit for each chunk of 32 keys: 1 if the chunk was
+  // stored.
   std::uint32_t differentiate_rows_of_double_strip(std::int64_t block, int begin, int rows, std::int64_t first, std::int64_t count, const KeyRange* own_keys, const RoundedTiles& rounded) {
     for (int i = 0; i < rows && sums_.d_q(0) != nullptr; ++i) {
       for (std::int64_t d = 0; d < s_.qk_padded; d += 16) __builtin_prefetch(sums_.d_q(block + begin + i) + d, 1, 2);
@@ -401,7 +402,7 @@ class Backward {
     }
   }
 
-  // For the keys `own` of the row, replaces the products <q, k> in x by drop(p), and the products <d_out, v> in y by d_score.
+  // For the keys `own` that the row attends to, replaces the products <q, k> in x by drop(p), and the products <d_out, v> in y by d_score.
   void differentiate_keys(std::int64_t index, std::int64_t first, KeyRange own, T* x, T* y) {
     const Row& row = s_.rows[index];
     const T pending_scale = finish_scores<T>(task_, row, scale_.factor, first, own.first, own.last, x, s_.softcap_derivative, s_.bytes);
@@ -432,8 +433,8 @@ class Backward {
     if (kind_of(task_, row) == RowKind::uniform) clear(y, own.first, own.last);
   }
 
-  // The products used copies with 0 in place of NaN and infinities of k, q and d_out. This function adds these NaN and infinities to the gradients of pairs
-  // (query, key) in which the query attends to the key, and to no other gradients.
+  // Adds NaN and infinities of k, q and d_out to the gradients of pairs (query, key) in which the query attends to the key, and to no other gradients. The
+  // products used copies in which they are 0.
   void add_non_finite_values(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[block + i];
@@ -481,7 +482,7 @@ class Backward {
   GradientSums<T> sums_;
   const bool in_tiles_ = task_.softcap <= 0 && !task_.dropout && task_.rule == nullptr;
   bool k_finite_ = true, q_finite_ = true, d_out_finite_ = true;
-  mutable Tiles<Operand> tiles_;  // the tile registers, which every product overwrites
+  mutable Tiles<Operand> tiles_;  // tile registers, whose contents do not matter between products
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace polyhead::cpu {
 // Memory for the partial sums of a gradient whose splits are computed by different threads: [sequence and head, split, row, gradient_stride()].
 class SplitSums {
  public:
-  // Allocates memory only if the splits run on different threads (`apart`) and the gradient is computed.
+  // Allocates memory only if the gradient is computed and `apart` is true, that is, the splits run on different threads.
   SplitSums(const BackwardProblem& p, const TensorView& gradient, bool apart, std::int64_t splits, std::int64_t rows)
       : gradient_(gradient), splits_(splits), rows_(rows) {
     if (!apart || !gradient) return;
@@ -39,8 +39,7 @@ class SplitSums {
   std::optional<ScratchMemory> memory_;
 };
 
-// What DocumentPass needs to run sdpa_backward: the kernel's task type and its functions. There is one object for each document, created before the document's
-// cells run.
+// The kernel's task type and functions with which DocumentPass runs sdpa_backward(). One object is created for each document, before the document's cells run.
 struct FirstBackward {
   using Problem = BackwardProblem;
   using Task = BackwardTask;
@@ -55,7 +54,7 @@ struct FirstBackward {
     task.d_sink = head_view(p.d_sink, b, n);
     task.rule_sums = p.score_rule_sums(b, n);
   }
-  // Returns whether a key block adds more than one product to d_q.
+  // Returns true if a key block adds several products to d_q.
   static bool adds_often(const BackwardProblem& /*p*/) { return false; }
   static std::int64_t scratch_bytes(const BackwardTask& task) { return current_kernels_of<BackwardKernels>().backward_scratch(task); }
   static void run(const BackwardTask& task, void* scratch) { current_kernels_of<BackwardKernels>().backward(task, scratch); }
@@ -128,15 +127,14 @@ class DocumentPass {
             .every_pair = bias_->written() || sinks};
   }
 
-  // Runs the backward pass of the sequences first_b to last_b - 1. These are all sequences, or one group of the sequences that share elements of d_bias
-  // (BiasGradient::group_size()).
+  // Runs the pass for the sequences [first_b, last_b): all sequences, or the sequences of one group of BiasGradient.
   void run_sequences(std::int64_t first_b, std::int64_t last_b) {
     const std::int64_t row_bytes = gradient_stride(p_.qk_width) * (p_.dtype == DType::f64 ? 8 : 4);
     Task largest = task_;
     largest.rows = most_rows_;
     const std::int64_t scratch_bytes = pass_.scratch_bytes(largest);
-    // Memory for the sums of d_q of a task's rows. It has two halves if a task has several splits of keys and a split adds several products to d_q: the second
-    // half sums the products of one split, and is then added to the first half, which sums the earlier splits.
+    // Memory for the sums of d_q of a task's rows. A task with several splits of keys needs this memory twice if it adds several products to d_q in each split.
+    // It sums them in the second half and then adds this sum to that of the earlier splits.
     const bool one_product = schedule_.splits.keys_per_split <= backward_block_keys(p_.dtype == DType::f64 ? 8 : 4) && !pass_.adds_often(p_);
     const bool split_memory = !schedule_.keys_apart && schedule_.splits.key_splits > 1 && !one_product;
     const std::int64_t own_bytes = !p_.d_q ? 0 : (split_memory ? 2 : schedule_.keys_apart ? 0 : 1) * most_rows_ * row_bytes;
@@ -164,7 +162,7 @@ class DocumentPass {
               if (split_memory) task.d_q_split = static_cast<char*>(own.get()) + most_rows_ * row_bytes;
             }
             pass_.run(task, scratch.get());
-            check_interrupt();  // throws if an interrupt ended the kernel early
+            check_interrupt();  // throws if an interrupt made the kernel return early
           }
         }
       }
@@ -181,7 +179,7 @@ class DocumentPass {
 
   // Adds the partial sums of splits that ran on different threads, in the order of the splits.
   void add_splits() {
-    constexpr std::int64_t kChunk = 64;  // rows
+    constexpr std::int64_t kChunk = 64;  // number of rows that are added at a time
     const SplitSums* all[] = {&of_d_q_, &of_d_k_, &of_d_v_};
     std::int64_t ends[3], count = 0, chunks[3];
     for (int i = 0; i < 3; ++i) {
@@ -200,7 +198,7 @@ class DocumentPass {
     });
   }
 
-  // Adds the partial sums of all splits for rows first to last - 1 of one gradient of a key/value head: d_q (which = 0), d_k (1) or d_v (2).
+  // Adds the partial sums of all splits for the rows [first, last) of one gradient of a key/value head. `which` is 0 for d_q, 1 for d_k and 2 for d_v.
   void add_splits_of(const SplitSums& sums, int which, std::int64_t head, std::int64_t first, std::int64_t last) const {
     const std::int64_t group = p_.heads / p_.kv_heads, b = head / p_.kv_heads, kv = head % p_.kv_heads;
     GradientTask task{.dtype = p_.dtype, .width = sums.gradient().extent(-1)};
@@ -233,12 +231,13 @@ class DocumentPass {
   const MaskBlocks mask_;
   const std::int64_t group_rows_;
   SplitSums of_d_q_, of_d_k_, of_d_v_;
-  Task task_;  // holds the members that are equal for all tasks
+  Task task_;  // members of a task that are equal for all tasks
   std::int64_t most_rows_ = 0;
   std::vector<BackwardCell> by_split_;  // the cells in the order of their splits
 };
 
-// Runs a whole backward pass. Documents run in parallel, or one after the other if they add to the same elements.
+// Runs a whole backward pass. Documents run in parallel, or one after the other if they add to the same elements of d_bias or to the same gradients of the
+// score rule.
 template <class Pass>
 void run_backward(const typename Pass::Problem& p) {
   using P = typename Pass::Problem;
@@ -249,7 +248,8 @@ void run_backward(const typename Pass::Problem& p) {
     const Pass pass(part, threads);
     if (!part.d_q && !part.d_k && !part.d_v && d_bias == nullptr && !part.d_sink && !part.d_score_rule) return;
     if (part.batch * part.heads * part.queries * part.keys != 0) return DocumentPass<Pass>(pass, part, d_bias, threads).run();
-    for (const TensorView& gradient : {part.d_q, part.d_k, part.d_v}) {  // if a gradient has no elements, it may have 2^62 heads, and a loop over them would not end
+    // A gradient without elements may have 2^62 heads, and a loop over these heads would not end.
+    for (const TensorView& gradient : {part.d_q, part.d_k, part.d_v}) {
       if (gradient) fill(gradient, 0);
     }
   };
@@ -257,7 +257,8 @@ void run_backward(const typename Pass::Problem& p) {
     run_document(p, threads_of(p.executor));
   } else {
     const bool written = d_bias != nullptr && d_bias->written();
-    const bool in_order = (d_bias != nullptr && !written) || p.d_score_rule;  // documents add to the same elements, so they must run one after the other
+    // Documents that add to the same elements of d_bias, or to the same gradients of the score rule, must run one after the other.
+    const bool in_order = (d_bias != nullptr && !written) || p.d_score_rule;
     for_each_document(p, in_order, [&](const Document& document, const P& part, int threads) {
       if (written) fill_other_keys(p.d_bias.slice(-2, document.queries.first, document.queries.last), document.keys, 0);
       run_document(part, threads);

@@ -1,4 +1,4 @@
-// Block sizes and scratch memory of the backward pass. For kernel sources only.
+// Block sizes and scratch memory of the backward pass. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/arena.h"
@@ -10,9 +10,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// kBlockRows is the number of rows of a query block. In float32, p and d_x of 96 rows x 256 keys need 102 KiB each. For heads of width 64 and 256 keys, k as rows,
-// k and v as panels, d_k and d_v need 320 KiB. With AMX p and d_x are rounded to bfloat16 (backward_amx.h), so that twice as many rows fit, and d_k and d_v are
-// loaded and stored half as often.
+// kBlockRows is the number of rows of a query block. In float32, p and d_x of 96 rows x 256 keys need 102 KiB each. For heads of width 64 and 256 keys, these
+// arrays together need 320 KiB: k as rows, k and v as panels, d_k and d_v. With AMX, p and d_x are rounded to bfloat16 (backward_amx.h), so that twice as many
+// rows fit into the cache, and d_k and d_v are loaded and stored half as often.
 constexpr int kBlockRows = static_cast<int>(kBackwardBlockRows) * (kHasAmx ? 2 : 1);
 static_assert(kBlockRows % kStripRows == 0 && kBlockRows % (2 * kTermBlock) == 0);
 inline constexpr int kDoubleStripRows = 32;  // with AMX: number of rows whose products are computed together; they are two rows of tiles
@@ -28,10 +28,10 @@ struct BackwardScratch {
   // The next five arrays exist only if task.native. d_x_pairs [kBlockRows, stride / 2] holds d_x in pairs of neighbouring keys. The other four hold p, d_x, q and
   // d_out in pairs of neighbouring rows. With AMX all five are in the order of AMX tiles, and the arrays p and d_x hold only the rows of a double strip.
   T *d_x_pairs, *p_columns, *d_x_columns, *q_columns, *d_out_columns;
-  T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
-  LseReference<T>* lse_reference;    // per row: lse as exp_of_score() takes it
-  T *before_rule, *rule_copy;        // with a score rule: the scaled scores of a strip, and scratch of the same size
-  T* sink;                           // per row: the attention weight of the row's sink; no memory if there are no sink logits
+  T *shift, *lse, *inverse, *delta;  // for each row, the numbers of p = inverse * exp(factor * (x - shift) - lse), and delta
+  LseReference<T>* lse_reference;    // per row: lse in the form that exp_of_score() takes
+  T *before_rule, *rule_copy;        // only with a score rule: the scaled scores of a strip, and scratch of the same size
+  T* sink;                           // per row: the attention weight of the row's sink; not allocated without sink logits
   Row* rows;
   KeyRange* spans;
   std::uint8_t *bytes, *panel_bytes;
@@ -61,7 +61,7 @@ struct BackwardScratch {
     constexpr int kProductRows = kHasAmx ? kDoubleStripRows : kBlockRows;
     arena.allocate(s.p, kProductRows * s.stride);
     arena.allocate(s.d_x, kProductRows * s.stride);
-    constexpr int kReadRows = kBlockRows + kRowBlock - 1;  // padded, because AMX reads 16 rows from any row of the block on, even from the last
+    constexpr int kReadRows = kBlockRows + kRowBlock - 1;  // more rows than the block has, because AMX reads 16 rows from any row of the block on
     arena.allocate(s.q, kReadRows * s.q_stride);
     arena.allocate(s.d_out, kReadRows * s.d_out_stride);
     const std::int64_t copied_rows = task.native ? 0 : kBlockRows, paired_rows = task.native ? kBlockRows / 2 : 0;

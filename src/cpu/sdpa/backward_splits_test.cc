@@ -42,7 +42,7 @@ void expect_same_for_any_threads(std::uint64_t seed, AttentionCase& c, Random& r
       }
     }
     c.options.executor = nullptr;
-    const AttentionOutputs o = c.make_outputs();  // this run uses the library's own threads
+    const AttentionOutputs o = c.make_outputs();  // this run uses the threads of the library
     backward_from(c, forward, o);
     expect_same_bits(o, one);
   });
@@ -52,7 +52,7 @@ void expect_same_for_any_threads(std::uint64_t seed, AttentionCase& c, Random& r
 struct Shapes {
   const char* name;
   AttentionSizes sizes;
-  bool causal, rows_apart, keys_apart;  // expected schedule with 64 threads
+  bool causal, rows_apart, keys_apart;  // the schedule that 64 threads must get: whether splits of rows, and splits of keys, run on different threads
 };
 
 const Shapes kShapes[] = {
@@ -90,7 +90,7 @@ TEST(CpuBackwardSplits, AreTheSameForAnyNumberOfThreads) {
 TEST(CpuBackwardSplits, WithEachKindOfBias) {
   struct Bias {
     const char* name;
-    Shape shape;  // the shape of the bias; empty: a relative bias with a table is used instead
+    Shape shape;  // the shape of the bias; if empty, the case has a relative bias with a table instead
     std::int64_t group = 1;
   };
   std::uint64_t seed = 59;
@@ -104,7 +104,7 @@ TEST(CpuBackwardSplits, WithEachKindOfBias) {
       SCOPED_TRACE(bias.name);
       SCOPED_TRACE(causal);
       Random random(++seed);
-      if (quick() && causal != ((seed - 60) / 2 % 2 == 1)) continue;  // a quick run tests each seed only with or only without a causal mask
+      if (quick() && causal != ((seed - 60) / 2 % 2 == 1)) continue;  // to save time, a quick run tests a seed only with a causal mask, or only without one
       AttentionCase c = case_of(random, DType::f32, sizes);
       if (causal) c.options.mask.causal = Causal::top_left();
       bias.shape.size() == 0 ? c.use_bias_table(c.keep(random.tensor(c.dtype, {2, 2, 1399})))
@@ -188,7 +188,7 @@ TEST(CpuBackwardSplits, WithEachRuleOfKeysAndScores) {
   }
 }
 
-// The task that has the first keys writes d_sink of each row, even if the window excludes all of the task's keys for the row.
+// d_sink of each row is written by the task that has the first keys, even if the window excludes all keys of this task for the row.
 TEST(CpuBackwardSplits, WithSinksOfRowsThatLackTheFirstKeys) {
   Random random(120);
   AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .queries = 2200, .keys = 2200, .qk_width = 32, .v_width = 32});

@@ -1,5 +1,5 @@
-// Entries in the kernel table of an instruction set with a base (cmake/isa.cmake). The kernel of the set itself computes native tasks (bfloat16 products), and the
-// kernel of the base computes all other tasks. For kernel sources only.
+// Entries in the kernel table of an instruction set that has a base set (cmake/isa.cmake). The kernel of the set itself computes native tasks (bfloat16
+// products). The kernel of the base set computes all other tasks. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/bf16_pairs.h"
@@ -15,7 +15,7 @@ extern const BackwardKernels backward_kernels;
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// kBase is the kernel table of the base instruction set; kFunction is the member of kBase that is called for tasks that are not native.
+// kBase is the kernel table of the base set. kFunction is the member of kBase that is called for tasks that are not native.
 template <template <class> class Scratch, const auto& kBase, auto kFunction, class Task>
 std::int64_t native_scratch_bytes(const Task& task) {
   Scratch<float> scratch;

@@ -15,11 +15,12 @@ BiasGradient::BiasGradient(const BackwardProblem& problem) : problem_(problem), 
     return;
   }
   const bool self_overlapping = overlaps_itself(problem.d_bias_given);
-  if (!self_overlapping && problem.d_bias.numel() == problem.d_bias_given.numel()) return;  // each pair (query, key) has its own element of d_bias, so nothing is summed
+  // If each pair (query, key) has a separate element of d_bias, nothing is summed.
+  if (!self_overlapping && problem.d_bias.numel() == problem.d_bias_given.numel()) return;
   sums_.emplace(problem.d_bias_given, accumulation_dtype(problem.dtype));
   pairs_ = sums_->view().expand(problem.d_bias.shape());
-  // Two indices of an axis share elements if the axis has stride 0. In a view that overlaps itself, they may also share elements if the stride is smaller than
-  // `reach`, the span of the inner axes.
+  // Two indices of an axis share elements if the axis has stride 0. In a view that overlaps itself, they may also share elements if the axis' stride is smaller
+  // than `reach`, the number of elements that the inner axes span.
   const Shape& shape = pairs_.shape();
   std::int64_t reach = 1;
   const auto shared = [&](int axis) {
@@ -32,14 +33,15 @@ BiasGradient::BiasGradient(const BackwardProblem& problem) : problem_(problem), 
   by_rows_ = shared(-2) || self_overlapping;
   by_heads_ = shared(-3);
   for (int axis = -4; axis >= -shape.size(); --axis) by_sequences_ |= shared(axis);
-  by_heads_ |= self_overlapping && by_sequences_;  // if sequences overlap, the memory of one sequence's head may overlap another head of another sequence
+  // If sequences overlap in memory, a head of one sequence may overlap another head of another sequence.
+  by_heads_ |= self_overlapping && by_sequences_;
   by_rows_ |= by_heads_ && problem.heads != problem.kv_heads;  // with grouped heads, the rows of a key/value head belong to several query heads
-  // The sums of groups can be added only if distinct_elements() visits each element once.
+  // Sequences are divided into groups only if distinct_elements() visits each element once. Otherwise the sums of the groups cannot be added.
   if (!overlaps_itself(distinct_elements(sums_->view()))) cut_sequences();
 }
 
 void BiasGradient::cut_sequences() {
-  // With documents, adding the sums of groups would also visit pairs of different documents, for which nothing is computed, so sequences are not grouped.
+  // Packed documents are not grouped: adding the sums of groups would visit pairs of different documents too, for which nothing is computed.
   if (!by_sequences_ || problem_.packed()) return;
   group_size_ = sequences_per_group(problem_.batch);
   groups_ = (problem_.batch + group_size_ - 1) / group_size_;
@@ -56,7 +58,7 @@ void BiasGradient::add_groups(Executor* executor) {
 }
 
 MutableHeadView BiasGradient::view(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const {
-  // The sums of a group have the shape of the whole sums, but their strides may differ.
+  // The sums of a group have the shape of the sums of all sequences, but their strides may differ.
   const TensorView own = parts_.empty() ? pairs_ : parts_[static_cast<std::size_t>(group)].view().expand(pairs_.shape());
   if (problem_.d_relative_bias) return relative_bias_view(problem_, own, b, first_head, document);
   return head_view(of_pairs(own, document), b, first_head);

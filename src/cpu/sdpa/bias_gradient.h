@@ -15,8 +15,8 @@ class BiasGradient {
  public:
   explicit BiasGradient(const BackwardProblem& problem);
 
-  // Return whether different sequences, key/value heads, rows of a head or keys share elements. Those that share elements are computed by one thread in a fixed
-  // order.
+  // These functions return whether different sequences, key/value heads, rows of a head, or keys share elements. Those that share elements are computed by one
+  // thread in a fixed order.
   bool shared_by_sequences() const { return by_sequences_; }
   bool shared_by_heads() const { return by_heads_; }
   bool shared_by_rows() const { return by_rows_; }
@@ -29,15 +29,16 @@ class BiasGradient {
   void allocate_groups(std::int64_t count);
   void add_groups(Executor* executor);
 
-  // Returns true if each element belongs to one pair (query, key). Then the task of the pair writes the element, and nothing is set to zero before or added.
+  // Returns true if each element belongs to one pair (query, key). The task that computes the pair then writes the element; elements are not set to zero first,
+  // and nothing is added.
   bool written() const { return !sums_; }
   // Returns true if d_bias is written and too large to stay in a cache. The kernels then use non-temporal stores.
   bool streamed() const { return written() && pairs_.numel() * static_cast<std::int64_t>(info(pairs_.dtype()).size) >= kLeastStreamed; }
 
-  // Returns d_bias of sequence b, from head first_head and the document's first query and key on. `group` is the index, among the allocated groups, of the group
-  // whose sums are used.
+  // Returns the view of d_bias for sequence b, beginning at head first_head and at the document's first query and key. `group` is the index of the group whose
+  // sums are used, among the allocated groups.
   MutableHeadView view(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const;
-  void store() const {  // converts the sums to the caller's tensor
+  void store() const {  // converts the sums to the caller's dtype and stores them in the caller's tensor
     if (sums_) sums_->store();
   }
 
@@ -48,8 +49,8 @@ class BiasGradient {
 
   const BackwardProblem& problem_;
   std::optional<SharedSums> sums_;
-  std::vector<SharedSums> parts_;  // the sums of the allocated groups
-  TensorView pairs_;  // view [*,N,T,S] of the sums, or of the caller's tensor; [N,L] for a relative bias
+  std::vector<SharedSums> parts_;  // sums of each allocated group
+  TensorView pairs_;  // view of the sums, or of the caller's tensor: [*,N,T,S], or [N,L] for a relative bias
   std::int64_t groups_ = 1, group_size_;
   bool by_sequences_ = false, by_heads_ = false, by_rows_ = false, by_keys_ = false;
 };

@@ -35,7 +35,7 @@ const Rule kRules[] = {
        c.options.mask.causal = Causal::offset(-70);
        c.options.empty_rows = EmptyRows::uniform;
      }},
-    {"dense, rows without keys, NaN in a key that no row has, cap and dropout",
+    {"boolean mask, rows without keys, NaN in a key that no row attends to, softcap and dropout",
      [](AttentionCase& c, Random& random) {
        const TensorView attend = c.keep(random.tensor(DType::boolean, {110, 290}));
        fill(attend.slice(0, 7, 30), 0);
@@ -50,7 +50,7 @@ const Rule kRules[] = {
      }},
 };
 
-TEST(CpuBiasGradient, OfEveryPairIsWrittenWhateverTheMemoryHeld) {
+TEST(CpuBiasGradient, EveryElementIsWrittenWhateverTheMemoryHeld) {
   const ThreadCount restored;
   for (const Rule& rule : kRules) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
@@ -82,8 +82,8 @@ TEST(CpuBiasGradient, OfEveryPairIsWrittenWhateverTheMemoryHeld) {
   }
 }
 
-// A d_bias of 36 MiB is written with non-temporal stores, the 4 MiB of a single sequence are not; the bits must be the same. The rows have odd length, so they are
-// not aligned to vectors.
+// A d_bias of 36 MiB is written with non-temporal stores, the 4 MiB of a single sequence are not. The bits must be the same. The rows have odd length, so they
+// are not aligned to vectors.
 TEST(CpuBiasGradient, PastTheCachesHasTheSameBits) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     Random random(9);

@@ -1,4 +1,4 @@
-// Writes or adds a row of d_score to d_bias. For kernel sources only.
+// Writes or adds a row of d_score to d_bias. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -36,7 +36,7 @@ void clear_bias_rows(const BackwardTask& task, const Row* rows, int row_count, s
   for (int i = 0; i < row_count; ++i) write_bias_row(task, rows[i], first, count, scratch);
 }
 
-// Prefetches the memory that a later add_bias_row() will change. Rows are far apart in memory, so the hardware does not prefetch them.
+// Prefetches the memory that a later add_bias_row() will change. The hardware does not prefetch it, because the rows of d_bias are far apart in memory.
 template <class T>
 POLYHEAD_INLINE void fetch_bias_row(const BackwardTask& task, const Row& row, std::int64_t first, KeyRange keys) {
   if (task.d_bias.column != 1) return;

@@ -1,4 +1,4 @@
-// Computes p = exp(score - lse) and d_score = p (d_p - delta) of a tile while it is in registers. For kernel sources only.
+// Computes p = exp(score - lse) and d_score = p (d_p - delta) of a tile while it is in registers. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/backward_scratch.h"
@@ -16,9 +16,9 @@ POLYHEAD_INLINE RowSums<T> first_sums(const BackwardTask& task, const BackwardSc
   return sums;
 }
 
-// How p and d_x of a row are computed from its products. tiles: in registers. tiles_of_whole_row: in registers and then renormalised, which is possible because the
-// key block contains all keys of the row. memory: by loops over arrays in memory. The choice depends on the row alone, so the row's bits do not depend on the
-// other rows of its strip.
+// How p and d_x of a row are computed from the row's products with k and v. tiles: in registers. tiles_of_whole_row: in registers and then renormalised, which
+// is possible if the key block contains all keys of the row. memory: by loops over arrays in memory. The choice depends on the row alone, so the row's bits do
+// not depend on the other rows of its strip.
 enum class RowPath : std::uint8_t { tiles, tiles_of_whole_row, memory };
 
 // A strip of rows of a query block. It begins at row `begin` of the block, and the block begins at row first_of_block of the task. Operand is the type in which
@@ -31,10 +31,10 @@ struct TileStrip : StripTiles<T> {
 
   const BackwardTask& task;
   const BackwardScratch<T>& s;
-  const std::int64_t first;       // index in the task of the strip's first row
+  const std::int64_t first;       // index of the strip's first row among the rows of the task
   const int in_block;             // index of the strip's first row in the query block
   RowPath paths[kStripRows];
-  RowSums<T> sums[kStripRows];    // used for rows whose keys all lie in this key block
+  RowSums<T> sums[kStripRows];    // sums of the rows whose keys all lie in this key block
 
   // Returns the address of the strip's first row in an array that has the rows of the query block.
   T* of_block(T* array, std::int64_t width) const { return array + in_block * width; }
@@ -109,7 +109,7 @@ void differentiate_panels(TileStrip<T, Operand>& strip, KeyRange keys, bool add_
   };
   for_each_strip_panel<kMasks>(strip, keys, s.panel_bytes, skip, [&](auto count, std::int64_t panel, std::int64_t begin, const StripPanel& rows) {
     if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, rows, s.panel_bias);
-    // Multiply all rows with the panel of k, and then all rows with the panel of v, so that each panel stays in the first-level cache while it is used.
+    // Multiply all rows with the panel of k first, and then all rows with the panel of v, so that each panel stays in the first-level cache while it is used.
     for_each_rows(strip.rows, [&]<int kRows>(int row) { find_probabilities<kRows, count(), kBias, kMasks>(strip, row, panel, begin); });
     if (add_up) {
       for_each_rows(strip.rows, [&]<int kRows>(int row) { differentiate_tile<kRows, count(), true>(strip, row, panel, begin); });
@@ -133,7 +133,8 @@ void differentiate_tiles(TileStrip<T, Operand>& strip, KeyRange keys) {
                                : differentiate_panels<false, false>(strip, keys, add_up);
   }
   if (!add_up) return;
-  RowFactors<T> factors[kStripRows];  // the divisions of all rows are done first, so that they overlap in time
+  // The divisions of all rows are done before the loop over the rows, so that the processor can overlap them.
+  RowFactors<T> factors[kStripRows];
   for (int i = 0; i < strip.rows; ++i) factors[i] = RowFactors<T>(strip.sums[i]);
   T *p = strip.of_block(strip.s.p, strip.s.stride), *d_score = strip.of_block(strip.s.d_x, strip.s.stride);
   for (int i = 0; i < strip.rows; ++i, p += strip.s.stride, d_score += strip.s.stride) {

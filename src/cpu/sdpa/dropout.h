@@ -1,5 +1,5 @@
-// Computes the keep bits of dropout for many keys at a time. They equal the bits of DropoutBits (core/philox.h), which computes one PhiloxBlock at a time. For
-// kernel sources only.
+// Computes the keep bits of dropout for many keys at a time. They equal the bits of DropoutBits (core/philox.h), which computes one PhiloxBlock at a time. Only
+// kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -7,10 +7,11 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Philox 4x32-10 (Salmon et al. 2011). Each 64-bit lane holds one 32-bit word in its lower half. The upper half may hold anything, because products read lower
-// halves only; so words never move between lanes. Four vectors of counters are computed at once, so that the processor need not wait for each product.
+// Philox 4x32-10 (Salmon et al. 2011). Each 64-bit lane holds one 32-bit word in its lower half. The upper half may hold anything, because products read only
+// lower halves. So no instruction is needed to move words between lanes. Four vectors of counters are computed at once, so that the processor need not wait for
+// each product.
 inline constexpr int kPhiloxVectors = 4, kPhiloxLanes = kLanes<std::int64_t>;
-inline constexpr std::int64_t kPhiloxKeys = 4 * kPhiloxVectors * kPhiloxLanes;  // keys of one call of philox_bytes()
+inline constexpr std::int64_t kPhiloxKeys = 4 * kPhiloxVectors * kPhiloxLanes;  // number of keys for which one call of philox_bytes() computes the bits
 using Words = Vector<std::int64_t>;
 
 POLYHEAD_INLINE Words upper_half(Words x) {
@@ -54,8 +55,9 @@ POLYHEAD_INLINE void philox_bytes(std::uint32_t block, const std::uint32_t (&res
   }
 }
 
-// Returns an array `keep` with keep[i] != 0 if dropout keeps key first + i, for i in [low, high). `to` is scratch with room for kKeepMargin bytes after `high`. One
-// counter gives the bits of four keys. Counters use positions in the packed sequence, so the bits of a document depend on its position in that sequence.
+// Returns an array `keep` with keep[i] != 0 if dropout keeps key first + i, for i in [low, high). `to` is scratch with room for kKeepMargin bytes after `high`.
+// One counter gives the bits of four keys. Counters contain positions in the packed sequence, so the bits of a document depend on its position in that
+// sequence.
 inline constexpr std::int64_t kKeepMargin = kPhiloxKeys + 4;
 inline const std::uint8_t* keep_bytes(const HeadGroup& group, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
   if (group.keep.data != nullptr) return row_bytes(group.keep, row, first, low, high, to);
@@ -68,7 +70,7 @@ inline const std::uint8_t* keep_bytes(const HeadGroup& group, const Row& row, st
   return to + before;
 }
 
-// Multiplies the row's values at the keys `own` by 1/(1 - p) where dropout keeps the pair, and by 0 elsewhere.
+// Multiplies the row's values at the keys `own`, which the row attends to, by 1/(1 - p) where dropout keeps the pair, and by 0 where it drops the pair.
 template <class T>
 void drop_keys(const HeadGroup& group, const std::uint8_t* keep, KeyRange own, T* values) {
   const T kept = static_cast<T>(group.dropout_scale);

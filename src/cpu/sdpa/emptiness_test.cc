@@ -1,6 +1,6 @@
-// Tests problems with empty parts that are large enough for several threads: documents without keys, without queries or without both; sequences, heads, blocks
-// and rows without keys; extents of 0. All passes, for every instruction set, are compared with the backend `reference`, and bit for bit with one thread.
-// The problems are long and narrow: schedules then use several threads, but the reference, whose time grows with the number of pairs, stays fast.
+// Tests problems with empty parts: documents without keys, without queries or without both; sequences, heads, blocks and rows without keys; extents of 0. The
+// problems are large enough for several threads. All passes, for every instruction set, are compared with the backend `reference`, and bit for bit with one
+// thread. The problems are long and narrow: schedules then use several threads, but the reference, whose time grows with the number of pairs, stays fast.
 #include "polyhead/maps.h"
 #include "support/last_piece_first.h"
 #include "support/second_kernel_case.h"
@@ -90,7 +90,7 @@ std::vector<Kind> kinds() {
       {"a causal mask without pairs", kManyQueries, [](Random&, AttentionCase& c) { c.options.mask.causal = Causal::offset(-kLong); }},
       {"windows beyond the last key", kManyQueries,
        [](Random& random, AttentionCase& c) { c.options.mask.window = {.left = 2, .right = 2, .diagonal = Diagonal::offset(random.pick<std::int64_t>({-3, 400}))}; }},
-      {"diagonals of sequences, some without pairs", with_lead(kSquare, {3}),
+      {"sequences with separate diagonals, some of which allow no pair", with_lead(kSquare, {3}),
        [](Random&, AttentionCase& c) {
          c.options.mask.causal = Causal::top_left();
          c.options.mask.diagonal_offsets = c.keep(Tensor::of<std::int64_t>({3}, {-kSide, 0, -100}));
@@ -169,7 +169,7 @@ class Emptiness : public testing::Test {
     }
   }
 
-  // Calls f() with one thread and with several threads. The latter compute the pieces of a call in an unusual order.
+  // Calls f() with one thread and with several threads. With several threads, the pieces of a call are computed in an unusual order.
   template <class F>
   static void for_each_thread_count(std::uint64_t seed, SdpaOptions& options, const F& f) {
     for (const int threads : thread_counts(seed, {1, 5, 64})) {
@@ -297,7 +297,8 @@ TEST_F(Emptiness, OfMaps) {
     wide.options.backend = &find_backend("reference");
     const auto expected = maps_of(wide);
     const Tolerances tolerances(c);
-    const auto reach = static_cast<double>(c.sizes.queries + c.sizes.keys);  // sums over rows, and distances, are at most this large; the tolerances grow with it
+    // Sums over rows, and the distances of pairs, are at most this large. Tolerances of such results are multiplied by it.
+    const auto reach = static_cast<double>(c.sizes.queries + c.sizes.keys);
     for_each_instruction_set(seed, [&] {
       std::vector<std::pair<const char*, Tensor>> first;
       for_each_thread_count(seed, c.options, [&] {

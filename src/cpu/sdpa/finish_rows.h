@@ -1,4 +1,4 @@
-// Computes the results of a row from its sums o and l and its maximum m: out = o / l, lse = m + log l. For kernel sources only.
+// Computes the results of a row from its sums o and l and its maximum m: out = o / l, lse = m + log l. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/sink.h"
@@ -6,15 +6,15 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Returns the factor of the exponential exp(factor (score - m)). With softcap or bias, scores and references m are complete, and the factor is 1. Otherwise they
-// are not yet multiplied by ScoreScale::factor, the part of the scale that neither q nor k was multiplied by, and the exponential includes this factor.
+// Returns the factor of the exponential exp(factor (score - m)). With softcap or bias the factor is 1, because scores and references m are complete. Otherwise
+// it is ScoreScale::factor: the part of the scale by which neither q nor k was multiplied, so that scores and references still lack it.
 template <class T>
 const ExpFactor<T>& score_exp_of(const HeadGroup& group, const ScoreScale<T>& scale) {
   return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;
 }
 
-// Computes the divisor of each row of o, and its reciprocal. The divisor is l, or with dropout l times the probability to keep an entry; for l = 0 it is 1.
-// All arrays are padded to whole vectors.
+// Computes the divisor of each row of o, and the reciprocal of the divisor. The divisor is l or, with dropout, l times the probability to keep an entry. If l =
+// 0, it is 1. All arrays are padded to whole vectors.
 template <class T>
 POLYHEAD_INLINE void find_divisors(const ForwardTask& task, std::int64_t count, const T* l, T* divisor, T* reciprocal) {
   for (std::int64_t i = 0; i < count; i += kLanes<T>) {
@@ -25,7 +25,8 @@ POLYHEAD_INLINE void find_divisors(const ForwardTask& task, std::int64_t count, 
   }
 }
 
-// Returns whether the quotients o / l can be stored in `out` as whole vectors: `out` has their dtype and contiguous rows, which whole vectors fill.
+// Returns whether the quotients o / l can be stored in `out` as whole vectors. For this, `out` must have the compute type, contiguous rows, and a width that is
+// a multiple of a vector.
 template <class T>
 bool stores_in_place(const ForwardTask& task) {
   return task.dtype == kOwnStorage<T> && task.out.column == 1 && task.v_width % kLanes<T> == 0;
@@ -51,8 +52,9 @@ void store_out(const ForwardTask& task, const Row* rows, std::int64_t count, T* 
   }
 }
 
-// Stores lse = m + log l, or -infinity where l = 0. For rows with share != 1 it stores sink + log l (see add_sinks). Overwrites l. m and l are padded to whole
-// vectors. Computes in float64, because the backward pass subtracts lse from all scores of a row, so an error of lse is an error of all weights of the row.
+// Stores lse = m + log l, or -infinity where l = 0. For rows with share != 1 it stores sink + log l (see add_sinks()). Overwrites l. m and l are padded to
+// whole vectors. It computes in float64: the backward pass subtracts lse from all scores of a row, so an error of lse would be an error of all attention
+// weights of the row.
 template <class T>
 void store_lse(const ForwardTask& task, const ExpFactor<T>& score_exp, const Row* rows, std::int64_t count, const T* m, T* l, const T* share) {
   constexpr int kWidth = kLanes<double>;

@@ -16,18 +16,20 @@
 namespace polyhead::cpu {
 namespace {
 
-// The schedule of the forward pass of a document, and the layout of the memory for the partial results of key splits.
+// The schedule of the forward pass of a document, and the memory layout of the partial results of key splits.
 struct ForwardItems : ForwardSchedule {
-  ForwardItems(const ForwardProblem& p, int threads)  // if attention weights are requested, keys are not split, because a task writes whole rows of attention weights
+  // If attention weights are requested, keys are not split, because a task then writes whole rows of attention weights.
+  ForwardItems(const ForwardProblem& p, int threads)
       : ForwardSchedule(AttentionSizes(p), block_sizes(), block_keys(p), !p.attention_weights, threads),
         keys_per_block(block_keys(p)),
         row_bytes(partial_stride(p.v_width) * (p.dtype == DType::f64 ? 8 : 4)) {}
   bool split() const { return key_splits > 1; }
-  std::int64_t partial_bytes() const { return split() ? key_blocks * most_rows * row_bytes : 0; }  // results of all key blocks of one block of rows
+  // Returns the bytes of the partial results of all key blocks of one block of rows
+  std::int64_t partial_bytes() const { return split() ? key_blocks * most_rows * row_bytes : 0; }
 
   // Sets the rows of a task.
   void place(const ForwardBlock& block, ForwardTask& task) const { task.first_row = block.first, task.rows = block.last - block.first; }
-  // Sets the keys of a task, and the memory for the results of its key blocks, which is a part of `partials`, the memory for all splits.
+  // Sets the keys of a task, and the memory for the results of its key blocks. `partials` is the memory for the results of all splits.
   void place_keys(std::int64_t split, char* partials, ForwardTask& task) const {
     task.first_key = first_key + split * keys_per_split, task.last_key = std::min(last_key, task.first_key + keys_per_split);
     task.partial = partials + split * keys_per_split / keys_per_block * task.rows * row_bytes;
@@ -61,7 +63,8 @@ void forward_document(const ForwardProblem& p, int threads) {
   if (p.batch * p.heads * p.queries == 0) return;
   const ForwardItems items(p, threads);
   const MaskBlocks mask(p);
-  const ForwardTask first_task = largest_task(p, items, &mask);  // may ask the system for AMX tiles; a refusal changes the instruction set, so kernels are chosen after it
+  // This call may request AMX tiles from the operating system. If they are refused, another instruction set is used, so choose kernels only after this call.
+  const ForwardTask first_task = largest_task(p, items, &mask);
   const auto& kernels = current_kernels_of<ForwardKernels>();
   const auto& merge_kernels = current_kernels_of<MergeKernels>();
   const std::int64_t bytes = kernels.forward_scratch(first_task);
@@ -72,7 +75,8 @@ void forward_document(const ForwardProblem& p, int threads) {
     const ScratchMemory scratch(bytes, p.workspace);
     ForwardTask task = first_task;
     ForwardCursor at(items, p.kv_heads, first);
-    bool moved = first > 0;  // true: `task` must be set for another head; first_task is already set for head 0
+    // true: `task` must be set for another head. At first it is a copy of first_task, which is set for head 0.
+    bool moved = first > 0;
     for (std::int64_t item = first; item < last; ++item, moved = at.next()) {
       check_interrupt();
       if (moved) move_to(p, &mask, at.sequence, at.kv_head, task);
@@ -110,16 +114,16 @@ std::string facts_of_forward(const ForwardProblem& p) {
     const Document& largest = *std::max_element(p.documents.begin(), p.documents.end(),
                                                 [&](const Document& a, const Document& b) { return pairs(a) < pairs(b); });
     const ForwardProblem part = part_of(p, largest);
-    return cat("documents: each by itself; the largest has ", part.queries, " queries and ", part.keys, " keys\n") + facts_of_forward(part);
+    return cat("documents: each is computed separately; the largest has ", part.queries, " queries and ", part.keys, " keys\n") + facts_of_forward(part);
   }
   const ForwardItems items(p, threads_of(p.executor));
   const ForwardTask largest = largest_task(p, items, nullptr);
   const std::int64_t bytes = current_kernels_of<ForwardKernels>().forward_scratch(largest), partials = items.count() * items.partial_bytes();
   return cat("kernel: ", current_kernels().name, ", blocks of ", items.most_rows, " queries, ", items.count(), " of them",
-             items.split() ? cat(", each with its keys in ", items.key_splits, " splits") : std::string(), "\n", "scratch: ", bytes,
+             items.split() ? cat(", the keys of each in ", items.key_splits, " splits") : std::string(), "\n", "scratch: ", bytes,
              " bytes per thread", items.split() ? cat(" and ", partials, " for all splits") : std::string(), "\n",
              largest.native ? "products: bfloat16 pairs\n" : "",
-             current_kernels_of<ForwardKernels>().reads_stored_values(largest) ? "few rows: keys and values are multiplied as they are stored\n" : "",
+             current_kernels_of<ForwardKernels>().reads_stored_values(largest) ? "few rows: keys and values are read as they are stored, without packed copies\n" : "",
              p.attention_weights ? "attention weights: from the same pass\n" : "");
 }
 

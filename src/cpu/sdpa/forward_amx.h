@@ -1,7 +1,7 @@
-// The products of the forward pass with AMX tiles. The operands are the bfloat16 pairs of forward_bf16.h. For kernel sources only.
+// The products of the forward pass with AMX tiles. The operands are the bfloat16 pairs of forward_bf16.h. Only kernel sources (*_kernel.cc) include this file.
 //
-// A row must have the same bits whether its task has few rows or many (docs/promises.md), and AMX tiles add in another order than vector code. Therefore tasks of
-// few rows use AMX tiles too. They pack k and v piece by piece into copies that stay in the first-level cache.
+// A row must have the same bits whether its task has few rows or many (docs/promises.md), and AMX tiles add in another order than vector code. So tasks of few
+// rows use AMX tiles too. They pack k and v a panel at a time into copies that stay in the first-level cache.
 #pragma once
 
 #include "cpu/amx_product.h"
@@ -27,7 +27,8 @@ class AmxOperands : public Bf16Operands {
     multiply_double_strip_and_store(sums_, product, rows, static_cast<int>(s_->v_padded / kWidth));
   }
 
-  // Multiplies by v of `keys` of the key block, read from the caller's tensor. Returns true if the quotient c / divisor was stored, false if c was stored.
+  // Multiplies the exponentials by v for `keys` of the key block, reading v from the caller's tensor. Returns true if the quotient c / divisor was stored,
+  // false if c was stored.
   bool multiply_stored_values(const Product<float, Bf16Pair>& product, KeyRange keys, int rows) {
     const StoredBf16Values values = stored_values(keys);
     return multiply_unless_non_finite(task_, *s_, product, rows, finite_, [&](const Product<float, Bf16Pair>& sums, bool only_finite) {
@@ -48,7 +49,7 @@ class AmxOperands : public Bf16Operands {
       return to;
     }
     const StoredRows<float, bf16> keys = stored_keys(first_ + panel);
-    for (int key = 0; key < kPanel; key += kWidth) {  // packs as pack_keys() does, and also prefetches
+    for (int key = 0; key < kPanel; key += kWidth) {  // packs the panel as pack_keys() does, and also prefetches
       transpose_words(keys, key, [=](std::int64_t i, Vector<std::int32_t> x) __attribute__((always_inline)) {
         store_vector<std::int32_t>(x, &to[i * kPanel + key].bits);
       });
@@ -56,7 +57,7 @@ class AmxOperands : public Bf16Operands {
     return to;
   }
 
-  // Computes kTileVectors vectors of c from column `column` on. The values of one block of terms at a time (4 KiB) are packed into pairs of keys.
+  // Computes kTileVectors vectors of c, beginning at column `column`. Values are packed into pairs of keys, one block of terms at a time (4 KiB).
   template <bool kFinite>
   void multiply_value_columns(const Product<float, Bf16Pair>& product, const StoredBf16Values& values, int rows, std::int64_t column) {
     alignas(64) Bf16Pair pairs[kTermBlock * kPanel];

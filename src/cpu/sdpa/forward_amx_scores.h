@@ -1,4 +1,4 @@
-// Computes all scores of a strip with a key block by AMX, and then their exponentials as bfloat16 pairs. For kernel sources only.
+// Computes all scores of a strip with a key block by AMX, and then their exponentials as bfloat16 pairs. Only kernel sources (*_kernel.cc) include this file.
 //
 // Other kernels take the largest score of a row's first tile as the row's reference, and raise the reference when a later score is much larger (online_softmax.h).
 // Here all scores are computed first, and the reference is the largest score. The exponential of the largest score is then 1, which bfloat16 holds without
@@ -13,9 +13,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Replaces x by exp(factor (x - reference)), with the error of power_for_bf16(). kSmall says that |factor reference| is below 256. Then the code computes
-// factor x - (factor reference): rounding the product in parentheses adds at most 5e-6 to the error, the same for all results of a row. Otherwise the code
-// subtracts before it multiplies, which adds less error but takes one more instruction.
+// Replaces x by exp(factor (x - reference)), with the error of power_for_bf16(). If kSmall, |factor reference| is below 256, and the code computes factor x -
+// (factor reference). Rounding the product in parentheses adds at most 5e-6 to the error, the same for all results of a row. If not kSmall, the code subtracts
+// before it multiplies, which adds less error but takes one more instruction.
 template <int kCount, bool kSmall>
 POLYHEAD_INLINE void exp_for_bf16(Vector<float> (&x)[kCount], float reference, float factor) {
 #pragma GCC unroll 4
@@ -27,7 +27,7 @@ class AmxScores {
  public:
   AmxScores(ForwardStrip<float, true>& strip, const Scratch<float>& scratch, AmxOperands& operands) : strip_(strip), s_(scratch), operands_(operands) {}
 
-  // Computes the scores with `keys`, the range that the rows attend to, and for each row and each vector lane the largest score.
+  // Computes the scores of the rows for `keys`, the range that the rows attend to. Also finds, for each row and each vector lane, the largest score.
   void find(KeyRange keys) {
     for (int i = 0; i < strip_.rows; ++i) store_vector<float>(broadcast(-kInfinity<float>), largest_by_lane(i));
     if (strip_.scores == Scores::plain) find_scores<Scores::plain>(keys);
@@ -60,7 +60,7 @@ class AmxScores {
 
   template <Scores kScores>
   void find_scores(KeyRange keys) {
-    KeyRange stored{0, 0};  // the panel whose products are complete after the next multiply_keys() or finish_keys()
+    KeyRange stored{0, 0};  // the range of keys whose products are complete after the next multiply_keys() or finish_keys()
     BlockKind kind_of_stored = BlockKind::full;
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
       const KeyRange own{larger(panel, strip_.begin), smaller(panel + kPanel, round_up(keys.last, kGroup))};

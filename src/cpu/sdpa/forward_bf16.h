@@ -1,5 +1,5 @@
-// Provides bfloat16 q, k and v to the forward kernel as pairs (cpu/bf16_pairs.h), in the order in which its tiles read them. forward_operands.h does the same for
-// operands of type T. For kernel sources only.
+// Provides bfloat16 q, k and v to the forward kernel as pairs (cpu/bf16_pairs.h), in the order in which its tiles read them. forward_operands.h does the same
+// for operands of type T. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/forward_operands.h"
@@ -9,7 +9,7 @@ namespace {
 
 // Rows of v, read from the caller's tensor. A term of the product p v is a pair of two keys. Values of keys outside of `keys` count as 0.
 struct StoredBf16Values {
-  const bf16* data;  // address of key 0
+  const bf16* data;  // address of the row of key 0
   std::int64_t stride;
   KeyRange keys;
   const bf16* zeros;  // a row of zeros, which is read for keys outside of `keys`
@@ -19,7 +19,7 @@ struct StoredBf16Values {
   // Loads the pairs of term `term` for the columns from `column` on. If kFinite, NaN and infinities count as 0.
   template <bool kFinite>
   POLYHEAD_INLINE void load_pairs(std::int64_t term, std::int64_t column, Vector<std::int32_t> (&pairs)[kTileVectors]) const {
-    constexpr std::int64_t kTile = kTileVectors * kLanes<float>, kNear = 64, kFar = 256;  // kNear, kFar: distances of the prefetches in keys
+    constexpr std::int64_t kTile = kTileVectors * kLanes<float>, kNear = 64, kFar = 256;  // kNear, kFar: how many keys ahead v is prefetched
     const std::int64_t key = keys.first / (2 * kTermBlock) * (2 * kTermBlock) + 2 * term;
     const bf16 *first = row(key) + column, *second = row(key + 1) + column;
 #pragma GCC unroll 2
@@ -72,7 +72,7 @@ class Bf16Operands {
   const Bf16Pair* q(std::int64_t row) const { return words(s_->q) + row * s_->depth; }
   std::int64_t q_stride() const { return s_->depth; }
   const Bf16Pair* v() const { return v_; }
-  bool finite() const { return finite_; }  // false: v of the key block has NaN or infinities, which were replaced by 0
+  bool finite() const { return finite_; }  // false: v of the key block had NaN or infinities, which were replaced by 0
 
   void load_queries() {
     for (std::int64_t i = 0; i < task_.rows; ++i)
@@ -87,7 +87,7 @@ class Bf16Operands {
     return words(s_->k);
   }
 
-  // Loads k and v of the keys first + `block`. `again` says that an earlier pass has packed these keys and that the packed keys are still in memory.
+  // Loads k and v of the keys first + `block`. If `again`, an earlier pass has packed these keys, and the packed keys are still in memory.
   void load_keys(std::int64_t first, KeyRange block, std::uint64_t wanted, bool again) {
     first_ = first, block_ = block;
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0, count = block.last - from;
@@ -109,8 +109,8 @@ class Bf16Operands {
     v_ = v;
   }
 
-  // For a task of few rows, computes c = q k^T of `rows` rows with a whole panel of the key block, reading the keys from the caller's tensor. Returns false, and
-  // computes nothing, if the panel must be packed first. With rows == 0 the call only returns the answer.
+  // For a task of few rows, computes c = q k^T of `rows` rows with a whole panel of the key block, reading the keys from the caller's tensor. Returns false,
+  // and computes nothing, if the panel must be packed first. With rows == 0 nothing is computed, and the result says whether the panel can be read.
   bool multiply_stored_keys(const Bf16Pair* q, int rows, std::int64_t panel, float* c, std::int64_t c_stride) const {
     if (!few_rows<float>(task_) || !has_stored_panel(panel)) return false;
     if (rows == 0) return true;
@@ -118,7 +118,8 @@ class Bf16Operands {
     return true;
   }
 
-  // Multiplies by v of `keys` of the key block, read from the caller's tensor. Returns true if the quotient c / divisor was stored, false if c was stored.
+  // Multiplies the exponentials by v for `keys` of the key block, reading v from the caller's tensor. Returns true if the quotient c / divisor was stored,
+  // false if c was stored.
   bool multiply_stored_values(const Product<float, Bf16Pair>& product, KeyRange keys, int rows) {
     const StoredBf16Values values = stored_values(keys);
     return multiply_unless_non_finite(task_, *s_, product, rows, finite_, [&](const Product<float, Bf16Pair>& sums, bool only_finite) {
@@ -148,7 +149,7 @@ class Bf16Operands {
     return {static_cast<const bf16*>(task_.k.data) + first * task_.k.row, task_.k, task_.qk_width, task_.keys - first, 1};
   }
 
-  // Transposes keys in registers and multiplies them at once. A packed copy of the panel would fill the first-level cache and be read only once.
+  // Transposes keys in registers and multiplies them immediately. A packed copy of the panel would fill the first-level cache and be read only once.
   template <int Rows>
   __attribute__((noinline)) void multiply_keys(std::int64_t first, const Bf16Pair* q, float* c, std::int64_t c_stride) const {
     const StoredRows<float, bf16> keys = stored_keys(first);

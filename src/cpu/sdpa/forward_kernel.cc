@@ -1,3 +1,4 @@
+// The kernel of the forward pass of attention. It computes one task (README.md of this folder):
 // out[t] = sum_s drop(p)[t,s] v[s],  p = exp(score - lse)                                (docs/maths.md, eq. 1-4)
 //
 // Loops, outermost first (README.md draws them):
@@ -63,7 +64,8 @@ class Forward {
       }
       for (strip_.first_row = first_row; strip_.first_row < end; strip_.first_row += strip_rows_) {
         const int rows = strip_.rows = static_cast<int>(smaller(strip_rows_, end - strip_.first_row));
-        if (!multiply_strip(rows, last) && last && task_.partial == nullptr) store_strip(rows);  // store now, while o is still in the first-level cache
+        // Store the rows now, while o is still in the first-level cache.
+        if (!multiply_strip(rows, last) && last && task_.partial == nullptr) store_strip(rows);
         if (last) store_attention_weights(rows);
       }
     }
@@ -85,7 +87,7 @@ class Forward {
     std::uint64_t of_mask[KeySet::kMostMasks] = {};
     for (std::int64_t i = first_row; i < end;) {
       const Row& row = s_.rows[i];
-      std::int64_t same = task_.queries - row.query;  // number of rows from this row on that have the same block kinds in all masks
+      std::int64_t same = task_.queries - row.query;  // number of rows, from this row on, that have the same block kinds in all masks
       for (int m = 0; m < task_.mask_count; ++m) {
         const BooleanMask& mask = task_.masks[m];
         const BlockKind* const kinds = blocks_of_query(mask, row.head, row.query) + strip_.first_key / kMaskBlockKeys;
@@ -115,21 +117,23 @@ class Forward {
     operands_.load_queries();
   }
 
-  // Computes the strip for the current key block. Returns whether the rows were also stored in `out`.
+  // Computes the results of the strip for the current key block. Returns whether the rows were also stored in `out`.
   bool multiply_strip(int rows, bool last) {
     const KeyRange keys = strip_.ranged || strip_.scores != Scores::plain ? strip_.load() : strip_.block;
     if (keys.empty()) {
       if (attention_weights_.wanted()) store_exponentials(rows, nullptr);
       return false;
     }
-    constexpr std::int64_t kKeys = kKeysPerTerm * kTermBlock;  // number of keys in a block of terms; exponentials of the first and the last block may be padded with 0
+    // Number of keys in a block of terms. If such a block is only partly filled, its exponentials are padded with 0.
+    constexpr std::int64_t kKeys = kKeysPerTerm * kTermBlock;
     strip_.begin = keys.first / larger(kWidth, kKeys) * larger(kWidth, kKeys);
     if (task_.rule != nullptr) apply_rule(rows, keys);
     T l[kMostStripRows + kWidth], earlier[kMostStripRows + kWidth], own[kMostStripRows + kWidth], correction[kNative ? kMostStripRows : 1];
     if constexpr (kUsesAmx<Operand>) {
       AmxScores scores(strip_, s_, operands_);
       scores.find(keys);
-      const bool kept = attention_weights_.wanted() || task_.dropout || !operands_.finite() || reads_stored_values<T>(task_);  // true: the exponentials are needed in float32 too
+      // true: the exponentials are also stored in float32
+      const bool kept = attention_weights_.wanted() || task_.dropout || !operands_.finite() || reads_stored_values<T>(task_);
       scores.exponentiate(keys, kept, softmax_, score_exp_of(task_, scale_).high, l, correction);
     } else {
       exponentiate_strip(rows, keys);
@@ -148,7 +152,8 @@ class Forward {
       for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     }
     operands_.fetch_queries(strip_.first_row + strip_rows_, strip_rows_);
-    // The product with v is summed from zero for each key block and then added to o, so the rounding error grows with the number of runs and blocks, not with the number of keys.
+    // The product with v is summed from zero for each key block and then added to o. So the rounding error grows with the number of runs and key blocks, not
+    // with the number of keys.
     T divisor[kMostStripRows + kWidth], reciprocal[kMostStripRows + kWidth];
     bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_.first_row + rows - 1].head == s_.rows[strip_.first_row].head;
     if (finish) find_divisors<T>(task_, rows, s_.l + strip_.first_row, divisor, reciprocal);  // start the divisions early: they run in parallel with the product
@@ -181,9 +186,9 @@ class Forward {
     return finish;
   }
 
-  // Divides the strip's exponentials by the largest exponential of the row and rounds them to bfloat16 pairs; the largest becomes 1, which needs no rounding. l
-  // holds the sums before rounding. The product with v is multiplied by `correction`, l / (sum of the rounded exponentials), which cancels rounding errors that
-  // all exponentials of a row share.
+  // Divides each row's exponentials by the row's largest exponential and rounds them to bfloat16 pairs. The largest becomes 1, which needs no rounding. l holds
+  // the sums before rounding. The product with v is multiplied by `correction` = l / (sum of the rounded exponentials), which cancels rounding errors that all
+  // exponentials of a row share.
   void round_strip(int rows, KeyRange keys, const T* l, T* correction) {
     for (int i = 0; i < rows; ++i) {
       const std::int64_t end = round_up(keys.last, kWidth);
@@ -200,8 +205,8 @@ class Forward {
   // Returns the strip's exponentials in the type in which they are multiplied by v.
   Operand* weights_of_values() const { return reinterpret_cast<Operand*>(kNative ? s_.bf16_pairs : s_.scores); }
 
-  // Joins m and l of the strip's rows in this key block with m and l of the earlier key blocks. Returns whether there are earlier key blocks; if so, `earlier` and
-  // `own` receive the factors of o of the earlier blocks and of this block. A task of a key split joins nothing: it stores m and l of each key block.
+  // Joins m and l of the strip's rows in this key block with m and l of the earlier key blocks. Returns whether there are earlier key blocks. If so, the old o
+  // must be multiplied by `earlier`, and o of this block by `own`. A task of a key split joins nothing: it stores m and l of each key block.
   bool join_sums(int rows, const T* l, T* earlier, T* own) {
     const T* const m = s_.reference + strip_.first_row;
     if (task_.partial != nullptr) {
@@ -223,7 +228,7 @@ class Forward {
     return static_cast<T*>(task_.partial) + ((strip_.first_key - task_.first_key) / s_.keys * task_.rows + row) * sums_stride_;
   }
 
-  // Sets the sums of the key split to 0. Strips that attend to no key of a key block do not write their sums, which must then be 0.
+  // Sets the sums of the key split to 0. A strip that attends to no key of a key block does not write its sums for the block, which must be 0.
   void clear_partial_sums() const {
     const std::int64_t blocks = (smaller(task_.last_key, task_.keys) - task_.first_key + s_.keys - 1) / s_.keys;
     clear(static_cast<T*>(task_.partial), 0, blocks * task_.rows * sums_stride_);
@@ -288,15 +293,15 @@ class Forward {
     }
   }
 
-  // Computes exp(score - reference) of a tile, with 0 outside of a row's key range. `begun` says that an earlier tile of the key block has set the references and
-  // the sums of the rows.
+  // Computes exp(score - reference) of a tile, with 0 outside of a row's key range. If `begun`, an earlier tile of the key block has set the references and the
+  // sums of the rows.
   template <int Rows, int Columns, Scores kScores>
   POLYHEAD_INLINE void exponentiate_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {
     if constexpr (kScores == Scores::biased) fetch_bias<Rows>(row, begin);
     const std::int64_t end = begin + Columns * kWidth, first = strip_.first_row + row;
     T* const scores = s_.scores + row * s_.stride + begin;
     Vector<T> x[Rows][Columns];
-    // The first tile of a strip multiplies the panel with all rows of the strip, because transposing the panel takes as long as multiplying it.
+    // The first tile of a strip multiplies the panel with all rows of the strip at once, because transposing the panel takes as long as multiplying it.
     bool multiplied = task_.rule != nullptr;
     if constexpr (Columns == kTileVectors) {
       multiplied = multiplied || operands_.multiply_stored_keys(operands_.q(strip_.first_row), row == 0 ? strip_.rows : 0, panel, scores, s_.stride);
@@ -391,8 +396,8 @@ class Forward {
     for (std::int64_t s = strip_.begin; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
   }
 
-  // The product used copies with 0 in place of NaN and infinities of v. This function adds these NaN and infinities to rows that attend to their keys, and to no
-  // other rows. `own` holds the rows' factors for the key block, or is nullptr if the factors are 1.
+  // Adds the NaN and infinities of v to the rows that attend to their keys, and to no other rows. The product used a copy of v in which they are 0. `own` holds
+  // the rows' factors for the key block, or is nullptr if the factors are 1.
   void add_non_finite_values(int rows, const T* own) {
     for (int i = 0; i < rows; ++i) {
       const KeyRange& keys = strip_.lines[i].own;
@@ -451,15 +456,15 @@ class Forward {
   const bool in_place_;  // true: rows can be stored in `out` directly from registers
   const int strip_rows_;
   Scratch<T> s_;
-  std::int64_t sums_stride_;  // distance between rows of o
+  std::int64_t sums_stride_;  // distance between rows of the sums o
   Operands operands_{task_, scale_.power, s_};
   AttentionWeightRows<T> attention_weights_{task_, score_exp_of(task_, scale_), s_};
   KeyRange task_keys_{0, 0};
   bool non_finite_ = false;  // true: v has NaN or infinities in this or an earlier key block
-  ForwardStrip<T, kNative> strip_{task_, s_, scale_.factor};  // the current strip of rows and key block
+  ForwardStrip<T, kNative> strip_{task_, s_, scale_.factor};  // the current strip of rows, in the current key block
 };
 
-// This is a function in an unnamed namespace and not a lambda in the table below: the lambda would be a weak symbol, and the linker could use the code of another
+// This is a function in an unnamed namespace and not a lambda in the table below. A lambda would be a weak symbol, and the linker could use the code of another
 // instruction set for it.
 bool reads_stored(const ForwardTask& task) {
   return task.dtype == DType::f64 ? reads_stored_values<double>(task) : reads_stored_values<float>(task);

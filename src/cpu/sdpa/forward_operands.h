@@ -1,4 +1,5 @@
-// Provides q, k and v to the forward kernel in the order in which its tiles read them: in place if the strides allow it, else as copies. For kernel sources only.
+// Provides q, k and v to the forward kernel in the order in which its tiles read them: in place if the strides allow it, else as copies. Only kernel sources
+// (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/forward_scratch.h"
@@ -7,8 +8,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Calls multiply(product, only_finite), which computes a product with v, read from the caller's tensor. If a result is not finite, calls it again so that only the
-// finite values of v are used, stores c, and sets `finite` to false. Returns true if the quotient c / divisor was stored, false if c was stored.
+// Calls multiply(product, only_finite), which multiplies by v, read from the caller's tensor. If a result is not finite, calls it again with only_finite =
+// true, which ignores the non-finite values of v and stores c, and sets `finite` to false. Returns true if the quotient c / divisor was stored, false if c was
+// stored.
 template <class T, class Operand, class F>
 bool multiply_unless_non_finite(const ForwardTask& task, const Scratch<T>& s, const Product<T, Operand>& product, int rows, bool& finite, const F& multiply) {
   const auto copy_vectors = [&](const T* from, T* to) {
@@ -29,7 +31,7 @@ bool multiply_unless_non_finite(const ForwardTask& task, const Scratch<T>& s, co
   return false;
 }
 
-// The set of all columns of a key block. A column is kMaskBlockKeys keys, and a set has a bit for each of at most 64 columns.
+// A set of columns of a key block, as one bit for each of at most 64 columns; here all columns. A column is a group of kMaskBlockKeys consecutive keys.
 inline constexpr std::uint64_t kAllColumns = ~std::uint64_t{0};
 
 POLYHEAD_INLINE bool has_column(std::uint64_t columns, std::int64_t key) { return (columns >> (key / kMaskBlockKeys) & 1) != 0; }
@@ -61,7 +63,7 @@ class ForwardOperands {
   const T* q(std::int64_t row) const { return q_ + row * q_stride_; }
   std::int64_t q_stride() const { return q_stride_; }
   const T* v() const { return v_; }
-  bool finite() const { return finite_; }  // false: v of the key block has NaN or infinities, which were replaced by 0
+  bool finite() const { return finite_; }  // false: v of the key block had NaN or infinities, which were replaced by 0
 
   // Uses q in place if its rows are evenly spaced, contiguous and in the compute type; else copies it.
   void load_queries() {
@@ -89,8 +91,8 @@ class ForwardOperands {
     return s_->k;
   }
 
-  // For a task of few rows, computes c = q k^T of `rows` rows with a whole panel of the key block, reading the keys from the caller's tensor. Returns false, and
-  // computes nothing, if the panel must be packed first. With rows == 0 the call only returns the answer.
+  // For a task of few rows, computes c = q k^T of `rows` rows with a whole panel of the key block, reading the keys from the caller's tensor. Returns false,
+  // and computes nothing, if the panel must be packed first. With rows == 0 nothing is computed, and the result says whether the panel can be read.
   bool multiply_stored_keys(const T* q, int rows, std::int64_t panel, T* c, std::int64_t c_stride) const {
     if (!few_rows<T>(task_) || task_.k.column != 1 || panel + kPanel > block_.last) return false;
     return with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
@@ -104,15 +106,15 @@ class ForwardOperands {
     });
   }
 
-  // Computes a product with the rows of v for `keys`, which it reads in the caller's tensor. Returns true if it stored c / divisor, false if it stored c, as
+  // Multiplies the exponentials by v for `keys`, reading v from the caller's tensor. Returns true if c / divisor was stored, false if c was stored, as
   // multiply_unless_non_finite() does.
   bool multiply_stored_values(const Product<T>& product, KeyRange keys, int rows) {
     return multiply_unless_non_finite(task_, *s_, product, rows, finite_,
                                       [&](const Product<T>& sums, bool only_finite) { multiply_stored_values(sums, keys.first, rows, only_finite); });
   }
 
-  // Loads v of the keys first + `block`, and k of those keys whose columns are in `wanted`. `again` says that an earlier pass has packed these keys and that the
-  // packed keys are still in memory.
+  // Loads v of the keys first + `block`, and k of those keys whose columns are in `wanted`. If `again`, an earlier pass has packed these keys, and the packed
+  // keys are still in memory.
   void load_keys(std::int64_t first, KeyRange block, std::uint64_t wanted, bool again) {
     first_ = first, block_ = block, finite_ = true;
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0;
@@ -157,7 +159,7 @@ class ForwardOperands {
     });
   }
 
-  // Transposes keys in registers and multiplies them at once. A packed copy of the panel would fill the first-level cache and be read only once.
+  // Transposes keys in registers and multiplies them immediately. A packed copy of the panel would fill the first-level cache and be read only once.
   template <int Rows, class Storage>
   __attribute__((noinline)) void multiply_keys(const StoredRows<T, Storage>& keys, const T* q, T* c, std::int64_t c_stride) const {
     for (int key = 0; key < kPanel; key += kWidth) {

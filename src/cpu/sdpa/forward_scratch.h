@@ -1,4 +1,4 @@
-// Block sizes and scratch memory of the forward pass. For kernel sources only.
+// Block sizes and scratch memory of the forward pass. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/arena.h"
@@ -25,7 +25,7 @@ int strip_rows(const ForwardTask& task) {
   return kHasAmx || task.v_width <= kTileVectors / 2 * kLanes<T> ? kMostStripRows : kTileRows;
 }
 
-// Returns the number by which the allocated number of rows is divisible.
+// Memory is allocated for a number of rows that is a multiple of this one.
 template <class T>
 int row_multiple(const ForwardTask& task) {
   return kHasAmx && !few_rows<T>(task) ? kMostStripRows : kRowBlock;
@@ -58,8 +58,8 @@ bool writes_attention_weights_in_place(const ForwardTask& task) {
   return task.dtype == kOwnStorage<T> && task.attention_weights.column == 1;
 }
 
-// Returns whether the kernel reads v from the caller's tensor without a copy. It does so if the task has few rows, so that a copy would be used only once or twice,
-// if the elements of a row of v are consecutive, and if the width is a multiple of the widest tile.
+// Returns whether the kernel reads v from the caller's tensor without a copy. It does so if three conditions hold: the task has few rows, so that a copy would
+// be used only once or twice; the elements of a row of v are adjacent in memory; and the width is a multiple of the widest tile.
 template <class T>
 bool reads_stored_values(const ForwardTask& task) {
   return few_rows<T>(task) && task.v.column == 1 && multiplies_stored<T>(task.rows, task.v_width);
@@ -69,7 +69,8 @@ template <class T>
 struct Scratch {
   T *q, *k, *v, *lines, *scores, *o, *weights;  // q, k and v hold T, or bfloat16 pairs, which are as wide as float32
   T* bf16_pairs;                                // the strip's exponentials as bfloat16 pairs; a row has half the stride of `scores`
-  T* joined;  // if reads_stored_values(): a copy of o before a key block is joined, from which the product is repeated if v has NaN or infinities
+  // If reads_stored_values(): a copy of o from before the product with v of a key block. If v has NaN or infinities, the product is repeated from this copy.
+  T* joined;
   // For each row, in the current key block: the row's reference, the largest score that this reference allows, and the row's sums in each vector lane. With AMX
   // `sums` first holds the row's largest score in each lane.
   T *reference, *limit, *sums;
@@ -78,9 +79,10 @@ struct Scratch {
   T* block_references;  // [pass_rows, key blocks]: reference of the exponentials stored for each key block
   Row* rows;
   KeyRange* spans;
-  std::uint8_t *bytes, *started;  // bytes: mask or keep bytes of a row; started: per strip, 1 if o of the strip has been written
+  std::uint8_t *bytes, *started;  // bytes: mask bytes or keep bytes of a row; started: for each strip, 1 if o of the strip has been written
   std::uint8_t* finite;           // per key block: 1 if v of the block is finite
-  std::uint8_t* listed;           // if the mask has listed blocks (Mask::blocks): the mask bytes of a strip's rows for the key block
+  // If the mask has listed blocks (Mask::blocks): the mask bytes that were computed for a strip's rows and the key block.
+  std::uint8_t* listed;
   std::int64_t v_padded, keys, stride, attention_weights_stride;
   std::int64_t depth;  // number of terms of <q, k>: the head width or, if task.native, the number of bfloat16 pairs
   std::int64_t pass_rows;  // number of rows in one pass over the keys
@@ -109,7 +111,8 @@ struct Scratch {
     arena.allocate(s.bf16_pairs, task.native ? strip * s.stride / 2 : 0);
     arena.allocate(s.o, task.rows * s.v_padded);
     arena.allocate(s.joined, reads_stored_values<T>(task) ? task.rows * s.v_padded : 0);
-    arena.allocate(s.reference, task.rows + kWidth);  // padded by one vector, because the array is read in whole vectors from the first row of any strip on
+    // Longer by one vector, because the array is read in whole vectors, beginning at the first row of any strip.
+    arena.allocate(s.reference, task.rows + kWidth);
     arena.allocate(s.limit, round_up(task.rows, kWidth));
     arena.allocate(s.m, task.rows + kWidth);
     arena.allocate(s.l, task.rows + kWidth);

@@ -1,5 +1,5 @@
-// ForwardStrip describes the rows of a strip in a key block: the keys that they attend to, the addresses of their bias and masks, and the steps from products to
-// scores. For kernel sources only.
+// ForwardStrip describes the rows of a strip in a key block: the keys that they attend to, the addresses of their bias and masks, and the steps from products
+// to scores. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/forward_scratch.h"
@@ -9,15 +9,15 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The steps that turn products q k into scores. plain: none; masked: masks; biased: bias and masks; general: any steps, by loops over memory. Each case has its own
-// template instance, because code for the rare cases would occupy registers that the common cases need.
+// The steps that turn products q k into scores. plain: none; masked: masks; biased: bias and masks; general: all steps, by loops over memory. Each case has a
+// separate template instance, because code for the rare cases would occupy registers that the common cases need.
 enum class Scores : std::uint8_t { plain, masked, biased, general };
 
 // A row of a strip in a key block: its keys, and the addresses of its bias and mask bytes for the block's first key.
 template <class T>
 struct StripRow {
   KeyRange own;
-  const void* bias;  // elements are of type T or bfloat16
+  const void* bias;  // elements of type T or bfloat16
   const std::uint8_t* masks[KeySet::kMostMasks];
 };
 
@@ -41,12 +41,12 @@ struct ForwardStrip {
   const Scores scores;
   // The next two members describe the key block. Indices of keys are relative to first_key.
   std::int64_t first_key = 0;
-  KeyRange block{0, 0};  // the keys of the task in the block
-  // The next members describe the strip.
+  KeyRange block{0, 0};  // the keys of the task that lie in this key block
+  // The next members describe the strip of rows.
   std::int64_t first_row = 0, begin = 0;  // begin: first key of the strip, rounded down to whole vectors
   int rows = 0;
   KeyRange inner{0, 0};    // the keys that every row attends to
-  int masks_to_apply = 0;  // number of boolean masks
+  int masks_to_apply = 0;  // number of boolean masks that must be applied
   StripBlocks blocks;
   StripRow<T> lines[kMostStripRows];
 
@@ -97,7 +97,7 @@ struct ForwardStrip {
     return bytes;
   }
 
-  // Returns whether the kernel widens a bfloat16 bias in registers. Only kernels of bfloat16 pairs do so.
+  // Returns whether the kernel reads a bfloat16 bias in place and widens it in registers. Only kernels of bfloat16 pairs do so.
   bool has_narrow_bias() const { return kNative && task.bias.data != nullptr && task.bias_dtype == DType::bf16; }
 
   // Applies bias and masks to whole vectors of a row's products, from key `key` on. All keys of the vectors must exist.

@@ -1,5 +1,5 @@
-// Holds the sums of d_q, d_k and d_v of a task of the backward pass. d_k and d_v over a split of the rows, and d_q over a split of the keys, are summed from 0 and
-// then added to the sums of the earlier splits (docs/maths.md, section 7). For kernel sources only.
+// Holds the sums of d_q, d_k and d_v of a task of the backward pass. d_k and d_v over a split of the rows, and d_q over a split of the keys, are summed from 0
+// and then added to the sums of the earlier splits (docs/maths.md, section 7). Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "core/interrupted.h"
@@ -21,8 +21,9 @@ class GradientSums {
         d_q_(task.d_q_split != nullptr ? static_cast<T*>(task.d_q_split) : d_q_total_),
         d_q_stride_(gradient_stride(task.qk_width)) {}
 
-  // For each key block: calls load(first, count), then multiply(first, count, block, rows) for each query block, which begins at row `block`, and then
-  // finish(sums, padded) for d_k and for d_v. finish() restores the order of elements if multiply() stores the sums in another order.
+  // Runs the loops over key blocks and query blocks. For each key block it calls load(first, count), then multiply(first, count, block, rows) for each query
+  // block, which begins at row `block`, and then finish(sums, padded) for d_k and for d_v. finish() restores the order of elements if multiply() stores the
+  // sums in another order.
   template <class Load, class Multiply, class Finish>
   void run(const Load& load, const Multiply& multiply, const Finish& finish) {
     const std::int64_t d_q_size = s_.row_count * d_q_stride_;
@@ -70,7 +71,7 @@ class GradientSums {
     for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
   }
 
-  // Computes one key block, split by split of the rows. The first split adds directly to s_.d_k and s_.d_v.
+  // Computes one key block, for one split of the rows after the other. The first split adds directly to s_.d_k and s_.d_v.
   template <class Multiply, class Finish>
   void run_key_block(std::int64_t first, std::int64_t count, const Multiply& multiply, const Finish& finish) {
     const std::int64_t keys = kHasAmx ? round_up(count, 32) : count, k_size = keys * s_.qk_padded, v_size = keys * s_.v_padded;
@@ -109,7 +110,8 @@ class GradientSums {
   const ScoreScale<T>& scale_;
   const BackwardScratch<T>& s_;
   const std::int64_t block_rows_;
-  T *const d_q_total_, *const d_q_;  // the sums over all keys of the task, and over the current split of the keys; both are the same memory unless task.d_q_split is given
+  // The sums over all keys of the task, and over the current split of the keys. They share memory unless task.d_q_split is given.
+  T *const d_q_total_, *const d_q_;
   const std::int64_t d_q_stride_;
   T *d_k_ = nullptr, *d_v_ = nullptr;  // the sums over the current split of the rows, for the current key block
 };

@@ -11,8 +11,8 @@
 namespace polyhead::cpu {
 
 std::string declines(const Problem& problem) {
-  // If the scale or the softcap lies outside of 2^-110 to 2^60, multiplying by the scale's power of two or dividing by the softcap can underflow or overflow in
-  // float32.
+  // If the scale or the softcap lies outside of 2^-110 to 2^60, float32 can underflow or overflow when a kernel multiplies by the scale's power of two or
+  // divides by the softcap.
   const auto outside = [](double x) { return x != 0 && (std::abs(x) < 0x1p-110 || std::abs(x) > 0x1p60); };
   if (problem.dtype == DType::f64 || (!outside(problem.scale) && !outside(problem.softcap))) return {};
   return cat("the scale ", problem.scale, " or the softcap ", problem.softcap, " lies outside of the range that float32 kernels support: 0, or 2^-110 to 2^60");

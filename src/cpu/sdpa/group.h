@@ -15,7 +15,7 @@ namespace polyhead::cpu {
 // Sets the members that are equal for all tasks of a problem: sizes, scale, score rule and dropout.
 void set_sizes(const Problem& problem, HeadGroup& group);
 
-// Sets the members for key/value head `kv` of sequence b. blocks == nullptr: every block of a mask counts as partial, and no empty row attends to all keys.
+// Sets the members for key/value head `kv` of sequence b. If blocks is nullptr, every block of a mask counts as partial, and no empty row attends to all keys.
 void set_heads(const Problem& problem, const MaskBlocks* blocks, const ConstTensorView& q, const ConstTensorView& k, std::int64_t b,
                std::int64_t kv, HeadGroup& group);
 
@@ -39,13 +39,13 @@ BasicHeadView<Void> relative_bias_view(const Problem& problem, const BasicTensor
   return {element(values, n * head + problem.rules->band(b, document).distance_origin * column), head, -column, column};
 }
 
-// Returns the grain of parallel_for for indices that cost `work` multiply-adds each.
+// Returns the argument `grain` of parallel_for() for indices that cost `work` multiply-adds each.
 inline std::int64_t grain_of(double work) {
   return static_cast<std::int64_t>(std::clamp(kLeastPieceNanoseconds * kMultiplyAddsPerNanosecond / std::max(work, 1.0), 1.0, 1e6));
 }
 
-// Calls f(document, part, threads) for each document, where `part` is the problem of the document alone. If in_order, documents are computed one after the
-// other with all threads. Otherwise they are computed in parallel, and `threads` is at least 1 and in proportion to the document's number of pairs.
+// Calls f(document, part, threads) for each document, where `part` is the problem of this document alone. If in_order, documents are computed one after the
+// other, each with all threads. Otherwise they are computed in parallel, and `threads` is at least 1 and in proportion to the document's number of pairs.
 template <class P, class F>
 void for_each_document(const P& p, bool in_order, const F& f) {
   const auto count = static_cast<std::int64_t>(p.documents.size());

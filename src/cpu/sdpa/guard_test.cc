@@ -45,7 +45,7 @@ class Fences : public testing::TestWithParam<DType> {
     copy(during_call(random_.tensor(dtype, shape)), view);
     return view;
   }
-  // Returns a view [1,N,L,W] of memory [1,L,N,W], the layout of a layer's heads.
+  // Returns a view [1,N,L,W] of memory [1,L,N,W]. This is the layout that a layer's heads have.
   TensorView heads(DType dtype, std::int64_t count, std::int64_t length, std::int64_t width) {
     return tensor(dtype, {1, length, count, width}).move_axis(2, 1);
   }

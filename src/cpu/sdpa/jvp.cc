@@ -12,8 +12,8 @@
 namespace polyhead::cpu {
 namespace {
 
-// Returns the number of rows of a task. It is so large that packing a key block takes a few percent of the time of its products, and so small that q, q' and
-// the sums of the rows stay in a second-level cache. It is smaller if there would otherwise be fewer than two tasks for each thread.
+// Returns the number of rows of a task. With this many rows, packing a key block takes only a few percent of the time of its products, and q, q' and the sums
+// of the rows still fit in a second-level cache. The number is smaller if there would otherwise be fewer than two tasks for each thread.
 std::int64_t rows_per_task(std::int64_t groups, std::int64_t rows, int threads) {
   constexpr std::int64_t kMost = 768, kLeast = 4 * kRowMultiple;
   const std::int64_t wanted = (2 * threads + groups - 1) / groups, blocks = std::max((rows + kMost - 1) / kMost, std::min(wanted, (rows + kLeast - 1) / kLeast));
@@ -57,7 +57,7 @@ void run_jvp(const JvpProblem& p, const ConstTensorView& d_out, void* row_values
     for (std::int64_t item = first; item < last; ++item) {
       place(item, task);
       kernels.jvp(task, scratch.get());
-      check_interrupt();  // throws if an interrupt ended the kernel early
+      check_interrupt();  // throws if an interrupt made the kernel return early
     }
   });
 }

@@ -1,3 +1,4 @@
+// The kernel of forward mode, sdpa_jvp(). A prime marks a tangent:
 // out'[t] = sum_s drop(p)[t,s] (score'[t,s] v[s] + v'[s]) - lse'[t] out[t],  lse'[t] = sum_s p[t,s] score'[t,s]      (docs/maths.md, eq. 8a-8c)
 //
 // Loops, outermost first:
@@ -14,9 +15,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// For a row with |lse| above this bound, the kernel first computes the largest score and subtracts it instead of lse. With fused multiply-add, exp(score - lse) has
-// only the rounding errors of the score and of lse, and the error of lse cancels in p / sum p, so the bound only prevents overflow. Without fused multiply-add, the
-// product of a score and the scale is also rounded, and this error grows with |score|; so the bound is small.
+// For a row with |lse| above this bound, the kernel first computes the largest score and subtracts it instead of lse. With fused multiply-add, exp(score - lse)
+// has only the rounding errors of the score and of lse, and the error of lse cancels in p / sum p. So the bound only prevents overflow. Without fused
+// multiply-add, the product of a score and the scale is rounded too, and this error grows with |score|. So the bound is small.
 constexpr int kLargestLse = kFused ? 1 << 20 : 32;
 
 template <class T>
@@ -62,7 +63,8 @@ class Jvp {
 
   static bool too_large(T lse) { return (lse > kLargestLse || lse < -kLargestLse) && lse * T{0} == 0; }
 
-  // For rows with a large |lse|: sets the shift to the row's largest score, and lse to the number by which the scaled sink logit exceeds it, or to 0.
+  // For each row with a large |lse|: sets `shift` to the row's largest score. Sets lse to the difference between the scaled sink logit and this score if the
+  // sink logit is larger, else to 0.
   void find_references() {
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       if (too_large(s_.values[i].lse)) s_.values[i].shift = -kInfinity<T>;
@@ -144,7 +146,7 @@ class Jvp {
     return task_.softcap <= 0 && !task_.dropout && row.lse * T{0} == 0 && row.shift == 0 && kind_of(task_, s_.rows[index]) == RowKind::masked;
   }
 
-  // Computes p and p score' by loops over arrays in memory, for `count` rows from row `index` on, which is row `place` of its strip.
+  // Computes p and p score' by loops over arrays in memory, for `count` rows from row `index` of the task on. This row is row `place` of its strip.
   void weigh_in_memory(std::int64_t index, int count, int place, std::int64_t first, std::int64_t key_count, KeyRange keys, const StripBlocks& blocks) {
     const TaskRows<T> rows = of_rows();
     const T* const q = s_.q + index * s_.qk_padded;
@@ -196,8 +198,7 @@ class Jvp {
     }
   }
 
-  // The products used copies with 0 in place of NaN and infinities of v and v'. This function adds these NaN and infinities to rows that attend to their keys, and
-  // to no other rows.
+  // Adds the NaN and infinities of v and v' to the rows that attend to their keys, and to no other rows. The products used copies in which they are 0.
   void add_non_finite_values(std::int64_t strip, int count, std::int64_t first, std::int64_t key_count) {
     for (int i = 0; i < count; ++i) {
       const Row& row = s_.rows[strip + i];

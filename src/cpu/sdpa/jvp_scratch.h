@@ -1,4 +1,4 @@
-// Block sizes and scratch memory of a jvp. For kernel sources only.
+// Block sizes and scratch memory of a jvp. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/arena.h"

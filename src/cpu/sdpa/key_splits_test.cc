@@ -30,7 +30,7 @@ AttentionSizes draw_sizes_of_splits(Random& random) {
   z.queries = random.pick<std::int64_t>({1, 1, 2, 3, 8, 13, 50, 100});
   z.keys = random.pick<std::int64_t>({2048, 3073, 4097, 5000});
   z.qk_width = random.pick<std::int64_t>({64, 80, 96}), z.v_width = random.pick<std::int64_t>({60, 64, 97, 128});
-  if (z.lead[0] * z.heads() * z.queries > 100) z.kv_heads = 1, z.group = 1, z.queries = 100 / z.lead[0];  // fewer rows, because the reference is slow
+  if (z.lead[0] * z.heads() * z.queries > 100) z.kv_heads = 1, z.group = 1, z.queries = 100 / z.lead[0];  // run fewer rows, because the reference is slow
   return z;
 }
 
@@ -70,7 +70,7 @@ AttentionCase long_case(Random& random, DType dtype, std::int64_t queries, std::
 
 // With q = 0 and a bias that is exact in float32, every score is exact. If the results of key splits were joined by a rounded lse, attention weights would be off
 // by 2e-4.
-TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
+TEST_F(CpuSdpaKeySplits, WeightsAreExactForScoresOfAnySize) {
   for (const double level : {0.0, 8192.0, -8192.0, 1e30, -1e38}) {
     for (const std::int64_t queries : {1, 7}) {
       SCOPED_TRACE(level);
@@ -96,10 +96,10 @@ TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
 }
 
 // Some key splits contribute nothing to a row, because of a mask, a key length, a window, or scores of -infinity.
-TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
+TEST_F(CpuSdpaKeySplits, SplitsThatContributeNothingToARow) {
   struct Row {
     const char* name;
-    std::int64_t first, last;  // the keys that the rows may attend to
+    std::int64_t first, last;  // the range of keys that have a score above -infinity, or that the mask allows
   };
   for (const Row& row : {Row{"the first", 0, 600}, Row{"the last", 4990, 5000}, Row{"the middle", 2000, 2600}, Row{"one key", 3000, 3001},
                          Row{"none", 0, 0}}) {
@@ -113,7 +113,7 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
         Tensor attend(DType::boolean, {5, 5000}), bias(dtype, {5000}), starts(DType::i64, {1}), lengths(DType::i64, {1});
         fill(bias, -kInfinity);
         fill(attend.view().slice(1, row.first, row.last), 1);
-        fill(bias.view().slice(0, row.first, row.last), -500);  // scores far below 0; 0 is the reference of a row that has had no keys yet
+        fill(bias.view().slice(0, row.first, row.last), -500);  // scores far below 0, because 0 is the initial reference of a row without keys
         starts.data<std::int64_t>()[0] = row.first, lengths.data<std::int64_t>()[0] = row.last;
         if (by == std::string("mask")) c.options.mask.attend = attend;
         if (by == std::string("key mask")) c.options.mask.attend_keys = ConstTensorView(attend).select(0, 0);
@@ -136,7 +136,7 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
 
 // A NaN in the value of a masked key must not reach the row. A NaN in the value of an attended key must reach the row, even if every score of its split is
 // -infinity.
-TEST_F(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
+TEST_F(CpuSdpaKeySplits, NaNOfAValueReachesExactlyTheRowsThatAttendToIt) {
   for (const std::int64_t poisoned : {0, 1800, 4999}) {
     SCOPED_TRACE(poisoned);
     Random random(7);
@@ -176,7 +176,7 @@ TEST_F(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
 
 // Runs key splits with the cache sizes and the processor count of each machine in a list, and compares the results with the reference, and bit for bit
 // with those of one thread.
-TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
+TEST_F(CpuSdpaKeySplits, AgreeWithTheReferenceForAnyCache) {
   struct Sizes {
     std::int64_t queries, keys;
   };
@@ -206,11 +206,11 @@ TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
 TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
   struct Sizes {
     std::int64_t kv_heads, group, queries, keys;
-    const char* expected;  // the schedule that explain() must name for 64 threads without a mask
+    const char* expected;  // the schedule that explain() must report for 64 threads without a mask
   };
   std::uint64_t seed = 19;
-  for (const Sizes& z : {Sizes{2, 2, 900, 700, "blocks of 60 queries, 60 of them\n"}, Sizes{2, 1, 500, 3000, "blocks of 36 queries, 28 of them, each with its keys in 6 splits\n"},
-                         Sizes{3, 2, 4, 20'000, "blocks of 8 queries, 3 of them, each with its keys in 20 splits\n"}}) {
+  for (const Sizes& z : {Sizes{2, 2, 900, 700, "blocks of 60 queries, 60 of them\n"}, Sizes{2, 1, 500, 3000, "blocks of 36 queries, 28 of them, the keys of each in 6 splits\n"},
+                         Sizes{3, 2, 4, 20'000, "blocks of 8 queries, 3 of them, the keys of each in 20 splits\n"}}) {
     for (const bool causal : {false, true}) {
       SCOPED_TRACE(z.expected);
       SCOPED_TRACE(causal);
@@ -245,15 +245,15 @@ TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
   }
 }
 
-TEST_F(CpuSdpaKeySplits, ExplainNamesThem) {
+TEST_F(CpuSdpaKeySplits, ExplainNamesTheSplits) {
   const auto of = [](std::int64_t heads, std::int64_t queries, std::int64_t keys, const SdpaOptions& options = {}) {
     const Tensor q(DType::f32, {1, heads, queries, 128}), k(DType::f32, {1, heads, keys, 128});
     Tensor out(DType::f32, q.shape());
     return explain({.q = q, .k = k, .v = k, .out = out}, options);
   };
   set_num_threads(8);
-  EXPECT_THAT(of(1, 1, 8192), HasSubstr("blocks of 1 queries, 1 of them, each with its keys in 8 splits\n"));
-  EXPECT_THAT(of(4, 1, 8192), HasSubstr("4 of them, each with its keys in 2 splits\n"));
+  EXPECT_THAT(of(1, 1, 8192), HasSubstr("blocks of 1 queries, 1 of them, the keys of each in 8 splits\n"));
+  EXPECT_THAT(of(4, 1, 8192), HasSubstr("4 of them, the keys of each in 2 splits\n"));
   EXPECT_THAT(of(8, 1, 8192), HasSubstr("8 of them\n"));
   EXPECT_THAT(of(1, 1, 1000), HasSubstr("1 of them\n"));
   EXPECT_THAT(of(1, 1, 8192, {.mask = {.window = {.left = 500}}}), HasSubstr("1 of them\n"));

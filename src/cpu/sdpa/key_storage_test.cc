@@ -9,7 +9,7 @@ namespace {
 AttentionCase drawn(Random& random, std::uint64_t seed) {
   AttentionCase c = draw_case(random, std::array{DType::f32, DType::bf16, DType::f16}[seed % 3],
                               seed % 20 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
-  Random storage(seed + 10'000);  // a separate generator, so that the dtype drawn for a seed does not depend on the numbers that draw_case() draws
+  Random storage(seed + 10'000);  // a second generator, so that this draw does not change the numbers that draw_case() draws
   draw_key_storage(storage, c);
   c.options.backend = &find_backend("cpu");
   return c;
@@ -37,7 +37,7 @@ TEST(CpuKeyStorage, MapsAreTheReference) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionCase c = drawn(random, seed);
-    if (seed % 2 == 0) c.options.mask.window.left = random.integer(0, 20);  // a narrow window, with which kernels pack only keys near the diagonal
+    if (seed % 2 == 0) c.options.mask.window.left = random.integer(0, 20);  // a narrow window; kernels then pack only keys near the diagonal
     const Tensor expected = reference_map(c, c.maps(), MapValue::probability);
     const Tolerances tolerance(c);
     for_each_instruction_set(seed, [&] {
@@ -49,7 +49,7 @@ TEST(CpuKeyStorage, MapsAreTheReference) {
   }
 }
 
-// If q is float32, results have the same bits as with the stored keys and values converted to float32, for one query and for many.
+// If q is float32, results have the same bits as if the stored keys and values were converted to float32 first. This holds for one query and for many.
 TEST(CpuKeyStorage, TheBitsAreThoseOfTheSameValuesInFloat32) {
   for (const std::uint64_t seed : seeds_of_kernels(0, 150)) {
     SCOPED_TRACE(seed);
@@ -68,7 +68,7 @@ TEST(CpuKeyStorage, TheBitsAreThoseOfTheSameValuesInFloat32) {
   }
 }
 
-// Tests sizes for which the kernels have separate loops: 4, 8 and 12 rows for each key head, as in decoding, and heads of the usual widths.
+// Tests sizes for which the kernels have separate loops: 4, 8 and 12 query rows for each key/value head, as in decoding, and heads of the usual widths.
 TEST(CpuKeyStorage, FewQueriesHaveTheBitsOfTheirRowsInAPrefillAndOfFloat32) {
   for (const DType storage : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
     for (const std::int64_t width : {16, 64, 80, 128, 160}) {
@@ -118,7 +118,7 @@ TEST(CpuKeyStorage, ExplainTellsWhetherKeysAndValuesAreReadAsStored) {
 }
 
 // A non-finite scale makes its key or value non-finite. This must affect the rows that attend to the key, and no other row.
-TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
+TEST(CpuKeyStorage, NonFiniteScalesReachExactlyTheRowsThatAttend) {
   for (const std::int64_t queries : {1, 20}) {
     for (const double bad : {kNaN, kInfinity, -kInfinity}) {
       for (const bool of_values : {false, true}) {
@@ -153,7 +153,7 @@ TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
 
 // With few rows the kernel reads v from the caller's tensor; with many rows it multiplies a copy in which NaN and infinities are 0. Both must give the same result
 // for the rows that attend to non-finite values.
-TEST(CpuKeyStorage, NonFiniteValuesCountInFewRowsAsInMany) {
+TEST(CpuKeyStorage, NonFiniteValuesHaveTheSameEffectInFewAndInManyRows) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -185,7 +185,7 @@ TEST(CpuKeyStorage, NonFiniteValuesCountInFewRowsAsInMany) {
   }
 }
 
-TEST(CpuKeyStorage, AMaskedKeyWithANaNScaleDoesNotExist) {
+TEST(CpuKeyStorage, AMaskedKeyWithANaNScaleChangesNothing) {
   Random random(4);
   const Tensor q = random.tensor(DType::f32, {4, 9, 64}), k = random.tensor(DType::i8, {2, 130, 64}, -127, 127),
                v = random.tensor(DType::i8, {2, 130, 64}, -127, 127);
@@ -203,7 +203,7 @@ TEST(CpuKeyStorage, AMaskedKeyWithANaNScaleDoesNotExist) {
 }
 
 // Quantising random k and v to int8 changes each element by at most 1/254 of the row's largest magnitude, so the results must be near those of float32.
-TEST(CpuKeyStorage, AQuantisedCacheIsNearTheFloatingOne) {
+TEST(CpuKeyStorage, AnInt8CacheGivesResultsNearThoseOfFloat32) {
   Random random(5);
   const Tensor q = random.tensor(DType::f32, {8, 3, 64}), k = random.tensor(DType::f32, {2, 200, 64}),
                v = random.tensor(DType::f32, {2, 200, 64});

@@ -8,11 +8,11 @@
 namespace polyhead::cpu {
 namespace {
 
-// A run of the chosen queries that one call of the kernel computes: they follow each other in the list and belong to the same document.
+// Consecutive entries of the list of chosen queries that belong to one document. One call of the kernel computes them.
 struct Run {
   const Document& document;
-  std::int64_t first, last;             // indices into the chosen queries
-  std::vector<std::int64_t> queries{};  // positions of these queries in the document
+  std::int64_t first, last;             // range of indices in the list of chosen queries
+  std::vector<std::int64_t> queries{};  // positions of the queries in the document
 };
 
 template <class F>
@@ -31,7 +31,7 @@ void for_each_run(const MapsProblem& p, std::span<const std::int64_t> queries, c
   }
 }
 
-// Computes the map rows of a run. place(task) sets where the kernel writes the rows.
+// Computes the map rows of the queries of `run`. place(task) sets where the kernel writes the rows.
 template <class F>
 void run_kernel(const MapsProblem& problem, std::int64_t b, std::int64_t n, const Run& run, const F& place) {
   const bool cut = problem.packed() && !problem.unmasked();
@@ -73,7 +73,7 @@ void map_rows(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<co
     struct Consumer {
       const RowConsumer& consumer;
       const Run& run;
-      std::vector<double> row;  // a row over all keys of the packed sequence; not used if the document has all keys
+      std::vector<double> row;  // a row over all keys of the packed sequence; empty if the document has all keys
     } rows{consumer, run, {}};
     if (run.document.keys.last - run.document.keys.first < p.keys) rows.row.assign(static_cast<std::size_t>(p.keys), masked_value(p));
     run_kernel(p, b, n, run, [&](MapsTask& task) {

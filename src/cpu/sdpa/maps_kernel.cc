@@ -1,3 +1,4 @@
+// The kernel of attention maps. It computes chosen rows of the map of one head:
 // p[t,s] = exp(score[t,s] - m[t]) / sum_s exp(score[t,s] - m[t]),  m[t] = max_s score[t,s]          (docs/maths.md, eq. 10)
 //
 // The keys of a call are packed once. For a strip of rows, the scores with all keys are stored in memory, and the maximum and the sum of a row are computed from
@@ -106,7 +107,7 @@ class Maps {
     }
   }
 
-  // Prefetches the memory of `out` for the keys [first, last) of the strip's rows, while the next panel is multiplied.
+  // Prefetches the memory of `out` for the keys [first, last) of the strip's rows. Call it before the next panel is multiplied.
   void fetch_output(std::int64_t strip, int rows, std::int64_t first, std::int64_t last) const {
     with_storage<T>(task_.out_dtype, task_.out.data, [&](auto* data) {
       for (int i = 0; i < rows; ++i) {
@@ -118,14 +119,15 @@ class Maps {
 
   T* scores_of(int i) const { return s_.scores + i * s_.stride; }
 
-  // Replaces the row's products by scores that are not yet multiplied by a factor, and returns the factor.
+  // Replaces the row's products by scores that must still be multiplied by a factor, and returns this factor.
   double finish_row(int i) {
     const KeyRange& own = spans_[i];
     if (own.empty()) return 1;
     return static_cast<double>(finish_scores<T>(task_, rows_[i], scale_.factor, 0, own.first, own.last, scores_of(i), nullptr, s_.bytes));
   }
 
-  // Replaces the row's products by attention weights that are not yet multiplied by a factor, and returns the factor. Sets the key range of an empty row to empty.
+  // Replaces the row's products by attention weights that must still be multiplied by a factor, and returns this factor. Sets the key range of an empty row to
+  // empty.
   template <bool kEntropy>
   double exponentiate_row(int i, double* entropy, double* sink) {
     KeyRange& own = spans_[i];
@@ -140,14 +142,14 @@ class Maps {
     const T z = sink_of<T>(task_, rows_[i]);
     if (of_keys == 0) {
       own = {0, 0};
-      if constexpr (kEntropy) *sink = z == -kInfinity<T> ? 0 : static_cast<double>(T{1} + z * T{0});  // NaN for a sink that is not finite
+      if constexpr (kEntropy) *sink = z == -kInfinity<T> ? 0 : static_cast<double>(T{1} + z * T{0});  // NaN if the sink is not finite
       return 1;
     }
     const SumWithSink<T> total(of_keys, reference, pending_scale, z, scale_);
     const bool non_finite = !(total.sum * T{0} == 0);
     if (non_finite) spread_non_finite(task_, rows_[i], own, total.sum, x);
     const double factor = non_finite ? 1 : static_cast<double>(total.share) / static_cast<double>(total.sum);
-    if (factor == 0) own = {0, 0};  // the sink has the whole attention weight of the row
+    if (factor == 0) own = {0, 0};  // the sink has all of the row's attention weight
     if constexpr (kEntropy) {
       *sink = static_cast<double>(total.of_sink) / static_cast<double>(total.sum);
       const double exact = non_finite ? static_cast<double>(total.sum * T{0}) : entropy_of(factor, of_keys, static_cast<double>(moment) * static_cast<double>(pending_scale));
@@ -164,7 +166,7 @@ class Maps {
     return factor == 0 ? 0 : 0 - factor * (moment + log<double>(broadcast(factor))[0] * static_cast<double>(sum));
   }
 
-  // Multiplies the row by factor and writes it to `out`, or passes it to `consume`; keys outside of the row's range are masked.
+  // Multiplies the row by `factor`, and writes it to `out` or passes it to `consume`. Keys outside of the row's key range get the value of a masked key.
   void give_row(int i, std::int64_t index, double factor, double entropy, double sink) {
     T* x = scores_of(i);
     const KeyRange own = spans_[i].empty() ? KeyRange{0, 0} : spans_[i];
@@ -174,8 +176,8 @@ class Maps {
       for (std::int64_t s = own.last; s < task_.keys; ++s) x[s] = nothing;
       return narrow_row<T>(task_.out_dtype, x, task_.keys, static_cast<T>(factor), task_.out.data, index * task_.out.row, task_.out.column);
     }
-    // s_.row still holds the previous row. From one row of a long causal map to the next, only a few keys change from attended to masked, so only these are
-    // cleared.
+    // s_.row still holds the previous row. Only the keys that were in its key range and are not in the new key range are cleared. In a long causal map these
+    // are few.
     for (std::int64_t s = written_.first; s < smaller(own.first, written_.last); ++s) s_.row[s] = nothing;
     for (std::int64_t s = larger(own.last, written_.first); s < written_.last; ++s) s_.row[s] = nothing;
     for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] = static_cast<double>(x[s]) * factor;
@@ -188,12 +190,12 @@ class Maps {
   MapsScratch<T> s_;
   Row rows_[kStripRows];
   KeyRange spans_[kStripRows];
-  KeyRange written_;  // key range of the row in s_.row; all other elements of s_.row hold the value of a masked key
+  KeyRange written_;  // key range of the row that s_.row holds; the elements outside of it have the value of a masked key
 };
 
 template <class T>
 double sum_entropy_of_mean(const T* p, const T* q, std::int64_t count) {
-  constexpr std::int64_t kBlock = 2048;  // number of terms that are summed in type T; the sums of such blocks are added in double
+  constexpr std::int64_t kBlock = 2048;  // number of terms that are summed in type T; the sums of such blocks are then added in float64
   double entropy = 0;
   for (std::int64_t first = 0; first < count; first += kBlock) {
     Vector<T> sum{};

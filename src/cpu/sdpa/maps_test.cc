@@ -65,7 +65,7 @@ TEST(CpuMaps, OfScoresOfAnyMagnitudeAreExact) {
   }
 }
 
-TEST(CpuMaps, EmptyRowsAndMaskedNaNAreZeroInThem) {
+TEST(CpuMaps, EmptyRowsAndMaskedKeysThatAreNaNGiveZeros) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     SCOPED_TRACE(info(dtype).name);
     Random random(7);
@@ -74,8 +74,8 @@ TEST(CpuMaps, EmptyRowsAndMaskedNaNAreZeroInThem) {
     fill(k.slice(-2, 33, 34), kNaN);
     c.k = k;
     Tensor attend = random.tensor(DType::boolean, {15, 70}), bias(dtype, {15, 1});
-    fill(attend.view().slice(0, 4, 5), 0);   // the mask leaves no key to row 4
-    fill(bias.view().slice(0, 9, 10), -kInfinity);  // row 9 has no finite score
+    fill(attend.view().slice(0, 4, 5), 0);   // row 4 attends to no key
+    fill(bias.view().slice(0, 9, 10), -kInfinity);  // all scores of row 9 are -infinity
     attend.data<bool>()[9 * 70 + 33] = false;
     c.options.mask.attend = attend, c.options.bias = bias, c.options.dropout = {.p = 0.4, .seed = 5};
     const MapsInput input{.q = c.q, .k = c.k};

@@ -6,7 +6,7 @@
 namespace polyhead::cpu {
 namespace {
 
-// Whether some bytes of a mask contain true values, and whether they contain false values.
+// Whether some bytes of a mask are true, and whether some are false.
 struct SeenValues {
   bool some_true = false, some_false = false;
   bool both() const { return some_true && some_false; }
@@ -51,8 +51,8 @@ bool find_row_kinds(const KeySet& set, EmptyRows mode, std::int64_t heads, RowKi
   return any_empty;
 }
 
-// Returns the block kinds of a mask with listed blocks (Mask::blocks): a row for each block of queries of the document, and a column for each kMaskBlockKeys of its
-// keys. Sequences and heads that share their lists (stride 0) share the kinds.
+// Returns the block kinds of a mask with listed blocks (Mask::blocks). The result has a row for each block of queries of the document, and a column for each
+// kMaskBlockKeys of its keys. Sequences and heads that share their lists (stride 0) share the kinds.
 MaskBlocks::Table MaskBlocks::kinds_of_lists(const Problem& problem, int mask) {
   const Document& document = problem.documents.front();
   const std::int64_t key_blocks = blocks_of(problem.keys, kMaskBlockKeys);
@@ -96,7 +96,7 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
       continue;
     }
     const ConstTensorView bytes = mask.tensor.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
-    Shape shared = bytes.shape();  // axes with stride 0 get extent 1, so that shared elements occur once
+    Shape shared = bytes.shape();  // a broadcast axis (stride 0) gets extent 1, so that shared elements are analysed once
     for (int axis = 0; axis < shared.size(); ++axis) {
       if (bytes.stride(axis) == 0 && shared[axis] > 1) shared[axis] = 1;
     }
@@ -110,7 +110,8 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
     const std::int64_t row_blocks = shape[-2], matrices = numel(shape.first(shape.size() - 2));
     const Shape heads = shared.first(shared.size() - 2);
     const Strides strides = bytes.strides().first(shared.size() - 2);
-    constexpr auto kLeastBytes = static_cast<std::int64_t>(20 * kLeastPieceNanoseconds);  // a thread analyses 20 bytes in a nanosecond, so this number of bytes takes kLeastPieceNanoseconds
+    // A thread analyses 20 bytes in a nanosecond, so this many bytes take kLeastPieceNanoseconds.
+    constexpr auto kLeastBytes = static_cast<std::int64_t>(20 * kLeastPieceNanoseconds);
     const std::int64_t grain = 1 + kLeastBytes / (1 + std::min(rows, kMaskBlockQueries) * columns);
     parallel_for(matrices * row_blocks, grain, problem.executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t index = first; index < last; ++index) {
@@ -134,7 +135,8 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
   const std::int64_t groups = problem.batch * kv_heads_, rows = group_ * problem.queries;
   std::vector<RowKind> kinds(static_cast<std::size_t>(groups * rows));
   filled_.resize(static_cast<std::size_t>(groups));
-  constexpr auto kLeastRows = static_cast<std::int64_t>(kLeastPieceNanoseconds / 2);  // a row takes 2 ns, so this number of rows takes kLeastPieceNanoseconds
+  // A row takes 2 ns, so this many rows take kLeastPieceNanoseconds.
+  constexpr auto kLeastRows = static_cast<std::int64_t>(kLeastPieceNanoseconds / 2);
   parallel_for(groups, 1 + kLeastRows / rows, problem.executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       KeySet set = problem.key_set(i / kv_heads_, i % kv_heads_ * group_, document);

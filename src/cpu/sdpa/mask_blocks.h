@@ -12,22 +12,22 @@ namespace polyhead::cpu {
 
 class MaskBlocks {
  public:
-  explicit MaskBlocks(const Problem& problem);  // the problem must have one document
+  explicit MaskBlocks(const Problem& problem);  // the problem must have exactly one document
 
-  // Sets the blocks of the masks and the row kinds of `set`, which is the key set of the heads that share key/value head kv.
+  // Sets the blocks of the masks and the row kinds in `set`, which is the key set of the heads that share key/value head kv of sequence b.
   void attach(std::int64_t b, std::int64_t kv, KeySet& set) const;
 
  private:
   struct Table {
     Tensor memory;
-    ConstTensorView blocks;  // [*,N, blocks of queries, blocks of keys]
+    ConstTensorView blocks;  // kinds of blocks [*,N, blocks of queries, blocks of keys]
   };
   static Table kinds_of_lists(const Problem& problem, int mask);
 
   std::vector<Table> tables_;
-  std::int64_t group_ = 0, kv_heads_ = 0;  // query heads of a key/value head; key/value heads
-  std::vector<RowKind> kinds_;             // [*,N,T]; empty if no row can be uniform or unmasked
-  std::vector<std::uint8_t> filled_;       // [*,K]: 1 if a row of the group is uniform or unmasked
+  std::int64_t group_ = 0, kv_heads_ = 0;  // number of query heads for each key/value head, and number of key/value heads
+  std::vector<RowKind> kinds_;             // kind of each row [*,N,T]; empty if no row can be uniform or unmasked (RowKind)
+  std::vector<std::uint8_t> filled_;       // for each key/value head [*,K]: 1 if a row of its query heads is of kind `uniform` or `unmasked`
 };
 
 // Returns the kind of a row: RowKind::masked, or for an empty row the kind that `mode` sets.

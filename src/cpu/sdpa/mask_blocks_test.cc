@@ -8,7 +8,8 @@
 namespace polyhead::test {
 namespace {
 
-// Returns a mask whose blocks of `height` x `width` pairs are all true or all false, except that some blocks have one pair with the opposite value.
+// Returns a mask of blocks of `height` x `width` pairs. The pairs of a block are all true or all false, except that some blocks have one pair with the opposite
+// value.
 Tensor blocky(Random& random, const Shape& shape, std::int64_t height, std::int64_t width) {
   Tensor mask(DType::boolean, shape);
   const std::int64_t rows = shape[-2], columns = shape[-1], matrices = mask.numel() / std::max<std::int64_t>(1, rows * columns);
@@ -26,7 +27,7 @@ Tensor blocky(Random& random, const Shape& shape, std::int64_t height, std::int6
   return mask;
 }
 
-TEST(MaskBlocks, SayWhatTheBooleansOfABlockSay) {
+TEST(MaskBlocks, HaveTheKindOfTheirBooleans) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -116,7 +117,7 @@ TEST(MaskBlocks, SkippedAndFullBlocksChangeNoResult) {
   }
 }
 
-// A causal mask given as booleans gives the same bits as Mask::causal: skipped pairs add nothing to the sums, and full blocks are computed as without a
+// A causal mask that is given as booleans gives the same bits as Mask::causal. Skipped pairs add nothing to the sums, and full blocks are computed as without a
 // mask.
 TEST(MaskBlocks, ACausalMaskOfBooleansHasTheBitsOfTheFlag) {
   for (const std::int64_t length : {40, 130, 700}) {
@@ -165,7 +166,7 @@ AttentionCase draw_listed(Random& random, DType dtype) {
   return c;
 }
 
-TEST(MaskBlocks, SayWhichPartOfABlockIsListed) {
+TEST(MaskBlocks, HaveTheKindOfTheListedPairs) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -214,7 +215,7 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
     c.options.empty_rows = random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
     if (Random own = random; own.integer(0, 2) == 0) mask.key_starts = c.keep(own.tensor(DType::i64, c.sizes.lead, 0, static_cast<double>(c.sizes.keys / 2)));
     const TensorView attend = c.keep(listed_pairs(lists, c.sizes.pairs()));
-    ConstTensorView beside;  // a boolean mask of every pair, which is given in addition to the lists
+    ConstTensorView beside;  // a boolean mask [*,N,T,S], given in addition to the lists
     if (random.integer(0, 2) == 0) {
       const TensorView drawn = c.keep(blocky(random, c.sizes.pairs(), 16, 64));
       for (std::int64_t i = 0; i < drawn.numel(); ++i) attend.data<bool>()[i] = attend.data<bool>()[i] && drawn.data<bool>()[i];
@@ -236,8 +237,8 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
 }
 
 // One mask allows some keys only to rows 0 to 15, and the other mask allows the same keys only to rows 16 to 31, so no row attends to these keys. A strip may
-// contain rows of both groups, and a NaN in these keys must not reach the strip's results.
-TEST(MaskBlocks, OfTwoMasksThatLeaveTheSameKeysToDifferentRows) {
+// contain rows of both kinds, and a NaN in these keys must not reach the strip's results.
+TEST(MaskBlocks, TwoMasksThatAllowTheSameKeysToDifferentRows) {
   for (const bool none : {true, false}) {
     SCOPED_TRACE(none);
     Random random(7);
@@ -267,7 +268,7 @@ TEST(MaskBlocks, OfTwoMasksThatLeaveTheSameKeysToDifferentRows) {
   }
 }
 
-TEST(MaskBlocks, OnePlaneMoreThanThereAreIsRefused) {
+TEST(MaskBlocks, OneMaskTooManyIsRefused) {
   KeyRules rules;
   for (int i = 0; i < KeySet::kMostMasks; ++i) rules.add({});
   EXPECT_NE(error_message([&] { rules.add({}); }), "");

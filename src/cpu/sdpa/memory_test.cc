@@ -49,10 +49,11 @@ const SdpaOptions kRules[] = {{},
                               {.mask = {.window = {.left = 40, .right = 3}}},
                               {.softcap = 20}};
 
-// Bound of the memory that a forward pass with heads of width 32 needs on one thread: for a query block, a block of 512 keys and values, scores, masks and lists.
+// Returns a bound of the memory that a forward pass with heads of width 32 needs on one thread: for a query block, a block of 512 keys and values, scores,
+// masks and lists.
 std::int64_t forward_bound() { return cpu::block_sizes().query_bytes + 512 * (32 + 32) * 4 + (64 << 10); }
 
-// Calls f with one thread for each cache size that gives different block sizes. Each further thread would need the same memory again.
+// Calls f with one thread for each size of the second-level cache that gives different block sizes. Each further thread would need the same memory again.
 template <class F>
 void for_each_cache(const F& f) {
   for_each_machine([&](const DescribedMachine&) {
@@ -64,7 +65,7 @@ void for_each_cache(const F& f) {
 // A forward pass of one block of rows needs the same memory for any number of keys.
 TEST_F(Memory, ForwardIsConstant) {
   Attention most(1536, 65'536, 1);
-  sdpa_forward(most.forward(12, 12));  // the first call of a process allocates memory to store facts about the machine
+  sdpa_forward(most.forward(12, 12));  // the first call of a process allocates memory for facts about the machine; do not count it
   for_each_cache([&] {
     const std::int64_t rows = cpu::block_sizes().query_rows(32, 4);
     const auto of = [&](std::int64_t keys, const SdpaOptions& rules) { return peak_of([&] { sdpa_forward(most.forward(rows, keys), rules); }); };
@@ -91,8 +92,8 @@ TEST_F(Memory, ForwardOfMoreRowsIsConstant) {
   });
 }
 
-// Block lists need a byte for each block and a byte for each 64 keys of a block, but no memory for pairs. In this test each of 64 blocks of queries lists one of 64
-// blocks of keys; a boolean mask of all pairs would need 5,000 times as many bytes. The test allows a hundredth of such a mask.
+// Block lists need a byte for each block and a byte for each 64 keys of a block, but no memory for single pairs. In this test each of 64 blocks of queries
+// lists one of 64 blocks of keys. A boolean mask of all pairs would need 5,000 times as many bytes; the test allows a hundredth of the size of such a mask.
 TEST_F(Memory, BlockListsTakeNoBytesForPairs) {
   constexpr std::int64_t kLength = 8192, kBlocks = kLength / 128;
   Attention most(kLength);
@@ -106,9 +107,9 @@ TEST_F(Memory, BlockListsTakeNoBytesForPairs) {
   EXPECT_LT(backward(listed), backward(plain) + kLength * kLength / 100);
 }
 
-// A forward pass that writes attention weights allocates memory for the packed keys of a head, for a copy of values that cannot be read in place and, if the dtype
-// is not the compute type, for a few rows of attention weights.
-TEST_F(Memory, ForwardWithItsWeightsIsLinear) {
+// A forward pass that writes attention weights allocates memory for the packed keys of a head and for a copy of values that cannot be read in place. If the
+// dtype is not the compute type, it also allocates memory for a few rows of attention weights.
+TEST_F(Memory, ForwardWithAttentionWeightsIsLinear) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto of = [&](std::int64_t keys) {
       const Tensor q(dtype, {1, 8, 24, 32}), k(dtype, {1, 8, keys, 32});
@@ -140,7 +141,8 @@ TEST_F(Memory, BackwardIsLinear) {
       sdpa_forward(attention.forward(), rules);
       return static_cast<double>(peak_of([&] { sdpa_backward(attention.backward(), rules); }));
     };
-    // The backward pass allocates sums of d_q for all rows and, with more than 4096 keys, sums of d_q over one split of keys: 32 float32 for each row.
+    // The backward pass allocates sums of d_q for all rows. With more than 4096 keys it also allocates sums of d_q over one split of keys: 32 float32 for each
+    // row.
     const double of_5120 = of(5120), of_10240 = of(10240);
     EXPECT_LT(of_10240, 2.05 * of_5120);
     EXPECT_LT(of_10240, 2 * 2560 * 32 * 4 + (2 << 20));
@@ -162,15 +164,15 @@ TEST_F(Memory, SecondDerivativesAreLinear) {
                                rules);
       }));
     };
-    // The gradient of the backward pass allocates the sums of d_q that a backward pass allocates, and six more float32 for each row.
+    // sdpa_backward_backward() allocates the same sums of d_q as the backward pass, and six more float32 for each row.
     const double of_5120 = of(5120), of_10240 = of(10240);
     EXPECT_LT(of_10240, 2.05 * of_5120);
     EXPECT_LT(of_10240, 2560 * (2 * 32 + 6) * 4 + (3 << 20));
   }
 }
 
-// A d_bias with an element for every pair is written in place as bfloat16, so it needs no float32 sums.
-TEST_F(Memory, GradientOfABiasOfEveryPairTakesNone) {
+// If each pair has an element of d_bias, the elements are written in place as bfloat16, so no float32 sums are allocated.
+TEST_F(Memory, GradientOfABiasWithOneElementPerPairNeedsNoMemory) {
   Random random(1);
   const auto operand = [&] { return random.tensor(DType::bf16, {1, 1, 1024, 32}); };
   const Tensor q = operand(), k = operand(), v = operand(), d_out = operand(), bias = random.tensor(DType::bf16, {1024, 1024});
@@ -183,7 +185,7 @@ TEST_F(Memory, GradientOfABiasOfEveryPairTakesNone) {
   EXPECT_EQ(taken(d_bias), taken({}));
 }
 
-TEST_F(Memory, HeadsTakeTurnsInOneThreadsScratch) {
+TEST_F(Memory, ManyHeadsNeedNoMoreScratchThanOneHead) {
   Attention one(512, 1), many(512, 16);
   const auto both = [](Attention& attention) {
     return peak_of([&] {
@@ -195,7 +197,7 @@ TEST_F(Memory, HeadsTakeTurnsInOneThreadsScratch) {
 }
 
 TEST_F(Memory, ExplainNamesTheScratch) {
-  // The three problems are computed in blocks of rows, in key splits, and with few queries of many heads.
+  // The first problem is computed in blocks of rows, the second in key splits, and the third has few queries of many heads.
   std::array problems{Attention(2048), Attention(40, 20'000, 1), Attention(4, 30'000, 9)};
   for_each_machine([&](const DescribedMachine& machine) {
     LastPieceFirst threads(machine.processors);
@@ -242,7 +244,7 @@ TEST_F(Memory, MapsOfChosenRowsHoldThoseRowsOnly) {
   const std::int64_t rows[] = {5, 4000};
   Tensor maps(DType::f32, {1, 1, 2, 4096});
   const std::int64_t taken = peak_of([&] { attention_map_rows({.q = attention.q, .k = attention.k}, rows, maps); });
-  EXPECT_LT(taken, 4 << 20);  // the whole map would need 64 MiB
+  EXPECT_LT(taken, 4 << 20);  // the whole attention map would need 64 MiB
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Tests Precision::native, with which the processor multiplies bfloat16 numbers directly: when it takes effect, and which errors its rounding causes. The tests of
-// random problems in this folder use Precision::native too.
+// Tests Precision::native, with which the processor multiplies bfloat16 numbers directly. The tests check when it takes effect, and which errors its rounding
+// causes. The tests of random problems in this folder use Precision::native too.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -47,7 +47,8 @@ TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
 // On processors without AMX, tests use an emulation of amx_bf16, so the emulation must give the same bits as the hardware. This test is skipped if the machine or
 // the build lacks one of the two.
 TEST(Native, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
-  const auto available = [](std::string_view name) {  // requires AVX512-BF16 in `needs`: an emulation compiled for other vectors has other bits
+  // The emulation must be compiled for AVX512-BF16 (listed in `needs`). An emulation for other instruction sets has other bits.
+  const auto available = [](std::string_view name) {
     return std::ranges::any_of(kernel_instruction_sets(), [&](const KernelInstructionSet& set) { return set.name == name && set.available && set.needs.find("avx512_bf16") != std::string_view::npos; });
   };
   if (!available("amx_bf16") || !available("amx_bf16_emulated")) GTEST_SKIP() << "needs a processor with AMX, and a build with -D POLYHEAD_EMULATE_AMX=ON on such a processor";
@@ -101,7 +102,7 @@ TEST(Native, TheLargestWeightIsExact) {
 
 // One key has score 0 and 599 keys have score -b. The exponential exp(-b) lies between two bfloat16 numbers. Without a correction, its rounding would make all
 // results too large or too small.
-TEST(Native, ARoundingThatAllWeightsHaveInCommonCancels) {
+TEST(Native, ARoundingErrorThatAllWeightsShareCancels) {
   double b = 0, worst = 0;
   for (int n = 64; n < 256; ++n) {
     const double weight = std::exp(-n / 256.0), off = std::abs(static_cast<double>(to_float(to_bf16(static_cast<float>(weight)))) / weight - 1);
@@ -155,7 +156,8 @@ TEST(Native, GradientsHaveTheErrorOfTheirRoundings) {
   }
 }
 
-// If a row's q or d_out is not finite, the products that sum over rows use 0 in its place, and the row is added afterwards to the keys that it attends to.
+// If a row of q or d_out is not finite, the products that sum over rows use zeros for the row. Afterwards the row is added to the gradients of the keys that it
+// attends to.
 TEST(Native, ANonFiniteRowReachesOnlyItsKeys) {
   constexpr std::int64_t kRows = 96, kRow = 37;
   for (const bool in_q : {true, false}) {

@@ -1,8 +1,10 @@
-// Tasks of a single key, such as the first token of each sequence of a batch: p = 1, so out = v, lse = score, d_v = sum of d_out, and d_q = d_k = 0. The set-up of
-// strips, panels and scratch would take several times as long. For kernel sources only.
+// Computes tasks with a single key, such as the first token of each sequence of a batch: p = 1, so out = v, lse = score, d_v = sum of d_out, and d_q = d_k = 0.
+// In the kernel, the set-up of strips, panels and scratch would take several times as long as this computation. Only kernel sources (*_kernel.cc) include this
+// file.
 //
 // The functions return false, and leave the task to the kernel, if the task needs a step that they do not implement, or has numbers that are not finite.
-// Forward results have the kernel's bits, so that added masked keys do not change them: the score is the same chain of multiply-adds, and exp(0) = 1, log(1) = 0.
+// Forward results have the kernel's bits, so that added masked keys do not change them: the score is the same chain of multiply-adds, and exp(0) = 1, log(1) =
+// 0.
 #pragma once
 
 #include "cpu/sdpa/pack.h"
@@ -62,7 +64,7 @@ bool run_one_key(const ForwardTask& task) {
     const T* const q = row_of(task.q, static_cast<const T*>(task.q.data), row);
     if (!(bound_of_score(q, k, task.qk_width, power) < kFarFromOverflow)) return false;
     if (task.lse.data != nullptr) {
-      // + 0 turns -0 into 0, as the kernel's + log(1) does.
+      // Adding 0 turns -0 into 0, as adding log(1) does in the kernel.
       static_cast<T*>(task.lse.data)[row.head * task.lse.head + row.query * task.lse.row] = score_of_one_key(q, k, task.qk_width, power) * factor + T{0};
     }
     add_row(v, task.v_width, true, static_cast<T*>(task.out.data) + row.head * task.out.head + row.query * task.out.row);
@@ -70,7 +72,7 @@ bool run_one_key(const ForwardTask& task) {
   return true;
 }
 
-// With more rows, this plain sum over rows would lose more digits than the kernel's sums of splits.
+// With more rows, this plain sum over rows would have a larger rounding error than the kernel's sums over splits.
 inline constexpr std::int64_t kMostRowsOfOneKey = 16;
 
 template <class T>
@@ -91,7 +93,7 @@ bool run_one_key(const BackwardTask& task) {
   for (std::int64_t i = 0; i < task.rows; ++i, row = next_row(row, task.queries)) {
     const T* const q = row_of(task.q, static_cast<const T*>(task.q.data), row);
     const T score = score_of_one_key(q, k, task.qk_width, power) * factor + T{0};
-    // An lse that is not this score comes from other keys or from another instruction set; the kernel then corrects the rounding.
+    // If lse differs from the score, it was computed with other keys or by another instruction set. The kernel then corrects the rounding.
     if (*row_of(task.lse, static_cast<const T*>(task.lse.data), row) != score || score * T{0} != 0) return false;
     if (!all_finite(row_of(task.out, static_cast<const T*>(task.out.data), row), task.v_width)) return false;
     if (!all_finite(row_of(task.d_out, static_cast<const T*>(task.d_out.data), row), task.v_width)) return false;

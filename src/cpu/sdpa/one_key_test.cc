@@ -1,4 +1,4 @@
-// Tests that a problem with one key has the same bits as a problem with that key and a masked key, and the gradients of the reference.
+// Tests problems with one key. They must have the same bits as a problem with this key and a masked key, and the gradients of the reference.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ void expect_same_numbers(const Tensor& actual, const Tensor& expected, const cha
 struct OneKey {
   DType dtype;
   std::int64_t batch, kv_heads, heads, queries, qk_width, v_width;
-  Tensor q, k, v;  // k and v have two keys; the problem with one key uses the first
+  Tensor q, k, v;  // k and v have two keys; the problem with one key has only the first key
   bool finite = true;
 
   explicit OneKey(Random& random) {
@@ -46,7 +46,7 @@ struct OneKey {
   ConstTensorView first(const Tensor& of) const { return of.view().slice(-2, 0, 1); }
 };
 
-TEST(CpuOneKey, HasTheBitsOfTheKeyBesideAMaskedOne) {
+TEST(CpuOneKey, HasTheBitsOfThatKeyWithAMaskedKey) {
   for (const std::uint64_t seed : seeds_of_kernels(7000, 400)) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -100,8 +100,8 @@ TEST(CpuOneKey, HasTheGradientsOfTheReference) {
   }
 }
 
-// With NaN, infinities or an lse that is not the score, the gradients must still be those of the reference.
-TEST(CpuOneKey, LeavesOtherNumbersToTheKernel) {
+// If there are NaN or infinities, or if lse is not the score, the gradients must still be those of the reference.
+TEST(CpuOneKey, LeavesNonFiniteNumbersAndAnotherLseToTheKernel) {
   Random random(1);
   const Tensor q = random.tensor(DType::f32, {2, 3, 1, 8}), k = random.tensor(DType::f32, {2, 3, 1, 8}), d_out = random.tensor(DType::f32, {2, 3, 1, 8});
   for (const double value : {kNaN, kInfinity, 0.5}) {

@@ -1,5 +1,5 @@
 // Online softmax (docs/maths.md, eq. 2-4): computes the softmax of a row whose scores become known tile by tile, with a running reference and a running sum of
-// exponentials for each row in each key block. For kernel sources only.
+// exponentials for each row in each key block. Only kernel sources (*_kernel.cc) include this file.
 //
 // In a key block each row has a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m starts as the largest score of the row's first tile. If a
 // later tile has a score above m + kSlack, m becomes the largest score of that tile, and l and the exponentials are multiplied by exp(m_old - m_new) (Milakov
@@ -22,7 +22,7 @@ constexpr int kSlack = 8;
 template <class T>
 class OnlineSoftmax {
  public:
-  // score_exp is the result of score_exp_of() for the task; `rows` is scratch that holds the state of the rows.
+  // score_exp is the result of score_exp_of() for the task. `rows` is scratch that holds the references and sums of the rows.
   OnlineSoftmax(const ExpFactor<T>& score_exp, const Scratch<T>& rows) : score_exp_(score_exp), s_(rows) {}
 
   // Resets the row's reference and sums before the row's first key of a key block.
@@ -31,7 +31,7 @@ class OnlineSoftmax {
     store_vector<T>(Vector<T>{}, s_.sums + row * kLanes<T>);
   }
 
-  // Sets the reference to `largest`, or to 0 while the row has no score above -infinity.
+  // Sets the row's reference to `largest`, or to 0 if `largest` is not above -infinity.
   POLYHEAD_INLINE void set_reference(std::int64_t row, T largest) {
     const bool has_score = largest > -kInfinity<T>;
     s_.reference[row] = has_score ? largest : T{0};
@@ -41,7 +41,8 @@ class OnlineSoftmax {
   // Returns the limit of the row: a score above the limit raises the reference.
   POLYHEAD_INLINE T limit(std::int64_t row) const { return s_.limit[row]; }
 
-  // Raises the reference to `largest` and rescales the row's sums. Returns the factor exp(old - new) for the row's earlier exponentials.
+  // Sets the row's reference to `largest`, a larger number, and rescales the row's sums. Returns exp(old - new), the factor for the exponentials that were
+  // computed with the old reference.
   T raise(std::int64_t row, T largest) {
     const T old = s_.reference[row];
     const bool has_score = s_.limit[row] != -kInfinity<T>;
@@ -80,8 +81,8 @@ class OnlineSoftmax {
     for (int i = 0; i < count; ++i) l[i] = sum_of_lanes<T>(load_vector(s_.sums + (first + i) * kLanes<T>));
   }
 
-  // Joins m and l of the current key block with m and l of the rows' earlier key blocks. l holds the sums of the current block. `earlier` and `own` receive the
-  // factors of o of the earlier blocks and of the current block. All arrays are padded to whole vectors.
+  // Joins m and l of the current key block with m and l of the rows' earlier key blocks. On entry l holds the sums of the current block. To join o, multiply o
+  // of the earlier blocks by `earlier` and o of the current block by `own`. All arrays are padded to whole vectors.
   POLYHEAD_INLINE void join_rows(std::int64_t first, int count, const T* l, T* earlier, T* own) {
     constexpr int kWidth = kLanes<T>;
     T all_m[kMostStripRows + kWidth], all_l[kMostStripRows + kWidth];

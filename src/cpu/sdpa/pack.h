@@ -1,4 +1,4 @@
-// Reads rows of k and v from the caller's tensor, and transposes them in registers or into panels. For kernel sources only.
+// Reads rows of k and v from the caller's tensor, and transposes them in registers or into panels. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/task.h"
@@ -33,7 +33,7 @@ struct StoredRows {
   std::int64_t row_stride, column_stride, width;
   T factor;
   RowScales<T> scales;
-  std::int64_t available;  // number of rows that exist and may be prefetched
+  std::int64_t available;  // number of rows that exist, and so may be prefetched
 
   StoredRows(const Storage* rows, const HeadView& view, std::int64_t row_width, std::int64_t rows_from_here, T times,
              const RowScales<T>& row_scales = {})
@@ -50,14 +50,15 @@ struct StoredRows {
 template <class T, class Storage>
 inline constexpr int kWordElements = static_cast<int>(sizeof(T) / sizeof(Storage));
 
-// Transposes kLanes contiguous rows from row `first` on: calls f(i, x) for words i = 0, 1, ..., where x has word i of each row. If a word is an element of T, it is
-// multiplied by rows.factor. Returns the number of words for which f was called; the caller handles the words at the end that do not fill a vector.
+// Transposes kLanes contiguous rows from row `first` on. Calls f(i, x) for the words i = 0, 1, ..., where x has word i of each row. If a word is an element of
+// T, it is multiplied by rows.factor. Returns the number of words for which f was called. The words at the end that do not fill a vector are left to the
+// caller.
 template <class T, class Storage, class F>
 POLYHEAD_INLINE std::int64_t transpose_words(const StoredRows<T, Storage>& rows, std::int64_t first, const F& f) {
   constexpr int kWidth = kLanes<T>, kElements = kWordElements<T, Storage>;
   using Word = std::conditional_t<kElements == 1, T, std::int32_t>;
-  // Prefetches rows that are 32 KiB ahead from memory into the second-level cache, and the next rows from the second-level cache into the first. The hardware
-  // prefetcher cannot do this, because it follows fewer rows than a vector has lanes.
+  // Prefetches rows in two steps: rows that are 32 KiB ahead from memory into the second-level cache, and the next rows from the second-level cache into the
+  // first. The hardware prefetcher cannot do this, because it follows fewer rows than a vector has lanes.
   constexpr std::int64_t kFarBytes = 32768;
   const std::int64_t near = kWidth, far = kFarBytes / larger(1, rows.width * static_cast<std::int64_t>(sizeof(Storage)));
   const bool fetches_near = first + near + kWidth <= rows.available, fetches_far = first + far + kWidth <= rows.available;
@@ -80,9 +81,9 @@ POLYHEAD_INLINE std::int64_t transpose_words(const StoredRows<T, Storage>& rows,
   return word;
 }
 
-// Transposes kLanes contiguous rows from row `first` on: calls f(d, x) for elements d = 0, 1, ..., where x has element d of each row. Narrow types are
-// transposed as words, which hold several elements. Returns the number of elements for which f was called; the caller handles the elements at the end that do
-// not fill a vector.
+// Transposes kLanes contiguous rows from row `first` on. Calls f(d, x) for the elements d = 0, 1, ..., where x has element d of each row. Narrow types are
+// transposed as words, which hold several elements. Returns the number of elements for which f was called. The elements at the end that do not fill a vector
+// are left to the caller.
 template <class T, class Storage, class F>
 POLYHEAD_INLINE std::int64_t transpose_rows(const StoredRows<T, Storage>& rows, std::int64_t first, const F& f) {
   constexpr int kWidth = kLanes<T>, kElements = kWordElements<T, Storage>;
@@ -135,8 +136,8 @@ void pack_transposed(const StoredRows<T, Storage>& from, int count, T* lines, T*
   }
 }
 
-// Calls f(panel, begin, vectors) for each panel that contains keys of [first, last). `panel` is the first key of the panel; the keys lie in `vectors` whole
-// vectors from key `begin` on.
+// Calls f(panel, begin, vectors) for each panel that contains keys of [first, last). `panel` is the first key of the panel. The keys to compute begin at key
+// `begin` and fill `vectors` vectors.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_panel(std::int64_t first, std::int64_t last, const F& f) {
   constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
@@ -190,8 +191,8 @@ bool all_finite(const T* from, std::int64_t count) {
   return sum_of_lanes<T>(non_finite[0] + non_finite[1] + non_finite[2] + non_finite[3]) + non_finite_rest == 0;
 }
 
-// Copies elements with NaN and infinities replaced by 0: in a product, 0 * NaN would make rows NaN that do not attend to the element. add_non_finite() adds NaN and
-// infinities to the rows that attend to them.
+// Copies elements, with NaN and infinities replaced by 0. In a product, 0 * NaN would make rows NaN that do not attend to the element's key. add_non_finite()
+// adds the NaN and infinities to the rows that attend to it.
 template <class T>
 void zero_non_finite(const T* from, std::int64_t count, T* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = from[i] * T{0} == 0 ? from[i] : T{0};

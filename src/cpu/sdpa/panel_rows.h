@@ -1,5 +1,5 @@
-// Provides the bias and the mask bytes of a strip's rows for one panel of keys, so that a kernel can load whole vectors. They are read in place if their
-// elements are contiguous, in the compute type and fill whole vectors; else they are copied. For kernel sources only.
+// Provides the bias and the mask bytes of a strip's rows for one panel of keys, so that a kernel can load whole vectors. Bias and mask bytes are read in place
+// if their elements are contiguous, in the compute type and fill whole vectors; else they are copied. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/pack.h"
@@ -12,7 +12,7 @@ namespace {
 struct StripPanel {
   const Row* rows;
   int count;
-  std::int64_t first_key, keys;  // keys: number of the panel's keys that exist
+  std::int64_t first_key, keys;  // keys: number of keys of the panel that exist in the tensor
 
   StripPanel(const HeadGroup& group, const Row* of_rows, int row_count, std::int64_t key, std::int64_t panel_keys)
       : rows(of_rows), count(row_count), first_key(key), keys(smaller(panel_keys, group.keys - key)) {}
@@ -83,7 +83,7 @@ class PanelMasks {
     }
   }
 
-  // Sets masked scores to -infinity. (Adding -infinity to a score that is NaN would give NaN.)
+  // Sets the scores of masked keys to -infinity. (Adding -infinity would not do, because NaN would stay NaN.)
   template <int Columns>
   POLYHEAD_INLINE void apply(int row, std::int64_t at, Vector<T> (&x)[Columns]) const {
     for (int m = 0; m < count_; ++m) {

@@ -25,7 +25,7 @@ testing::AssertionResult same_rows(ConstTensorView actual, ConstTensorView expec
   return testing::AssertionSuccess();
 }
 
-// A part of a problem: queries [t, t_end) of heads [n, n_end) of sequences [b, b_end), and the first `keys` keys.
+// A part of a problem: the queries [t, t_end) of the heads [n, n_end) of the sequences [b, b_end), with only the first `keys` keys.
 struct Part {
   std::int64_t b, b_end, n, n_end, t, t_end, keys;
 };
@@ -54,14 +54,14 @@ class Problem {
   RelativeBias relative;
   BlockLists blocks;  // [B|1,N|1,blocks of queries,count]
   std::optional<std::int64_t> causal, left, right;  // causal: offset of the diagonal; left, right: the window
-  SdpaOptions plain;                                // the other options: scale, softcap, empty_rows
+  SdpaOptions plain;                                // the options scale, softcap and empty_rows; the members above hold all other options
   std::list<Tensor> tensors;
 
   Problem(Random& random, DType type, const Sizes& sizes) : z(sizes), dtype(type) {
     const double magnitude = random.pick({0.1, 1.5, 1.5, 6.0});
     q = keep(random.tensor(dtype, {z.batch, z.heads(), z.queries, z.qk_width}, -magnitude, magnitude));
     k = keep(random.tensor(dtype, {z.batch, z.kv_heads, z.keys, z.qk_width}, -magnitude, magnitude));
-    // Sometimes values are tiny, so that products with p are subnormal or 0. The sign of a result 0 must not depend on how many zeros are added.
+    // Some values are tiny, so that products with p are subnormal or 0. If a result is 0, its sign must not depend on how many zeros are added.
     const double of_v = dtype != DType::f16 && random.integer(0, 5) == 0 ? 1e-37 : magnitude;
     const TensorView values = keep(random.tensor(dtype, {z.batch, z.kv_heads, z.keys, z.v_width}, -of_v, of_v));
     if (random.coin()) fill(values.slice(-1, 0, random.integer(0, z.v_width)), 0);
@@ -117,7 +117,7 @@ class Problem {
       blocks.lists = keep(random.tensor(DType::i32, shape, -1, static_cast<double>(columns - 1)));
     }
     if (dtype == DType::bf16) plain.precision = random.pick({Precision::exact, Precision::native, Precision::native});
-    if (Random own = random; own.integer(0, 2) == 0) {  // a copy of the generator, so that the numbers drawn later stay the same
+    if (Random own = random; own.integer(0, 2) == 0) {  // draw from a copy of the generator, so that the numbers drawn later stay the same
       const TensorView all = keep(Tensor(DType::i64, {z.batch, own.coin() ? z.queries : 1}));
       own.fill(all, 0, static_cast<double>(own.coin() ? z.keys : z.keys / 3));
       starts = all;
@@ -138,7 +138,7 @@ class Problem {
     v_scale = scales;
   }
 
-  // Returns the arguments of a call without q and outputs, where f is applied to the keys, the values and their scales.
+  // Returns the arguments of a call, without q and outputs. f is applied to the keys, the values and their scales.
   template <class F>
   SdpaForward call(const F& f) const {
     return {.k = f(k), .v = f(v), .k_scale = k_scale ? f(k_scale) : k_scale, .v_scale = v_scale ? f(v_scale) : v_scale};
@@ -154,7 +154,7 @@ class Problem {
 
   Part all() const { return {0, z.batch, 0, z.heads(), 0, z.queries, z.keys}; }
 
-  // Returns an `end` such that query t of sequence b attends only to keys in [0, end).
+  // Returns a number `end` such that query t of sequence b attends to no key from `end` on.
   std::int64_t visible(std::int64_t b, std::int64_t t) const {
     std::int64_t end = z.keys;
     if (causal) end = std::min(end, t + *causal + 1);
@@ -268,9 +268,10 @@ void in_chunks(Problem& p, Random& random, const Result& whole) {
   }
 }
 
-// Computes each query with only the keys that it attends to, as with a cache. Members of the mask that allow all of these keys are sometimes left out.
+// Computes each query with only the keys that it attends to, as with a cache. If a member of the mask allows all of these keys, it is sometimes left out.
 void one_query_at_a_time(Problem& p, Random& random, const Result& whole) {
-  if (p.plain.empty_rows != EmptyRows::zero) return;  // in the other modes an empty row attends to all keys, so keys cannot be left out
+  // In the other modes of empty_rows, an empty row attends to all keys, so keys cannot be left out.
+  if (p.plain.empty_rows != EmptyRows::zero) return;
   const std::int64_t step = 1 + p.z.queries / 20;
   for (std::int64_t t = random.integer(0, step - 1); t < p.z.queries; t += step) {
     for (std::int64_t b = 0; b < p.z.batch; ++b) {
@@ -327,7 +328,7 @@ void with_starts_in_a_mask(Problem& p, const Result& whole) {
   expect_same("starts in a mask", whole, p.all(), p.run(p.all(), o));
 }
 
-// Appends keys that are NaN and that key_lengths exclude.
+// Appends keys whose elements are NaN. key_lengths excludes these keys.
 void padded(Problem& p, Random& random, const Result& whole) {
   if (p.plain.empty_rows != EmptyRows::zero) return;
   const std::int64_t keys = p.z.keys + random.integer(1, 700);
@@ -386,7 +387,7 @@ void packed(Problem& p, Random& random, const Result& whole) {
     return p.keep(Tensor::of<std::int64_t>({static_cast<std::int64_t>(offsets.size())}, std::span<const std::int64_t>(offsets)));
   };
   SdpaOptions o = p.options(p.all());
-  if (p.starts) {  // as positions in the packed sequence
+  if (p.starts) {  // convert the starts to positions in the packed sequence
     const TensorView starts = p.keep(Tensor::copy_of(o.mask.key_starts));
     for (std::int64_t i = 0; i < starts.numel(); ++i) {
       std::int64_t& start = starts.data<std::int64_t>()[i];
@@ -430,7 +431,8 @@ void strided(Problem& p, Random& random, const Result& whole) {
   EXPECT_TRUE(same_rows(lse, whole.lse)) << "lse, strided";
 }
 
-// Computes some queries of each sequence in one call. The queries begin at a different position in each sequence, so each sequence needs another diagonal offset.
+// Computes some consecutive queries of each sequence in one call. They begin at a different position in each sequence, so each sequence needs a different
+// diagonal offset.
 void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& whole) {
   if (!p.causal) return;
   const std::int64_t count = random.integer(1, p.z.queries);
@@ -471,7 +473,7 @@ void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& who
   }
 }
 
-// Computes rows of a map in several ways: all rows, chosen rows in any order, rows of one sequence, and rows of a problem without later keys.
+// Computes rows of a map in several ways: all rows, chosen rows in any order, rows of one sequence, and rows of the problem without its last keys.
 void maps(Problem& p, Random& random) {
   const auto value = random.pick({MapValue::scaled_score, MapValue::score, MapValue::probability});
   Tensor whole(p.dtype, {p.z.batch, p.z.heads(), p.z.queries, p.z.keys});

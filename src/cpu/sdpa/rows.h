@@ -1,4 +1,4 @@
-// The keys that a row attends to, and the steps from a product <q, k> to a score. For kernel sources only.
+// The keys that a row attends to, and the steps from a product <q, k> to a score. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/elementary.h"
@@ -50,7 +50,7 @@ POLYHEAD_INLINE KeyRange range_of(const KeySet& set, const Row& row) {
   return kind_of(set, row) == RowKind::masked ? key_range(set, row.query) : KeyRange{0, set.keys};
 }
 
-// Returns range_of() without mask blocks at its beginning and end that a boolean mask skips.
+// Returns range_of() without the mask blocks at its beginning and its end in which a boolean mask allows no pair.
 POLYHEAD_INLINE KeyRange narrow_range_of(const KeySet& set, const Row& row) {
   const KeyRange range = range_of(set, row);
   return kind_of(set, row) == RowKind::masked ? without_skipped_ends(set, row.head, row.query, range) : range;
@@ -72,8 +72,8 @@ POLYHEAD_INLINE void spread_non_finite(const HeadGroup& group, const Row& row, K
   for (std::int64_t s = own.first; s < own.last; ++s) x[s] = attends_to(group, row, s) ? sum : T{0};
 }
 
-// Returns the mask bytes of the row, where element i belongs to key first + i, for i in [low, high). They are read in place if they are contiguous, else copied to
-// `to`.
+// Returns an array in which element i, for i in [low, high), is the row's mask byte for key first + i. The bytes are read in place if they are contiguous, else
+// copied to `to`.
 template <class P>
 POLYHEAD_INLINE const std::uint8_t* row_bytes(const P& view, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
   const std::uint8_t* bytes = row_of(view, static_cast<const std::uint8_t*>(view.data), row) + first * view.column;
@@ -120,30 +120,31 @@ POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int6
   for (std::int64_t lane = 0; i < high; ++i, ++lane) x[i] = sum[lane];
 }
 
-// The scale as a product power x factor. q or k is multiplied by `power`, a power of two, which is exact. The products <q, k> are multiplied by `factor` later, in
-// most cases as a part of the exponential.
+// The scale, as a product power x factor. First q or k is multiplied by `power`, a power of two, so nothing is rounded. The products <q, k> are multiplied by
+// `factor` later, in most cases as a part of the exponential.
 template <class T>
 struct ScoreScale {
   explicit ScoreScale(const HeadGroup& group)
       : power(static_cast<T>(group.scale_power)), of_products(static_cast<T>(group.scale_factor)), factor(group.rule != nullptr ? T{1} : of_products), scaled(factor), natural(1) {}
-  // Returns the factor of the exponential for scores that are not yet multiplied by `pending_scale`, which is `factor` or 1.
+  // Returns the factor of the exponential for scores that must still be multiplied by `pending_scale`, which is `factor` or 1.
   const ExpFactor<T>& exp(T pending_scale) const { return pending_scale == factor ? scaled : natural; }
 
-  T power, of_products;  // of_products: the factor of the products <q, k>
+  T power, of_products;  // of_products: the factor by which the products <q, k> are multiplied
   T factor;              // the factor that scores still lack when exp is computed; 1 with a score rule, because a rule reads scaled scores
-  ExpFactor<T> scaled, natural;  // scaled: for exp of scores that still lack `factor`; natural: for exp of complete scores
+  // scaled: for exp of scores that must still be multiplied by `factor`; natural: for exp of complete scores
+  ExpFactor<T> scaled, natural;
 };
 
-// Returns the number that finish_scores() returns, which is the same for every row.
+// Returns what finish_scores() returns. This number is the same for every row.
 template <class T>
 POLYHEAD_INLINE T factor_of_scores(const HeadGroup& group, const ScoreScale<T>& scale) {
   return group.softcap > 0 || group.bias.data != nullptr ? T{1} : scale.factor;
 }
 
-// Replaces a row's products x by scores softcap(factor x) + bias, for the keys first + i with i in [low, high). Scores of masked keys, and the other elements
-// of the vectors that contain this range, are set to -infinity. (Adding -infinity would not do, because a masked score may be NaN.) The caller must still
-// multiply x by the returned number, which is `factor`, or 1 if there is a softcap or a bias. `derivative`, if given, receives the softcap's derivative 1 -
-// tanh^2. `bytes` is scratch with one byte for each key of the block.
+// Replaces a row's products x by scores softcap(factor x) + bias, for the keys first + i with i in [low, high). Masked keys get the score -infinity, and so do
+// the other elements of the vectors that contain this range. (Adding -infinity would not do, because a masked score may be NaN.) Returns a number by which the
+// caller must still multiply x: `factor`, or 1 if there is a softcap or a bias. `derivative`, if given, receives the softcap's derivative 1 - tanh^2. `bytes`
+// is scratch with one byte for each key of the block.
 template <class T>
 T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t first, std::int64_t low, std::int64_t high, T* x,
                 T* derivative, std::uint8_t* bytes) {
@@ -166,7 +167,8 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
       add_row(row_of(group.bias, data, row) + first * group.bias.column, group.bias.column, low, high, factor, x);
     });
   }
-  if (group.bias.data != nullptr) factor = 1;  // uniform rows have no bias but need this factor too, because score_exp_of() has one result for all rows of a task
+  // Uniform rows have no bias, but the factor is 1 for them too, because score_exp_of() has one result for all rows of a task.
+  if (group.bias.data != nullptr) factor = 1;
   for (int i = 0; i < group.mask_count && kind == RowKind::masked; ++i) {
     const BooleanMask& mask = group.masks[i];
     const std::uint8_t* bytes_of_row = mask_bytes(mask, row, first, low, high, bytes);

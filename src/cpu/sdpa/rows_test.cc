@@ -1,10 +1,10 @@
-// Tests that a row has the same bits at every place in a tile, and also if other rows of its strip are computed by other code of the kernels.
+// Tests that the bits of a row do not depend on its place in a tile, nor on whether the other rows of its strip are computed by other code of the kernels.
 #include "support/kernel_case.h"
 
 namespace polyhead::test {
 namespace {
 
-// A score of 3e38 is a float32 number, but 3e38 times log2(e), which the exponential computes, would overflow.
+// A score of 3e38 fits into float32. The exponential multiplies scores by log2(e), and 3e38 log2(e) would overflow.
 TEST(CpuSdpaRows, LargestScoresWithoutABias) {
   for (const std::int64_t key : {0, 40, 610}) {
     for (const double value : {2e38, 3e38, -3e38}) {
@@ -15,7 +15,7 @@ TEST(CpuSdpaRows, LargestScoresWithoutABias) {
       c.options.scale = 1;
       const TensorView q = c.keep(Tensor::copy_of(c.q)), k = c.keep(Tensor::copy_of(c.k));
       c.q = q, c.k = k;
-      // Give only row 4 large scores.
+      // Only row 4 has large scores.
       fill(q, 0), fill(q.slice(-2, 4, 5), 1e19), fill(k, 1e-20);
       fill(value > 0 ? k.slice(-2, key, key + 1) : k, value / 1e19);
       const AttentionOutputs expected = reference_forward(c), o = c.make_outputs();
@@ -50,8 +50,8 @@ TEST(CpuSdpaRows, AnEmptyRowIsZeroBesideNaNOfAnEarlierBlock) {
   }
 }
 
-// One row of a strip is computed by other code, because its lse is NaN or too large for tiles, or because it has no key. The bits of the other rows must not
-// change, with one key block and with several.
+// One row of a strip is computed by different code than the other rows, because its lse is NaN or too large for tiles, or because it attends to no key. The
+// bits of the other rows must not depend on it, with one key block and with several.
 TEST(CpuSdpaRows, GradientsHaveTheSameBitsWhateverTheOtherRowsOfTheirStripAre) {
   for (const std::int64_t keys : {5, 40, 100, 600}) {
     for (const bool biased : {false, true}) {
@@ -96,7 +96,7 @@ TEST(CpuSdpaRows, TheSameBitsAtEveryPlaceOfATile) {
       Tensor starts(DType::i64, {1, kQueries}), lengths(DType::i64, {1, kQueries});
       for (std::int64_t t = 0; t < kQueries; ++t) starts.data<std::int64_t>()[t] = t % 3 * 9, lengths.data<std::int64_t>()[t] = keys - 3 * (t % 5);
       Tensor out(dtype, d_out.shape()), lse(dtype, {1, 1, kQueries}), d_q(dtype, q.shape()), d_k(dtype, k.shape()), d_v(dtype, v.shape());
-      // Runs the problem without the queries before `first`, so that each row has another place in its tile and strip.
+      // Runs the problem without the queries before `first`, so that each row has a different place in its tile and strip.
       const auto run = [&](std::int64_t first) {
         const auto rows = [&](auto view, int axis) { return view.slice(axis, first, kQueries); };
         SdpaOptions options{.mask = {.key_starts = rows(starts.view(), -1), .key_lengths = rows(lengths.view(), -1), .attend_keys = attend}, .bias = rows(bias.view(), -2)};

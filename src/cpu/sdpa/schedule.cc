@@ -12,7 +12,7 @@ namespace {
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
-// Costs of the work besides matrix products, in multiply-adds. docs/experiments.md says how they were measured.
+// Costs of work that is not a matrix product, in multiply-adds. docs/experiments.md says how they were measured.
 constexpr double kPackElement = 26;  // cost of packing an element of k or v in the backward pass
 constexpr double kLoadElement = 12;  // for each key block: cost of loading an element of q, out or d_out, or of adding to an element of d_q
 constexpr double kReadElement = 12;  // cost of reading and packing an element of k or v in the forward pass
@@ -21,16 +21,16 @@ constexpr double kPair = 16;         // cost of exp, p and d_score for a pair (q
 constexpr double kRegion = 1e6;      // cost of waking the threads and of waiting until they have finished
 constexpr double kLeastCost = kLeastPieceNanoseconds * kMultiplyAddsPerNanosecond;
 
-// Consecutive items of equal cost.
+// Some consecutive items, all of the same cost.
 struct EqualItems {
   double cost;
   std::int64_t count;
 };
 
-// Cuts the items into consecutive pieces of similar cost: a piece takes items while they cost at most `wanted`, but at least one. Returns the predicted cost of
-// the thread that ends last.
+// Cuts the items into consecutive pieces of similar cost. A piece takes items as long as they cost at most `wanted` together, but at least one. Returns the
+// predicted cost of the thread that ends last.
 double cut_pieces(std::span<const EqualItems> all, int threads, std::vector<std::int64_t>& pieces) {
-  constexpr double kPiecesPerThread = 16;  // with many small pieces, all threads end at about the same time
+  constexpr double kPiecesPerThread = 16;  // each thread gets many small pieces, so that all threads end at about the same time
   double total = 0;
   std::int64_t count = 0;
   for (const EqualItems& items : all) total += items.cost * static_cast<double>(items.count), count += items.count;
@@ -72,7 +72,7 @@ double pairs_of(const AttentionSizes& sizes, std::int64_t first_row, std::int64_
 double backward_cost(const AttentionSizes& sizes, double pairs, std::int64_t rows, std::int64_t keys) {
   const auto h = static_cast<double>(sizes.qk_width), v = static_cast<double>(sizes.v_width);
   const double loads =
-      pairs / static_cast<double>(backward_block_keys(sizes.element_bytes));  // number of rows, where a row is counted once for each of its key blocks
+      pairs / static_cast<double>(backward_block_keys(sizes.element_bytes));  // number of rows, where a row counts once for each of its key blocks
   return pairs * (3 * h + 2 * v + kPair) +
          (h + v) * (kPackElement * static_cast<double>(keys) + kLoadElement * (static_cast<double>(rows) + loads));
 }
@@ -88,13 +88,14 @@ AttentionSizes::AttentionSizes(const Problem& p)
       qk_width(p.qk_width),
       v_width(p.v_width),
       element_bytes(p.dtype == DType::f64 ? 8 : 4),
-      banded(p.rules->banded && p.empty_rows == EmptyRows::zero),  // in the other modes an empty row attends to all keys, also outside of the band
+      // If empty_rows is not `zero`, an empty row attends to all keys, also outside of the band.
+      banded(p.rules->banded && p.empty_rows == EmptyRows::zero),
       lower(p.documents.front().band.lower),
       upper(p.documents.front().band.upper) {}
 
-// Keys: a split is a single key block if that makes at most 16 splits; its sums of d_q then need no separate memory. Rows: a split has at most 1,056 rows
-// (rounded up to a multiple of 64), or more if that would make more than 8 splits. With these sizes, adding the sums of the splits takes less than 0.5 % of
-// the time of the products.
+// Keys: each split is a single key block if there are then at most 16 splits; the sums of d_q of a split then need no separate memory. Rows: a split has at
+// most 1,056 rows (rounded up to a multiple of 64), or more if there would be more than 8 splits. With these sizes, adding the sums of the splits takes less
+// than 0.5 % of the time of the products.
 BackwardSplits::BackwardSplits(const AttentionSizes& sizes) {
   constexpr std::int64_t kLeastBlocks = 4, kMostRows = 1056, kRowStep = 64, kMostRowSplits = 8;
   const std::int64_t block_keys = backward_block_keys(sizes.element_bytes),
@@ -138,7 +139,7 @@ void BackwardSchedule::cut(const AttentionSizes& sizes, const Together& together
   const std::int64_t rows_each = rows_apart ? splits.rows_per_split : sizes.rows(),
                      keys_each = keys_apart ? splits.keys_per_split : sizes.keys;
   cells.clear();
-  double parts_of_rows = 0, parts_of_keys = 0;  // number of rows of partial sums that are added: of d_q, and of d_k and d_v
+  double parts_of_rows = 0, parts_of_keys = 0;  // how many rows of partial sums are added: rows of d_q, and rows of d_k and d_v
   std::vector<bool> has_cell(static_cast<std::size_t>(keys), false);
   for (std::int64_t r = 0; r < rows; ++r) {
     bool row_has_cell = false;
@@ -146,7 +147,7 @@ void BackwardSchedule::cut(const AttentionSizes& sizes, const Together& together
       BackwardCell cell{r * rows_each, std::min(sizes.rows(), (r + 1) * rows_each), k * keys_each,
                         std::min(sizes.keys, (k + 1) * keys_each), 0};
       const double pairs = pairs_of(sizes, cell.first_row, cell.last_row, cell.first_key, cell.last_key);
-      // Every row and every key must belong to some cell, because the cell writes the gradient of the row or key.
+      // Every row and every key must belong to some cell, because its gradient is written by a cell.
       const bool last = (k == keys - 1 && !row_has_cell) || (r == rows - 1 && !has_cell[static_cast<std::size_t>(k)]);
       if (pairs == 0 && !last && !together.every_pair) continue;
       row_has_cell = has_cell[static_cast<std::size_t>(k)] = true;
@@ -179,7 +180,8 @@ void BackwardSchedule::cut(const AttentionSizes& sizes, const Together& together
 
 namespace {
 
-// Returns the cost of a block of rows: of the pairs that its strips compute, of packing the keys that any of its strips attends to, and of loading its rows.
+// Returns the cost of a block of rows: the cost of the pairs that its strips compute, of packing the keys that any of its strips attends to, and of loading its
+// rows.
 double forward_cost(const AttentionSizes& sizes, double pairs, std::int64_t keys, std::int64_t rows) {
   const auto width = static_cast<double>(sizes.qk_width + sizes.v_width);
   return pairs * (width + kPair) +
@@ -197,10 +199,10 @@ double forward_cost(const AttentionSizes& sizes, std::int64_t first_row, std::in
   return forward_cost(sizes, pairs, last_key - first_key, last_row - first_row);
 }
 
-// Cuts the queries of a head into blocks of similar cost, each of at most `most` queries (or one strip). There are at most `count` blocks, if blocks of `most`
-// queries allow it. Returns the ends of the blocks.
+// Cuts the queries of a head into blocks of similar cost. A block has at most `most` queries (or one strip). There are at most `count` blocks, unless blocks of
+// `most` queries would be more. Returns the ends of the blocks.
 std::vector<std::int64_t> equal_blocks(const AttentionSizes& sizes, std::int64_t count, std::int64_t most) {
-  std::vector<double> before{0};  // before[i]: number of pairs of all strips before strip i
+  std::vector<double> before{0};  // before[i]: number of pairs of the strips before strip i
   for (std::int64_t t = 0; t < sizes.queries; t += kRowMultiple)
     before.push_back(before.back() + pairs_of(sizes, t, std::min(sizes.queries, t + kRowMultiple), 0, sizes.keys));
   const auto strips = static_cast<std::int64_t>(before.size()) - 1, most_strips = std::max<std::int64_t>(1, most / kRowMultiple);
@@ -211,7 +213,7 @@ std::vector<std::int64_t> equal_blocks(const AttentionSizes& sizes, std::int64_t
   };
   std::vector<std::int64_t> ends;
   double low = 0, high = cost(0, strips);
-  for (int step = 0; step < 10; ++step) {  // bisection: finds the least cost of a block that gives at most `count` blocks
+  for (int step = 0; step < 10; ++step) {  // bisection for the smallest cost of a block that gives at most `count` blocks
     const double limit = step == 9 ? high : (low + high) / 2;
     ends.clear();
     for (std::int64_t first = 0, last = 1; first < strips; first = last, ++last) {
@@ -230,7 +232,8 @@ ForwardSchedule::ForwardSchedule(const AttentionSizes& sizes, const BlockSizes& 
     : heads(sizes.batch * sizes.kv_heads), last_key(sizes.keys), keys_per_split(sizes.keys), key_blocks(divide_up(sizes.keys, block_keys)) {
   const std::int64_t most = block_sizes.query_rows(std::max(sizes.qk_width, sizes.v_width), sizes.element_bytes);
   const std::int64_t per_head = divide_up(sizes.queries, most);
-  if (sizes.queries * 2 <= most) {  // a block has several whole heads, so that the heads of a group share packed keys and values
+  // A block has several whole heads, so that these heads share packed keys and values.
+  if (sizes.queries * 2 <= most) {
     const std::int64_t rows = std::min(sizes.group, most / sizes.queries) * sizes.queries;
     for (std::int64_t row = 0; row < sizes.rows(); row += rows) add_block(sizes, row, std::min(sizes.rows(), row + rows));
   } else {
@@ -244,8 +247,8 @@ ForwardSchedule::ForwardSchedule(const AttentionSizes& sizes, const BlockSizes& 
     load.work = work;
     if (load.longest < 0.97 * best.load.longest) best = *this;
   };
-  // Tries as many blocks of rows as there are threads, then a few times as many, and then splits of keys. The search ends at the first schedule that is good
-  // enough, because searching takes time.
+  // Tries schedules in this order: as many blocks of rows as there are threads, then a few times as many, and then splits of keys. The search ends at the first
+  // schedule that is good enough, because searching takes time.
   constexpr double kGood = 0.9;
   constexpr std::int64_t kLeastRows = 2 * kRowMultiple;
   for (const std::int64_t times : {1, 2, 3, 4}) {
@@ -280,7 +283,7 @@ void ForwardSchedule::add_block(const AttentionSizes& sizes, std::int64_t first,
   most_rows = std::max(most_rows, last - first);
 }
 
-// Cuts each head into `per_head` blocks, of one size or, if by_cost, of similar cost.
+// Cuts each head into `per_head` blocks: of equal size, or of similar cost if by_cost.
 void ForwardSchedule::cut_heads(const AttentionSizes& sizes, std::int64_t per_head, std::int64_t most, bool by_cost) {
   blocks.clear();
   most_rows = 0;
@@ -298,14 +301,15 @@ void ForwardSchedule::cut_heads(const AttentionSizes& sizes, std::int64_t per_he
   }
 }
 
-// Distributes the items over the threads.
+// Distributes the items over the threads, as pieces of similar cost.
 void ForwardSchedule::share(const AttentionSizes& sizes, int threads) {
   heaviest_first = sizes.banded && threads > 1 && blocks.size() > 1;
   if (heaviest_first)
     std::stable_sort(blocks.begin(), blocks.end(), [](const ForwardBlock& a, const ForwardBlock& b) { return a.cost > b.cost; });
   load.work = 0;
   for (const ForwardBlock& block : blocks) load.work += block.cost * static_cast<double>(heads);
-  if (threads == 1 || load.work < 2 * kLeastCost) {  // make no lists of pieces, which would take longer than a small call
+  // Small calls get no lists of pieces, because making a list would take longer than the call.
+  if (threads == 1 || load.work < 2 * kLeastCost) {
     pieces.assign({0, count() * key_splits});
     load.longest = load.work;
     return;

@@ -59,7 +59,8 @@ TEST(CpuSchedule, ForwardFillsSixtyFourThreads) {
     for (const int threads : {1, 2, 4, 8, 16, 32, 64}) {
       const auto efficiency = [&](const AttentionSizes& sizes) { return forward(sizes, threads, second_cache).load.efficiency(threads); };
       EXPECT_GT(efficiency(square(8, 2048, 64)), 0.9) << threads;
-      // With a small cache the blocks are small already and are not divided further, so the block with the highest cost ends later and the bound is lower.
+      // With a small cache the blocks of rows are small, and are not divided further to balance the threads. The block with the highest cost then ends later,
+      // so the bound is lower.
       EXPECT_GT(efficiency(square(8, 2048, 64, true)), second_cache < 1 << 20 && threads == 64 ? 0.85 : 0.9) << threads;
       EXPECT_GT(efficiency(decode(32'768)), 0.9) << threads;
       EXPECT_GT(efficiency(gated(128, 256, 8)), 0.9) << threads;
@@ -209,7 +210,7 @@ TEST(CpuSchedule, CellsAreWholeSplitsAndHaveEveryPairOnce) {
   EXPECT_GT(cut, 60);
 }
 
-TEST(CpuSchedule, WhatSharesElementsOfTheBiasStaysTogether) {
+TEST(CpuSchedule, ItemsThatShareElementsOfTheBiasStayTogether) {
   const AttentionSizes sizes = square(1, 4096, 64);
   EXPECT_FALSE(BackwardSchedule(sizes, {.rows = true}, 64).rows_apart);
   EXPECT_FALSE(BackwardSchedule(sizes, {.keys = true}, 64).keys_apart);

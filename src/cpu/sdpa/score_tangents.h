@@ -1,4 +1,4 @@
-// Computes p and the tangents of the scores of a row from its products (docs/maths.md, eq. 2, 8a). For kernel sources only.
+// Computes p and the tangents of the scores of a row from its products (docs/maths.md, eq. 2, 8a). Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/dropout.h"
@@ -8,12 +8,12 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Scratch for one row, with an element for each key of a key block. The first arrays are used with a softcap only: the softcap's derivative, and its second
+// Scratch for one row: arrays with an element for each key of a key block. The first two are used only with a softcap: the softcap's derivative, and its second
 // derivative times the tangent x' of the score.
 template <class T>
 struct RowLines {
   T *softcap_derivative, *curvature;
-  std::uint8_t* bytes;  // the row's mask bytes or keep bytes, with room for kKeepMargin more
+  std::uint8_t* bytes;  // the row's mask bytes or keep bytes, with room for kKeepMargin bytes more
 };
 
 // The factors by which the caller must still multiply scores and their tangents.
@@ -22,8 +22,8 @@ struct PendingFactors {
   T score, tangent;
 };
 
-// For the keys `own`, relative to key `first`: replaces the products x = <q, k> by scores, and t = <q', k> + <q, k'> by the tangents of the scores. The caller must
-// still multiply both by the returned factors. Scores of masked keys become -infinity; tangents of masked keys may be anything.
+// For the keys `own`, relative to key `first`: replaces the products x = <q, k> by scores, and t = <q', k> + <q, k'> by the tangents of the scores. The caller
+// must still multiply scores and tangents by the returned factors. Scores of masked keys become -infinity; tangents of masked keys may be anything.
 template <class T>
 PendingFactors<T> finish_tangents(const HeadGroup& group, const TangentViews& tangents, const Row& row, const ScoreScale<T>& scale, std::int64_t first, KeyRange own,
                                   T* x, T* t, const RowLines<T>& lines) {
@@ -53,8 +53,8 @@ PendingFactors<T> finish_tangents(const HeadGroup& group, const TangentViews& ta
   return {of_score, pending};
 }
 
-// Calls f<count>(i, p, score' - centre) for the vectors that contain `own`. Where p is 0, 0 is passed as the last argument, because tangents of masked keys may
-// be NaN.
+// Calls f<count>(i, p, score' - centre) for the vectors that contain the keys `own`. Where p is 0, the last argument is 0 too, because tangents of masked keys
+// may be NaN.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_weight(KeyRange own, const RowValues<T>& row, T centre, const PendingFactors<T>& pending, const ScoreScale<T>& scale, const T* x, const T* t,
                                      const F& f) {

@@ -1,6 +1,6 @@
-// Measures the floating-point operations per second of the attention kernels and, in the same run, of a loop of multiply-adds in registers (`roof`), which no
-// kernel can exceed: `bench_sdpa --benchmark_filter=forward/D64`. Set POLYHEAD_ISA to measure another instruction set. `decode` measures one query with a
-// cache, in bytes of keys and values per second; `read` measures how fast the same number of bytes can be read.
+// Measures the floating-point operations per second of the attention kernels. In the same run it measures a loop of multiply-adds in registers (`roof`), which
+// no kernel can exceed. Usage: `bench_sdpa --benchmark_filter=forward/D64`. Set POLYHEAD_ISA to measure another instruction set. `decode` measures one query
+// with a cache, in bytes of keys and values per second; `read` measures how fast the same number of bytes can be read.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -30,8 +30,8 @@ constexpr std::pair<std::string_view, double (*)(double seconds)> kRoofs[] = {
 
 enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, boolean_blocks, blocks, keys, bias, shared_bias, alibi, sink, dropout };
 
-// A pass to measure, and its number of products of a [T,S] matrix with a matrix of width D, each of 2 T S D operations. jvp and backward_backward are measured with
-// tangents of all inputs.
+// A pass to measure, and its number of matrix products: each multiplies a [T,S] matrix with a matrix of width D and has 2 T S D operations. jvp and
+// backward_backward are measured with tangents of all inputs.
 struct Pass {
   const char* name;
   int products;
@@ -49,7 +49,8 @@ double share_of_pairs(Rule rule) {
 
 void run(benchmark::State& state, Rule rule, int pass, DType dtype) {
   const std::int64_t width = state.range(0), length = state.range(1), heads = rule == Rule::shared_bias ? 4 : 8;
-  const std::int64_t sequences = rule == Rule::shared_bias ? kSharedRows / length : 1;  // many sequences share the bias, as in attention along the rows of a pair tensor
+  // Many sequences share the bias, as in attention along the rows of a pair tensor.
+  const std::int64_t sequences = rule == Rule::shared_bias ? kSharedRows / length : 1;
   set_num_threads(static_cast<int>(state.range(2)));
   Random random(1);
   const Shape shape{sequences, heads, length, width};
@@ -118,7 +119,8 @@ void run(benchmark::State& state, Rule rule, int pass, DType dtype) {
                               .d_d_out = out_tangent, .d_bias = d_bias, .d_relative_bias = d_slopes, .d_sink = d_sink}, options);
     }
   }
-  const double work = 2.0 * kPasses[pass].products * static_cast<double>(sequences * heads * length * length * width) * share_of_pairs(rule);  // only pairs that the mask allows count: with a causal mask half of them
+  // Only pairs that the mask allows count; with a causal mask these are half of the pairs.
+  const double work = 2.0 * kPasses[pass].products * static_cast<double>(sequences * heads * length * length * width) * share_of_pairs(rule);
   state.counters["flop/s"] = benchmark::Counter(work, benchmark::Counter::kIsIterationInvariantRate);
   state.SetLabel(std::string(kernel_instruction_set()));
 }
@@ -145,7 +147,7 @@ void decode(benchmark::State& state, DType storage) {
   state.SetLabel(std::string(kernel_instruction_set()));
 }
 
-// Measures the time to read as many bytes as decode() reads: sums them as 64-bit words on one thread.
+// Measures the time to read as many bytes as decode() reads. It sums them as 64-bit words on one thread.
 void read(benchmark::State& state) {
   const std::vector<std::uint64_t> words(static_cast<std::size_t>(cache_bytes(state.range(0), state.range(1), DType::f32)) / 8, 1);
   for (auto _ : state) {

@@ -139,12 +139,12 @@ TEST(CpuSdpa, ScoresOfAnyMagnitude) {
   }
 }
 
-TEST(CpuSdpa, NaNOfMaskedKeysReachesNothingAndOfKeptOnesTheirRows) {
+TEST(CpuSdpa, NaNOfAKeyReachesExactlyTheRowsThatAttendToIt) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionSizes sizes{.lead = {2}, .group = 2, .queries = random.integer(1, 40), .keys = random.integer(2, 150), .qk_width = 12};
-    sizes.v_width = random.pick<std::int64_t>({16, 17});  // v of width 16 is read in place, v of width 17 is packed
+    sizes.v_width = random.pick<std::int64_t>({16, 17});  // the kernel reads v of width 16 in place, and packs v of width 17
     AttentionCase c = case_of(random, kDTypes[seed % 5], sizes);
     const std::int64_t keys = sizes.keys, poisoned = random.integer(0, keys - 1);
     const TensorView k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));
@@ -176,7 +176,7 @@ TEST(CpuSdpa, NaNOfMaskedKeysReachesNothingAndOfKeptOnesTheirRows) {
   }
 }
 
-TEST(CpuSdpa, NaNReachesTheGradientsOfKeptPairsOnly) {
+TEST(CpuSdpa, NaNReachesOnlyTheGradientsOfAttendedPairs) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -203,7 +203,7 @@ TEST(CpuSdpa, NaNReachesTheGradientsOfKeptPairsOnly) {
   }
 }
 
-TEST(CpuSdpa, BackwardInPartsWithoutWidth) {
+TEST(CpuSdpa, BackwardInKeySplitsWithHeadsOfWidthZero) {
   Random random(1);
   AttentionCase c = case_of(random, DType::f32, {.queries = 4, .keys = 1100, .qk_width = 0, .v_width = 3});
   const AttentionOutputs expected = reference_run(c);
@@ -214,7 +214,7 @@ TEST(CpuSdpa, BackwardInPartsWithoutWidth) {
 
 // If q and k have width 0, all scores are 0 and each row of `out` is the mean of all values. Before each call, another call leaves numbers other than 0 in the
 // scratch memory, which must not be read.
-TEST(CpuSdpa, WithoutWidthTheMeanOfAllValues) {
+TEST(CpuSdpa, HeadsOfWidthZeroGiveTheMeanOfAllValues) {
   std::uint64_t seed = 0;
   for (const std::int64_t queries : {3, 17, 40, 100}) {
     for (const auto& [qk_width, v_width] : {std::pair<std::int64_t, std::int64_t>{0, 64}, {64, 0}, {0, 0}}) {

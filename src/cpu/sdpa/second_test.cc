@@ -34,8 +34,8 @@ TEST(CpuSdpaSecond, RandomProblemsAgreeWithTheReference) {
   }
 }
 
-// With few queries and many keys, key splits run on different threads. The two products of a split (d_x k and d_x' k') must be added to each other before the
-// split is added to other splits, as on one thread.
+// With few queries and many keys, key splits run on different threads. The two products of a split (d_x k and d_x' k') must be added to each other first, and
+// then to the sums of other splits. One thread adds in this order.
 TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
   Random random(8);
   SecondCase second{.c = case_of(random, DType::f32, {.kv_heads = 4, .group = 2, .queries = 3, .keys = 1100, .qk_width = 64, .v_width = 64}), .tangents = {}, .forward = {}};
@@ -58,8 +58,8 @@ TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
   });
 }
 
-// A NaN in an input must reach exactly the results that depend on it. The reference computes which results these are.
-TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
+// A NaN in an input must reach the results that depend on this input, and no others. The reference computes which results these are.
+TEST(CpuSdpaSecond, NaNReachesExactlyTheResultsThatDependOnIt) {
   int reached = 0;
   for (const std::uint64_t seed : seeds_of_kernels(0, 240)) {
     SCOPED_TRACE(seed);
@@ -151,7 +151,7 @@ TEST(CpuSdpaSecond, ScoresOfAnySizeAreExact) {
       c.options.backend = &find_backend("cpu");
       second.tangents = draw_tangents(random, c);
       second.tangents.q = second.tangents.k = {};
-      // With a bias of this size <q,k> is lost in rounding: every key and the sink have the same attention weight, as in a problem whose scores are all 0.
+      // With a bias of this size <q,k> is lost in rounding. Every key and the sink then have the same attention weight, as in a problem whose scores are all 0.
       SecondCase plain{.c = case_of(random, DType::f32, c.sizes), .tangents = second.tangents, .forward = {}};
       plain.c.k = c.k, plain.c.v = c.v, plain.c.d_out = c.d_out, plain.c.options = c.options;
       plain.c.q = plain.c.keep(Tensor(DType::f32, c.q.shape()));
@@ -171,7 +171,7 @@ TEST(CpuSdpaSecond, ScoresOfAnySizeAreExact) {
 }
 
 // An empty row gives zeros even if its query, its gradient or the tangents of the keys are NaN. A sink logit that is NaN does not change these zeros.
-TEST(CpuSdpaSecond, EmptyRowsGiveZerosBesideNaN) {
+TEST(CpuSdpaSecond, EmptyRowsGiveZerosEvenIfTheirInputsAreNaN) {
   for (const double sink : {0.0, kNaN}) {
     for (const bool masked : {false, true}) {
       SCOPED_TRACE(testing::Message() << "sink " << sink << ", masked " << masked);
@@ -230,7 +230,7 @@ TEST(CpuSdpaSecond, LargeProductsAreExact) {
       for (std::size_t i = 0; i < actual.size(); ++i) {
         if (!actual[i].second) continue;
         ConstTensorView a = actual[i].second, e = exact[i].second;
-        // The first column of d_q and d_k is a sum of terms of size 4096 d_x that cancel, so it is too inexact to be compared.
+        // The first column of d_q and d_k is not compared: it is a sum of terms of size 4096 d_x that cancel, so it is too inexact.
         if (a.extent(-1) == 32) a = a.slice(-1, 1, 32), e = e.slice(-1, 1, 32);
         EXPECT_TRUE(near_relative(a, e, 1e-4)) << actual[i].first;
       }

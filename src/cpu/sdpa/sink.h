@@ -1,5 +1,5 @@
 // Sink logits: a row's sum has one more term exp(z), where z is the sink logit; the sink's value vector is 0 (docs/maths.md, eq. 4). The term belongs to no key
-// block. It is added once, after the row's last key. For kernel sources only.
+// block. It is added once, after the row's last key. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -37,7 +37,7 @@ struct SumWithSink {
     if (z == -kInfinity<T>) return;
     const T difference = sink_above(z, reference, factor);
     if (difference > 0) {
-      above = difference, share = exp_of(-difference, scale) + (z - z);  // NaN for a sink of +infinity
+      above = difference, share = exp_of(-difference, scale) + (z - z);  // if the sink is +infinity, z - z makes `share` NaN
       of_sink = 1;
       sum = multiply_add<T>(l, share, T{1});
     } else {
@@ -47,8 +47,8 @@ struct SumWithSink {
   }
 };
 
-// Adds the sink logits to the rows' sums l, and multiplies the rows' output sums o by the factors that follow. A row's maximum is its reference times `factor`.
-// share[i] is set to SumWithSink::share, or to 0 for a row without a finite score.
+// Adds the sink logits to the rows' sums l, and multiplies the rows' output sums o by the factors that this causes. A row's maximum is its reference times
+// `factor`. share[i] is set to SumWithSink::share, or to 0 for a row without a finite score.
 template <class T>
 void add_sinks(const ForwardTask& task, const ScoreScale<T>& scale, T factor, const Row* rows, std::int64_t count, std::int64_t stride,
                const T* reference, T* l, T* o, T* share) {

@@ -1,4 +1,4 @@
-// Loops over a row of scores in memory: maximum, exponential, and derivative of the softmax. For kernel sources only.
+// Loops over a row of scores in memory: maximum, exponential, and derivative of the softmax. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -36,7 +36,7 @@ POLYHEAD_INLINE Vector<T> largest_of_vectors(const Vector<T> (&x)[Columns]) {
   return most;
 }
 
-// x holds scores of keys from `begin` on. Sets the scores of keys outside of `own` to -infinity.
+// x holds the scores of the keys from key `begin` on. Sets the scores of keys outside of `own` to -infinity.
 template <class T, int Columns>
 POLYHEAD_INLINE void keep_between(KeyRange own, std::int64_t begin, Vector<T> (&x)[Columns]) {
   Vector<Bits<T>> key = lane_numbers<T>();
@@ -47,8 +47,8 @@ POLYHEAD_INLINE void keep_between(KeyRange own, std::int64_t begin, Vector<T> (&
   for (int j = 0; j < Columns; ++j, key += kLanes<T>) x[j] = ((key >= low) & (key < high)) ? x[j] : broadcast(-kInfinity<T>);
 }
 
-// Calls f<count>(i) for the vectors in [begin, end), `count` vectors at a time. An exponential is a chain of 15 dependent instructions; with four vectors at a
-// time the processor need not wait for each instruction.
+// Calls f<count>(i) for the vectors in [begin, end), `count` vectors at a time. An exponential is a chain of 15 instructions, each of which waits for the one
+// before. With four vectors at a time the processor works on several chains at once.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_group(std::int64_t begin, std::int64_t end, const F& f) {
   constexpr int kTogether = kRegisters >= 32 ? 4 : 1, kWidth = kLanes<T>;
@@ -56,7 +56,7 @@ POLYHEAD_INLINE void for_each_group(std::int64_t begin, std::int64_t end, const 
   for (; begin < end; begin += kWidth) f.template operator()<1>(begin);
 }
 
-// The type from which exp_of_score() takes lse: lse log2(e), or lse itself.
+// The form in which exp_of_score() takes lse: multiplied by log2(e) if there is a power_of_difference() for T, else unchanged.
 template <class T>
 using LseReference = std::conditional_t<kHasPowerOfDifference<T>, PowerReference, T>;
 
@@ -69,14 +69,15 @@ POLYHEAD_INLINE LseReference<T> lse_reference(T lse, [[maybe_unused]] const Scor
   }
 }
 
-// Replaces the products x by exp(scale.factor x - lse). Only for problems without softcap and bias.
+// Replaces the products x by exp(scale.factor x - lse). Use it only for problems without softcap and bias.
 template <int kCount, class T, class V>
 POLYHEAD_INLINE void exp_of_score(V (&x)[kCount], LseReference<T> lse, const ScoreScale<T>& scale) {
   if constexpr (kHasPowerOfDifference<T>) {
     power_of_difference<kCount>(x, lse, scale.scaled.high);
   } else {
 #pragma GCC unroll 4
-    for (int j = 0; j < kCount; ++j) x[j] = multiply_add<T>(x[j], broadcast(scale.factor), broadcast(T{0} - lse));  // not -lse: GCC would turn the sign of NaN in some loops
+    // T{0} - lse instead of -lse, because GCC would turn the sign of NaN in some loops.
+    for (int j = 0; j < kCount; ++j) x[j] = multiply_add<T>(x[j], broadcast(scale.factor), broadcast(T{0} - lse));
     exp_of_difference<kCount>(x, T{0}, scale.natural);
   }
 }
@@ -116,8 +117,8 @@ POLYHEAD_INLINE T differentiate_sink(T p, T delta) {
   return p == 0 ? T{0} : -p * delta;
 }
 
-// The sums of p and of d_score over a row, with the row's sink. Without rounding they would be 1 and 0. If all keys of a row lie in one key block, p and
-// d_score are corrected so that the sums become 1 and 0, which cancels the rounding errors of lse and of delta = <d_out, out>.
+// The sums of p and of d_score over a row, including the row's sink. Without rounding errors these sums are 1 and 0. If all keys of a row lie in one key block,
+// p and d_score are corrected so that the sums become 1 and 0, which cancels the rounding errors of lse and of delta = <d_out, out>.
 template <class T>
 struct RowSums {
   Vector<T> p, d_score;
@@ -151,7 +152,8 @@ POLYHEAD_INLINE void normalise_row(std::int64_t begin, std::int64_t end, const R
       T *p_at = p + i + j * kWidth, *d_at = d_score + i + j * kWidth;
       const Vector<T> old = load_vector(p_at), d = multiply_add<T>(-old, broadcast(factors.rest), load_vector(d_at)) * factors.p;
       store_vector<T>(old * factors.p, p_at);
-      store_vector<T>(old == T{0} ? Vector<T>{} : d, d_at);  // a masked key gets 0 even if factors.rest is NaN
+      // A masked key (p = 0) gets 0 even if factors.rest is NaN.
+      store_vector<T>(old == T{0} ? Vector<T>{} : d, d_at);
     }
   });
 }

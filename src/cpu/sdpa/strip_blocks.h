@@ -1,4 +1,5 @@
-// StripBlocks says for each block of keys whether the boolean masks allow none, some or all of the block's keys to the rows of a strip. For kernel sources only.
+// StripBlocks says for each block of keys whether the boolean masks allow none, some or all of the block's keys to the rows of a strip. Only kernel sources
+// (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -9,7 +10,7 @@ namespace {
 
 static_assert(kRowMultiple == 2 * kTileRows);
 
-// The keys of a tile must lie in one column of mask blocks. Otherwise the kind of a mask block would be valid for only some of the tile's keys.
+// The keys of a tile must lie in one column of mask blocks, so that the kind of a mask block holds for all keys of the tile.
 static_assert(kMaskBlockKeys % kPanelKeys<float> == 0 && kMaskBlockKeys % kPanelKeys<double> == 0);
 
 class StripBlocks {
@@ -20,15 +21,16 @@ class StripBlocks {
     for (int i = 0; i < mask_count_; ++i) count_[i] = 0, known_ = known_ && set.masks[i].blocks != nullptr;
   }
 
-  // Adds consecutive rows to the strip. Rows in the same block of queries have the same kinds of key blocks, which are stored once. An empty row that attends
-  // to all keys by empty_rows attends to masked keys too; if the strip has such a row, every block counts as partial.
+  // Adds consecutive rows to the strip. Rows in the same block of queries have the same kinds of key blocks, which are stored once. If the strip has an empty
+  // row that attends to all keys by empty_rows, every block counts as partial, because this row attends to masked keys too.
   POLYHEAD_INLINE void add(const KeySet& set, const Row* rows, int count) {
     for (int r = 0; r < count && set.row_kinds != nullptr; ++r) known_ = known_ && kind_of(set, rows[r]) == RowKind::masked;
     for (int i = 0; i < mask_count_ && known_; ++i) {
       const BooleanMask& mask = set.masks[i];
       const BlockKind* const first = rows_[i][count_[i]++] = blocks_of_query(mask, rows[0].head, rows[0].query);
       const Row& last = rows[count - 1];
-      if (last.head == rows[0].head && blocks_of_query(mask, last.head, last.query) == first) continue;  // all rows lie in the same block of queries
+      // If the first and the last row lie in the same block of queries, all rows do.
+      if (last.head == rows[0].head && blocks_of_query(mask, last.head, last.query) == first) continue;
       for (int r = 1; r < count; ++r) {
         const BlockKind* const blocks = blocks_of_query(mask, rows[r].head, rows[r].query);
         if (rows_[i][count_[i] - 1] != blocks) rows_[i][count_[i]++] = blocks;

@@ -1,4 +1,5 @@
-// StripTiles is a strip of rows whose products with keys are computed and turned into scores in registers, one panel of keys at a time. For kernel sources only.
+// StripTiles is a strip of rows whose products with keys are computed and turned into scores in registers, one panel of keys at a time. Only kernel sources
+// (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/panel_rows.h"
@@ -31,7 +32,7 @@ struct StripTiles {
   }
 };
 
-// Divides the rows into groups and calls f<count>(row) for each group: groups of as many rows as a tile has, and for the remaining rows groups of 2 and 1.
+// Divides the rows into groups and calls f<count>(row) for each group. Most groups have as many rows as a tile. The remaining rows form groups of 2 and 1.
 template <class F>
 POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
   int row = 0;
@@ -40,8 +41,8 @@ POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
   for (; row < rows; ++row) f.template operator()<1>(row);
 }
 
-// Divides `keys` into panels. Calls f(count, panel, begin, rows) for each panel that the mask does not skip, with `count` vectors of keys from key `begin` on, and
-// skip(begin, end) for each panel that the mask skips.
+// Divides `keys` into panels. For each panel that the mask does not skip, calls f(count, panel, begin, rows) with `count` vectors of keys from key `begin` on.
+// For each panel that the mask skips, calls skip(begin, end).
 template <bool kMasks, class T, class Skip, class F>
 POLYHEAD_INLINE void for_each_strip_panel(StripTiles<T>& strip, KeyRange keys, std::uint8_t* bytes, const Skip& skip, const F& f) {
   for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
@@ -54,8 +55,8 @@ POLYHEAD_INLINE void for_each_strip_panel(StripTiles<T>& strip, KeyRange keys, s
   });
 }
 
-// Replaces the products of the strip's rows, from row `row` on, with scores, which are -infinity where the row does not attend to the key. Without a bias, scores
-// are not yet multiplied by the scale's factor; the exponential does this.
+// Replaces the products of `Rows` rows of the strip, from row `row` on, with scores. A score is -infinity where the row does not attend to the key. Without a
+// bias, scores are not yet multiplied by the scale's factor; the exponential does this.
 template <bool kBias, bool kMasks, int Rows, int Columns, class T>
 POLYHEAD_INLINE void finish_tile(const StripTiles<T>& strip, int row, std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) {
   if constexpr (kBias || kMasks) {

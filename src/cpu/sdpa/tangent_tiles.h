@@ -1,4 +1,4 @@
-// Computes p = exp(score - lse) and p score' of a tile while it is in registers. For kernel sources only.
+// Computes p = exp(score - lse) and p score' of a tile while it is in registers. Only kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/sdpa/jvp_scratch.h"

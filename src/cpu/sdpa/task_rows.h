@@ -1,5 +1,5 @@
-// TaskRows holds the rows of a task and the key range of each row. It computes which keys of a key block a row attends to, and products of rows with keys. For
-// kernel sources only.
+// TaskRows holds the rows of a task and the key range of each row. It computes which keys of a key block a row attends to, and products of rows with keys. Only
+// kernel sources (*_kernel.cc) include this file.
 #pragma once
 
 #include "cpu/amx_product.h"
@@ -14,11 +14,11 @@ template <class T, class Operand = T>
 struct TaskRows {
   const HeadGroup& group;
   const Row* rows;
-  const KeyRange* spans;  // the key range of each row
-  std::int64_t stride;    // distance between rows of products [row, key of the key block]
+  const KeyRange* spans;  // spans[i] is the key range of row i
+  std::int64_t stride;    // distance between rows of an array [row, key of the key block]
   Tiles<Operand>* tiles = nullptr;
 
-  // Returns the keys that row `index` attends to in the key block of `count` keys from `first` on. The range is relative to `first`, and mask blocks at its
+  // Returns the keys that row `index` attends to in the key block of `count` keys from key `first` on. The range is relative to `first`. Mask blocks at its
   // beginning and end that a boolean mask skips are left out.
   KeyRange part(std::int64_t index, std::int64_t first, std::int64_t count) const {
     const KeyRange& span = spans[index];
@@ -38,8 +38,8 @@ struct TaskRows {
     return keys;
   }
 
-  // Returns whether a key block contains all keys of the row. It does not use narrow_range_of(), because the row's bits must not depend on which mask blocks are
-  // skipped.
+  // Returns whether a key block contains all keys of the row. range_of() is used instead of narrow_range_of(), because the row's bits must not depend on which
+  // mask blocks are skipped.
   bool in_one_block(std::int64_t index, std::int64_t first, std::int64_t count) const {
     const KeyRange all = range_of(group, rows[index]);
     return all.first >= first && all.last - first <= count;
@@ -99,7 +99,7 @@ struct TaskRows {
     }
   }
 
-  // Computes c = a b or, if `add`, c += a b, for the panels that the mask does not skip. Panels of c that the mask skips are not written, and no row reads them.
+  // Computes c = a b or, if `add`, c += a b, for the panels of keys that the mask does not skip. The other panels of c are not written, and no row reads them.
   void multiply_panels(const T* a, std::int64_t a_stride, const T* panels, std::int64_t depth, int count, std::int64_t first, KeyRange keys,
                        const StripBlocks& blocks, T* c, bool add = false) const {
     for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
@@ -119,10 +119,10 @@ struct TaskRows {
 
   // Adds sum_i a[i,key] b[i] to sums[key] for each key of `block_keys`, where i runs over the rows of the strips that attend to the key.
   void multiply_columns(const T* a, int count, const KeyRange* strips, KeyRange block_keys, const T* b, std::int64_t padded, T* sums) const {
-    constexpr std::int64_t kPerTerm = std::is_same_v<Operand, Bf16Pair> ? 2 : 1;  // number of rows in a term
+    constexpr std::int64_t kPerTerm = std::is_same_v<Operand, Bf16Pair> ? 2 : 1;  // number of rows in one term of the product
     for (std::int64_t key = block_keys.first; key < block_keys.last; key += kStripRows) {
       const int height = static_cast<int>(smaller(kStripRows, block_keys.last - key));
-      int begin = count, end = 0;  // the range of rows whose strips attend to any of these keys
+      int begin = count, end = 0;  // the rows [begin, end) whose strips attend to any of these keys
       for (int strip = 0; strip < count; strip += kStripRows) {
         const KeyRange& keys = strips[strip / kStripRows];
         if (keys.empty() || keys.last <= key || keys.first >= key + height) continue;

@@ -1,5 +1,5 @@
-// Tests when the library requests AMX tiles from Linux, and what it does if Linux refuses. Without AMX the tests are skipped, because they test the answer of
-// Linux. A process cannot give tiles back, so each test needs a new process and is skipped in a process that already has tiles.
+// Tests when the library requests AMX tiles from Linux, and what it does if Linux refuses. The tests are skipped on processors without AMX, where Linux is not
+// asked. A process cannot give tiles back, so each test needs a new process and is skipped in a process that already has tiles.
 #include <gmock/gmock.h>
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -56,7 +56,7 @@ class AmxTiles : public testing::Test {
   std::list<AttentionCase> cases_;  // the cases own the outputs of the calls
 };
 
-TEST_F(AmxTiles, AreNotAskedForWithoutBfloat16) {
+TEST_F(AmxTiles, AreNotRequestedWithoutBfloat16) {
   attention(DType::f32);
   Random random(1);
   const AttentionCase c = case_of(random, DType::bf16, {.queries = 30, .keys = 90, .qk_width = 32, .v_width = 32}, &find_backend("cpu"));
@@ -65,13 +65,13 @@ TEST_F(AmxTiles, AreNotAskedForWithoutBfloat16) {
   EXPECT_EQ(use_small_signal_stack(), 0);
 }
 
-TEST_F(AmxTiles, AreAskedForByTheFirstProductOfBfloat16) {
+TEST_F(AmxTiles, AreRequestedByTheFirstProductOfBfloat16) {
   attention(DType::bf16);
   EXPECT_EQ(kernel_instruction_set(), "amx_bf16");
   EXPECT_EQ(use_small_signal_stack(), ENOMEM);
 }
 
-TEST_F(AmxTiles, WhereTheyAreRefusedTheNextSetIsInUseAndTheReasonIsTold) {
+TEST_F(AmxTiles, IfTheyAreRefusedTheNextSetIsUsedAndTheReasonIsReported) {
   ASSERT_EQ(use_small_signal_stack(), 0);
   const AttentionOutputs exact = attention(DType::f32), refused = attention(DType::bf16);
   EXPECT_EQ(kernel_instruction_set(), "avx512");
