@@ -23,7 +23,7 @@ struct Spelling {
   friend bool operator==(const Spelling&, const Spelling&) = default;
 };
 
-// The parameters of one attention layer. N, K, H and V are as in docs/maths.md; Eq, Ek, Ev and Eo are the widths of the query, key and value inputs and of the output.
+// The parameters of one attention layer. N, K, H and V are as in docs/maths.md; Eq, Ek, Ev, Eo are the widths of the query, key and value inputs and of the output.
 // `tensors` holds these tensors under these canonical names; each may be absent:
 //   q.weight [N*H,Eq]   k.weight [K*H,Ek]   v.weight [K*V,Ev]   output.weight [Eo,N*V]   gate.weight [N*V,Eq]
 //   q.bias [N*H]        k.bias [K*H]        v.bias [K*V]        output.bias [Eo]         gate.bias [N*V]

@@ -41,8 +41,8 @@ struct TextClassifierConfig {
   }
 };
 
-// Attention with one learned query for each head. Head n has the weights p[n,t] = softmax over t of <query[n], key(y[t])[n]> / sqrt(H) and the result sum_t
-// p[n,t] value(y[t])[n].
+// Attention with one learned query for each head. The attention weights of head n are p[n,t] = softmax over t of <query[n], key(y[t])[n]> / sqrt(H), and its
+// result is sum_t p[n,t] value(y[t])[n].
 struct AttentionPooling : nn::Module<AttentionPooling> {
   Tensor query;  // [N,H]
   nn::Linear key, value;
