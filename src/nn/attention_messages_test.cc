@@ -1,4 +1,4 @@
-// Tests which arguments a layer refuses, and the texts of the messages.
+// Tests which arguments an attention layer refuses, and the texts of its messages.
 #include <array>
 #include <limits>
 
@@ -46,7 +46,7 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
   EXPECT_EQ(error_message([&] { layer.backward({}, out, {}); }), "MultiHeadAttention.backward: saved is empty; give it to forward first");
 }
 
-// Members of a layer are public, and a member that the configuration does not have would be ignored without a message.
+// The members of a layer are public. A member that the configuration does not have must be an Error, because it would be ignored.
 TEST(MultiHeadAttentionMessages, MembersThatTheConfigurationDoesNotSayAreRefused) {
   const Tensor x(DType::f32, {2, 3, 8});
   const auto error_of = [&](const auto& change) {
@@ -79,7 +79,7 @@ TEST(MultiHeadAttentionMessages, ARotaryWidthWithoutTablesIsRefused) {
 
 TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
   const auto linear = [](bool bias) { return Linear(Tensor(DType::f32, {4, 4}), bias ? Tensor(DType::f32, {4}) : Tensor()); };
-  // `given`: whether each of q, k, v and output has a bias. The gate of a layer may lack one.
+  // `given` says for q, k, v and output whether the projection has a bias. The gate of a layer may have a bias or not.
   const auto made = [&](bool bias, bool output_bias, const std::array<bool, 4>& given) {
     return error_message([&] {
       make_attention({.query_width = 4, .heads = 2, .bias = bias, .output_bias = output_bias, .gate = Gate::sigmoid}, linear(given[0]), linear(given[1]), linear(given[2]),
@@ -98,7 +98,7 @@ TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
                                    : std::string("output") + (output_bias ? ": a bias is missing; output_bias is true" : ": a bias is given; output_bias is false");
         EXPECT_EQ(made(bias, output_bias, wrong), "MultiHeadAttention." + expected);
       }
-      EXPECT_NE(made(!bias, output_bias, right), "");  // each of q, k and v contradicts the configuration
+      EXPECT_NE(made(!bias, output_bias, right), "");  // the bias of each of q, k and v contradicts the configuration
     }
   }
 }
@@ -126,7 +126,7 @@ TEST(MultiHeadAttentionMessages, AnAxisAScaleAndASoftcapThatMeanNothingAreRefuse
   EXPECT_EQ(unprojected(0), "");
 }
 
-// If there are as many sequences as heads, the first dimension of a mask or bias [2,3,3] could be sequences or heads.
+// If there are as many sequences as heads, the first dimension of a mask or bias [2,3,3] could mean either, so it must be an Error.
 TEST(MultiHeadAttentionMessages, ThreeDimensionsForPairsAreRefused) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dropout = 0.5, .dtype = DType::f64, .seed = 1});
   const Tensor x = Random(1).tensor(DType::f64, {2, 3, 4}), pairs(DType::boolean, {2, 3, 3}), bias = Random(2).tensor(DType::f64, {2, 3, 3});
@@ -184,7 +184,8 @@ TEST(MultiHeadAttentionMessages, ParametersAreNotTrainedThroughCopiesThatAWorksp
   EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.parameters = &grads}); }),
             "MultiHeadAttention.backward: gradients of parameters cannot be computed with a workspace that takes them as constant (Parameters::constant); train with a "
             "Workspace of Parameters::may_change");
-  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x}); }), "");  // without gradients of the parameters the call is allowed, as for a frozen layer below a trained one
+  // without gradients of the parameters such a workspace is allowed, as for a frozen layer below a trained layer
+  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x}); }), "");
   layer.forward({.query = x}, out, {}, &saved);
   EXPECT_NE(error_message([&] { layer.backward(saved, out, {.parameters = &grads}, {.workspace = &constant}); }), "");
 }
@@ -216,7 +217,8 @@ TEST(MultiHeadAttentionMessages, APassSavedByALayerOfAnotherStructureIsRefused) 
   EXPECT_EQ(refused([](auto& c) { c.seed = 7, c.dropout = 0.5, c.bias = false; }), "");
 }
 
-// AlphaFold's pair_mask [.., i, j] has the layout of the pair tensor [.., i, j, c]. For attention along i, a key mask [*,S] is the transpose of pair_mask.
+// AlphaFold's pair_mask [.., i, j] has the same order of dimensions as the pair tensor [.., i, j, c]. For attention along i, a key mask [*,S] is the transpose
+// of pair_mask.
 TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .global_query = GlobalQuery::masked_mean, .axis = -3, .dtype = DType::f64, .seed = 1});
   Random random(2);
@@ -238,7 +240,7 @@ TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
   EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = of_table}}); }),
             "MultiHeadAttention.forward: attend_keys is [2,3,5]; it must broadcast to [*,S] = [2,5,3], with axis 1 of the input moved last. It fits the layout of the input; "
             "set mask_like_input (--mask-like-input on)");
-  EXPECT_EQ(error_message([&] { out_of(table, {.mask_like_input = true}); }), "");  // a caller's mask may be optional
+  EXPECT_EQ(error_message([&] { out_of(table, {.mask_like_input = true}); }), "");  // with mask_like_input = true, the mask may also be absent
   EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = mask}, .mask_like_input = true}); }),
             "MultiHeadAttention.forward: attend_keys is [2,3,3]; with mask_like_input it must broadcast to [2,3,5], which has the keys along axis 1");
 

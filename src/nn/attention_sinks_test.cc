@@ -1,4 +1,4 @@
-// Tests the sink logits of a layer.
+// Tests the sink logits of an attention layer.
 #include <gmock/gmock.h>
 
 #include "nn/attention_test_trial.h"
@@ -35,14 +35,15 @@ TEST(MultiHeadAttentionSinks, GradientsAreCentralDifferences) {
 TEST(MultiHeadAttentionSinks, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOneLessTheShareOfTheSink) {
   for (const Setting& setting : settings_with_sinks()) {
     SCOPED_TRACE(setting.name);
-    if (setting.mask && !setting.config.sink) continue;  // with a mask and no sink, rows may be empty, and empty rows do not sum to 1
+    // with a mask and no sink, rows may be empty, and the attention weights of an empty row do not sum to 1
+    if (setting.mask && !setting.config.sink) continue;
     Trial run(setting);
     expect_maps_of_whole_rows(run);
   }
 }
 
-// Sink logits as a parameter of the layer give the same results as sink logits in the options of a call: with and without saved activations, in chunks of
-// sequences, and with a cache.
+// Sink logits that are a parameter of the layer give the same results as sink logits in the options of a call. Tested with and without saved activations, in
+// chunks of sequences, and with a cache.
 TEST(MultiHeadAttentionSinks, ALearnedSinkIsThatOfTheCall) {
   Random random(1);
   MultiHeadAttention plain({.query_width = 64, .heads = 4, .seed = 3}), learning({.query_width = 64, .heads = 4, .sink = true, .seed = 3});

@@ -43,7 +43,7 @@ void expect_central_differences_with_memory(Layer layer, std::size_t count, std:
         return test::weighted_sum(y, d_y);
       },
       leaves);
-  // Without a view for the gradient of the memory, d_x stays the same. With Write::add the gradient of the memory is added to the contents of its view.
+  // d_x must not depend on whether the gradient of the memory is requested. With Write::add the gradient of the memory is added to what its view holds.
   Tensor alone(DType::f64, shape), added = memory;
   layer.backward(saved, d_y, {.x = alone});
   EXPECT_TRUE(same_bits(alone, d_x));

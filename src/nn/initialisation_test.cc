@@ -10,7 +10,7 @@ namespace {
 
 using test::error_message;
 
-// The parts of a language model whose attention and feed-forward network have gates.
+// A small language model whose attention and feed-forward network have gates.
 struct InitialisedModel : Module<InitialisedModel> {
   EncoderLayer layer{{.width = 64, .heads = 4, .seed = 1}};
   LayerNorm norm{{.width = 64}};

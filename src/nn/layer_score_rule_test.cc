@@ -1,4 +1,4 @@
-// Compares a layer with a score rule with the same layer whose bias holds the numbers that the rule adds.
+// Compares a layer with a score rule with the same layer without the rule; the numbers that the rule adds are then given as a bias.
 #include <gmock/gmock.h>
 
 #include "polyhead/nn/multi_head_attention.h"
@@ -14,7 +14,7 @@ using test::near;
 using test::Random;
 using testing::HasSubstr;
 
-// The rule: score + (factor[n] + 0.25 b) (s - t) for head n of sequence b. `data` points to the float64 factors, which have gradients.
+// The rule: the new score is score + (factor[n] + 0.25 b) (s - t) for head n of sequence b. `data` points to the factors, which are float64 and have gradients.
 template <class T>
 void add_distances(const ScoreTile& tile, const double* factors) {
   for (std::int64_t i = 0; i < tile.rows; ++i) {
@@ -91,7 +91,7 @@ TEST(LayerScoreRules, AreThoseOfABias) {
   EXPECT_TRUE(test::same_bits(in_evaluation, out));
 }
 
-// Evaluation computes a large batch a few sequences at a time. A score rule must still be called with each sequence's index in the whole batch.
+// In evaluation a layer computes a large batch a few sequences at a time. A score rule must still see each sequence's index in the whole batch.
 TEST(LayerScoreRules, SeeTheirSequenceInALargeBatch) {
   Random random(2);
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .seed = 3});
@@ -122,7 +122,7 @@ TEST(LayerScoreRules, AreRefusedByNameWhereTheyHaveNoMeaning) {
   EXPECT_THAT(error_message([&] { (void)trace(layer, {.query = x}, {.score_rule = distance_rule(kFactors)}); }), HasSubstr("trace: score_rule is given"));
 }
 
-// A refused backward pass adds nothing to the gradients of the parameters.
+// A backward pass that is refused must not change the gradients of the parameters.
 TEST(LayerScoreRules, ARefusedBackwardPassLeavesTheGradientsAsTheyAre) {
   Random random(4);
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .dtype = DType::f64, .seed = 1});
@@ -142,7 +142,7 @@ TEST(LayerScoreRules, ARefusedBackwardPassLeavesTheGradientsAsTheyAre) {
   EXPECT_EQ(test::largest_magnitude(gradients.output.weight), 0);
 }
 
-// Tests positions and gradients with cross-attention in float32.
+// In cross-attention, in float32, a rule must see the positions of the queries and of the keys, and must have the right gradients.
 TEST(LayerScoreRules, CountThePositionsOfTheInputs) {
   Random random(5);
   const MultiHeadAttention cross({.query_width = 12, .key_width = 10, .heads = 2, .seed = 2});

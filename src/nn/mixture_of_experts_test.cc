@@ -18,7 +18,7 @@ using test::Random;
 using test::same_bits;
 using testing::HasSubstr;
 
-// Returns a mixture of width 1. For x > 0, expert i computes factors[i] x^2, as output * relu(gate x) * (hidden x).
+// Returns a mixture of width 1 whose experts compute output * relu(gate x) * (hidden x). For x > 0 expert i computes factors[i] x^2.
 MixtureOfExperts squares(std::vector<float> factors, std::vector<float> router, Activation activation = Activation::relu) {
   MixtureOfExperts mixture;
   const auto one = [](float value) { return Linear(Tensor::of<float>({1, 1}, {value}), {}); };
@@ -44,7 +44,7 @@ TEST(MixtureOfExperts, IsTheFormula) {
   EXPECT_NEAR(y.data<float>()[1], expected(3, 1, 10, e(6), e(3)), 1e-5);
   mixture.normalise = false;
   EXPECT_NEAR(forward(mixture, Tensor::of<float>({1, 1}, {1})).data<float>()[0], (e(2) + 10 * e(1)) / (e(2) + e(1) + 1), 1e-6);
-  // If all router weights are 0, all experts have equal scores, and the first ones are chosen.
+  // if all weights of the router are 0, all experts have equal scores, and the first experts must be chosen
   mixture.router = Linear(Tensor(DType::f32, {3, 1}), {});
   mixture.normalise = true;
   EXPECT_NEAR(forward(mixture, Tensor::of<float>({1, 1}, {1})).data<float>()[0], 5.5, 1e-6);

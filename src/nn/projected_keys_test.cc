@@ -11,7 +11,7 @@ namespace {
 using test::error_message;
 using test::same_bits;
 
-// Keys and values that an earlier pass projected, as in a cache, give the same output as the layer's own projections. They also get gradients.
+// Keys and values that an earlier pass projected, as for a cache, must give the same output as the layer's own projections, and must get gradients.
 TEST(ProjectedKeys, AreTheKeysThatTheLayerWouldProject) {
   for (const bool added : {false, true}) {
     Trial run({"projected",
@@ -60,7 +60,7 @@ TEST(ProjectedKeys, WrongOnesAreSaidInNumbers) {
   EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = keys}), "");
 }
 
-// Keys and values in the dtype of a cache give the same bits as the same values in the layer's dtype, in one pass and in chunks of sequences.
+// Keys and values in the dtype of a cache must give the same bits as the same values in the layer's dtype, in one pass and in chunks of sequences.
 TEST(ProjectedKeys, InAStorageOfTheirOwn) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .kv_heads = 2, .seed = 1});
   for (const DType storage : {DType::i8, DType::bf16, DType::f16}) {
@@ -116,7 +116,7 @@ TEST(ProjectedKeys, StorageThatDoesNotFitIsRefused) {
   EXPECT_THAT(message(added, stored), testing::HasSubstr("projected_key is int8 and cannot be combined with add_bias_kv or add_zero_attn"));
 }
 
-// Gradients that are not requested are not computed and need no memory. The requested gradients have the same bits.
+// Gradients that are not requested must need no memory, and the requested gradients must keep their bits.
 TEST(ProjectedKeys, GradientsThatNobodyWantsAreNotComputed) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .seed = 1});
   Random random(2);
