@@ -39,7 +39,7 @@ TEST(Activation, KnownValues) {
   EXPECT_EQ(value(Activation::relu, -2.5), 0);
 }
 
-TEST(Activation, FarOutIsTheLimit) {
+TEST(Activation, LargeInputsGiveTheLimit) {
   for (const double x : {50.0, 1e10, 1e200}) {
     SCOPED_TRACE(x);
     for (const Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh}) {
@@ -119,7 +119,7 @@ TEST(Activation, Float32IsFloat64Rounded) {
   }
 }
 
-TEST(Activation, WorksInPlaceAndAdds) {
+TEST(Activation, OutputMayBeTheInputAndGradientsCanBeAdded) {
   Random random(7);
   const Tensor x = random.tensor(DType::f64, {4, 5}), d_y = random.tensor(DType::f64, {4, 5});
   Tensor y(DType::f64, {4, 5}), d_x(DType::f64, {4, 5}), in_place = x, d_in_place = d_y, added = d_y;

@@ -59,7 +59,7 @@ TEST(MultiHeadAttentionMasks, KeyStartsAreAMaskOfTheKeysBefore) {
 }
 
 // A key whose attention weight is 0 is not masked, so NaN in such a key must reach the gradients: 0 x NaN is NaN.
-TEST(MultiHeadAttentionMasks, NonFiniteInputsOfKeptKeysReachTheParameters) {
+TEST(MultiHeadAttentionMasks, NonFiniteInputsOfAttendedKeysReachTheParameters) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 3});
   const Tensor query = Random(1).tensor(DType::f32, {1, 3, 4}), lengths = Tensor::of<std::int64_t>({1}, {2});
   Tensor value = Random(2).tensor(DType::f32, query.shape()), out(DType::f32, query.shape()), bias(DType::f32, {3, 3});

@@ -13,7 +13,7 @@ using test::error_message;
 using test::Random;
 using test::same_bits;
 
-TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
+TEST(MultiHeadAttentionMessages, MessagesOfWrongSettingsGiveTheNumbers) {
   const auto config_error = [](const MultiHeadAttentionConfig& config) { return error_message([&] { MultiHeadAttention layer(config); }); };
   EXPECT_EQ(config_error({.query_width = 10, .heads = 3}), "MultiHeadAttention: query_width 10 does not divide into 3 heads; give head_width");
   EXPECT_EQ(config_error({.query_width = 8, .heads = 4, .kv_heads = 3}), "MultiHeadAttention: 4 heads are not a multiple of 3 key/value heads");
@@ -47,7 +47,7 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
 }
 
 // The members of a layer are public. A member that the configuration does not have must be an Error, because it would be ignored.
-TEST(MultiHeadAttentionMessages, MembersThatTheConfigurationDoesNotSayAreRefused) {
+TEST(MultiHeadAttentionMessages, MembersThatContradictTheConfigurationAreRefused) {
   const Tensor x(DType::f32, {2, 3, 8});
   const auto error_of = [&](const auto& change) {
     MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1});
@@ -77,7 +77,7 @@ TEST(MultiHeadAttentionMessages, ARotaryWidthWithoutTablesIsRefused) {
   }
 }
 
-TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
+TEST(MakeAttention, ABiasThatContradictsTheConfigurationIsRefusedByName) {
   const auto linear = [](bool bias) { return Linear(Tensor(DType::f32, {4, 4}), bias ? Tensor(DType::f32, {4}) : Tensor()); };
   // `given` says for q, k, v and output whether the projection has a bias. The gate of a layer may have a bias or not.
   const auto made = [&](bool bias, bool output_bias, const std::array<bool, 4>& given) {
@@ -103,13 +103,13 @@ TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
   }
 }
 
-TEST(MultiHeadAttentionMessages, WidthsWhoseProductIsNoNumberAreRefused) {
+TEST(MultiHeadAttentionMessages, WidthsWhoseProductOverflowsAreRefused) {
   constexpr std::int64_t kMany = std::int64_t{1} << 40;
   EXPECT_EQ(error_message([&] { completed({.query_width = 8, .heads = kMany, .head_width = kMany}); }),
             "the extents [1099511627776,1099511627776] have a product beyond 2^63 - 1");
 }
 
-TEST(MultiHeadAttentionMessages, AnAxisAScaleAndASoftcapThatMeanNothingAreRefused) {
+TEST(MultiHeadAttentionMessages, AnInvalidAxisScaleOrSoftcapIsRefused) {
   const double infinity = std::numeric_limits<double>::infinity();
   const auto made = [](auto change) {
     MultiHeadAttentionConfig config{.query_width = 8, .seed = 1};
@@ -127,7 +127,7 @@ TEST(MultiHeadAttentionMessages, AnAxisAScaleAndASoftcapThatMeanNothingAreRefuse
 }
 
 // If there are as many sequences as heads, the first dimension of a mask or bias [2,3,3] could mean either, so it must be an Error.
-TEST(MultiHeadAttentionMessages, ThreeDimensionsForPairsAreRefused) {
+TEST(MultiHeadAttentionMessages, AMaskOrBiasOfThreeDimensionsIsRefused) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dropout = 0.5, .dtype = DType::f64, .seed = 1});
   const Tensor x = Random(1).tensor(DType::f64, {2, 3, 4}), pairs(DType::boolean, {2, 3, 3}), bias = Random(2).tensor(DType::f64, {2, 3, 3});
   Tensor out(DType::f64, x.shape());
@@ -142,7 +142,7 @@ TEST(MultiHeadAttentionMessages, ThreeDimensionsForPairsAreRefused) {
   EXPECT_EQ(refused({.bias = bias.view().unsqueeze(1)}), "");
 }
 
-TEST(MultiHeadAttentionMessages, WithAddedKeysAWrongBiasOrMaskIsSaidAsWithoutThem) {
+TEST(MultiHeadAttentionMessages, WithAddedKeysAWrongBiasOrMaskGivesTheSameMessage) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .add_zero_attn = true, .seed = 1});
   const Tensor x(DType::f32, {3, 4}), bias(DType::f32, {3, 5}), lengths = Tensor::of<std::int64_t>({}, {9});
   Tensor out(DType::f32, x.shape());
@@ -170,7 +170,7 @@ TEST(MultiHeadAttentionMessages, DropoutInTrainingNeedsASeed) {
             "MultiHeadAttention.forward: dropout_keep is given to a layer whose dropout is 0: nothing is dropped");
 }
 
-TEST(MultiHeadAttentionMessages, ParametersAreNotTrainedThroughCopiesThatAWorkspaceKeeps) {
+TEST(MultiHeadAttentionMessages, TrainingWithAWorkspaceOfConstantParametersIsRefused) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 1});
   MultiHeadAttention grads = zeros_like(layer);
   const Tensor x = Random(1).tensor(DType::f32, {2, 3, 4});
@@ -219,7 +219,7 @@ TEST(MultiHeadAttentionMessages, APassSavedByALayerOfAnotherStructureIsRefused) 
 
 // AlphaFold's pair_mask [.., i, j] has the same order of dimensions as the pair tensor [.., i, j, c]. For attention along i, a key mask [*,S] is the transpose
 // of pair_mask.
-TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
+TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsBothShapesIsRefused) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .global_query = GlobalQuery::masked_mean, .axis = -3, .dtype = DType::f64, .seed = 1});
   Random random(2);
   const auto out_of = [&](const Tensor& x, const AttentionOptions& options, MultiHeadAttention::Saved* saved = nullptr) {
@@ -279,7 +279,7 @@ TEST(MultiHeadAttentionMessages, TheOutputSharesNoMemoryWithMasksOrParameters) {
             "MultiHeadAttention.forward: out overlaps attend; outputs need memory of their own");
 }
 
-TEST(MultiHeadAttentionMessages, AttentionWeightsNeedSavedActivationsTheShapeOfTheMapAndMemoryOfTheirOwn) {
+TEST(MultiHeadAttentionMessages, AttentionWeightsNeedSavedActivationsAndAnOutputOfTheRightShapeThatOverlapsNothing) {
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1});
   const Tensor query(DType::f32, {1, 3, 8});
   Tensor out(DType::f32, query.shape()), weights(DType::f32, {1, 2, 3, 3}), wrong(DType::f32, {1, 2, 3, 4});

@@ -32,7 +32,7 @@ TEST(MultiHeadAttentionSinks, GradientsAreCentralDifferences) {
   }
 }
 
-TEST(MultiHeadAttentionSinks, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOneLessTheShareOfTheSink) {
+TEST(MultiHeadAttentionSinks, MapsHaveTheShapeOfMapsShapeAndRowsSumToOneMinusTheSinksWeight) {
   for (const Setting& setting : settings_with_sinks()) {
     SCOPED_TRACE(setting.name);
     // with a mask and no sink, rows may be empty, and the attention weights of an empty row do not sum to 1
@@ -44,7 +44,7 @@ TEST(MultiHeadAttentionSinks, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOneLess
 
 // Sink logits that are a parameter of the layer give the same results as sink logits in the options of a call. Tested with and without saved activations, in
 // chunks of sequences, and with a cache.
-TEST(MultiHeadAttentionSinks, ALearnedSinkIsThatOfTheCall) {
+TEST(MultiHeadAttentionSinks, ALearnedSinkGivesTheResultsOfASinkInTheOptions) {
   Random random(1);
   MultiHeadAttention plain({.query_width = 64, .heads = 4, .seed = 3}), learning({.query_width = 64, .heads = 4, .sink = true, .seed = 3});
   const Tensor sink = random.tensor(DType::f32, {4}, -2, 2), x = random.tensor(DType::f32, {64, 20, 64}), d_out = random.tensor(DType::f32, x.shape());
@@ -75,7 +75,7 @@ TEST(MultiHeadAttentionSinks, ALearnedSinkIsThatOfTheCall) {
   EXPECT_TRUE(test::near(other, expected, 1e-6));
 }
 
-TEST(MultiHeadAttentionSinks, ALearnedSinkIsTheOnlyOne) {
+TEST(MultiHeadAttentionSinks, ASinkInTheOptionsIsRefusedBesideALearnedSink) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .sink = true, .seed = 1});
   Tensor x(DType::f32, {2, 3, 4}), out(DType::f32, x.shape()), sink(DType::f32, {2});
   EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.sink = sink}); }),

@@ -27,7 +27,7 @@ struct WeightsLoss {
   std::vector<AttentionWeightsGradient> gradients;
 };
 
-TEST(AttentionWeightsGradient, IsCentralDifferences) {
+TEST(AttentionWeightsGradient, EqualsCentralDifferences) {
   const auto with = [](MultiHeadAttentionConfig c) { c.dtype = DType::f64, c.seed = 1; return c; };
   const Setting settings[] = {
       {"self", with({.query_width = 6, .heads = 2}), {2, 3, 6}},
@@ -88,7 +88,7 @@ TEST(AttentionWeightsGradient, MaskedKeysMayBeNaN) {
   }
 }
 
-TEST(AttentionWeightsGradient, OfLayersOfStacksIsCentralDifferences) {
+TEST(AttentionWeightsGradient, OfLayersInAStackEqualsCentralDifferences) {
   Random random(4);
   const auto draw = [&](auto model) {
     model.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -1, 1); });
@@ -123,7 +123,7 @@ TEST(AttentionWeightsGradient, OfLayersOfStacksIsCentralDifferences) {
 }
 
 // The loss is the sum of a loss on a model's output and a loss on its attention weights. Its gradient must equal central differences.
-TEST(AttentionWeightsGradient, OfAModelIsCentralDifferences) {
+TEST(AttentionWeightsGradient, OfAModelEqualsCentralDifferences) {
   Random random(5);
   EncoderDecoder model({.source_count = 4, .layer = {.width = 4, .heads = 2, .hidden_width = 3, .dtype = DType::f64, .seed = 1}, .shared_embedding = true, .tied_output = true});
   const Tensor source = Tensor::of<std::int64_t>({1, 3}, {1, 0, 3}), target = Tensor::of<std::int64_t>({1, 2}, {2, 2});

@@ -121,7 +121,7 @@ TEST(BeamSearch, SequencesDoNotChangeEachOther) {
   }
 }
 
-TEST(BeamSearch, StopsWhereNothingCanBecomeBetter) {
+TEST(BeamSearch, StopsWhenNoHypothesisCanBecomeBetter) {
   // The end token has probability 0.9 in every step. The hypothesis that ends in the first step is therefore the best, and the search must stop there.
   Tensor logits(DType::f64, {1, 2});
   logits.data<double>()[0] = std::log(0.1), logits.data<double>()[1] = std::log(0.9);

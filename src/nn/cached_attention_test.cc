@@ -105,14 +105,14 @@ class CachedAttention : public testing::TestWithParam<CacheSetting> {
 
 INSTANTIATE_TEST_SUITE_P(Settings, CachedAttention, testing::ValuesIn(kSettings));
 
-TEST_P(CachedAttention, TokenByTokenIsTheWholeSequence) {
+TEST_P(CachedAttention, TokenByTokenEqualsTheWholeSequence) {
   const Tensor expected = whole(x_);
   Tensor out(config_.dtype, x_.shape());
   for (std::int64_t t = 0; t < kTokens; ++t) fed_.feed(x_, {1, 1, 1}, out);
   EXPECT_TRUE(setting_.agree(out, expected));
 }
 
-TEST_P(CachedAttention, ChunksOfUnequalLengthsAreTheWholeSequence) {
+TEST_P(CachedAttention, ChunksOfUnequalLengthsEqualTheWholeSequence) {
   const Tensor expected = whole(x_);
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     SCOPED_TRACE(seed);
@@ -130,7 +130,7 @@ TEST_P(CachedAttention, ChunksOfUnequalLengthsAreTheWholeSequence) {
 }
 
 // A cache rounds each token separately, so the output must not depend on how the tokens are divided into calls.
-TEST_P(CachedAttention, ChunksAreOneChunk) {
+TEST_P(CachedAttention, OutputDoesNotDependOnHowTokensAreDividedIntoCalls) {
   Tensor one(config_.dtype, x_.shape()), out(config_.dtype, x_.shape());
   fed_.feed(x_, {kTokens, kTokens, kTokens}, one);
   cache_.clear();
@@ -205,7 +205,7 @@ TEST(CacheOfALayer, TakesMasksOverTheCachedKeys) {
   EXPECT_TRUE(near(out, expected, 1e-14));
 }
 
-TEST(CacheOfALayer, IsRefusedWhereItMeansNothing) {
+TEST(CacheOfALayer, IsRefusedWithInputsAndOptionsThatItCannotServe) {
   const Tensor x(DType::f32, {2, 3, 4}), deep(DType::f32, {2, 1, 3, 4}), lengths = Tensor::of<std::int64_t>({2}, {1, 1}),
                                                                          documents = Tensor::of<std::int32_t>({2}, {0, 3});
   Tensor out(x), deep_out(deep);

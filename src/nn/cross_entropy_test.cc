@@ -77,7 +77,7 @@ TEST(CrossEntropy, GradientMayReplaceTheLogits) {
   }
 }
 
-TEST(CrossEntropy, IgnoredPositionsDoNotExist) {
+TEST(CrossEntropy, IgnoredPositionsHaveNoEffect) {
   Random random(3);
   const Tensor kept = random.tensor(DType::f64, {2, 9}), kept_targets = random_targets(random, {2}, 9);
   Tensor logits(DType::f64, {4, 9}), targets(DType::i64, {4}), d(DType::f64, {4, 9}), expected(DType::f64, {2, 9});

@@ -85,7 +85,7 @@ TEST(DecoderLayer, RMSNormAndSwiGLUHaveTheGradientsOfCentralDifferences) {
   }
 }
 
-TEST(DecoderLayer, LaterTokensAndMaskedMemoryDoNotExist) {
+TEST(DecoderLayer, LaterTokensAndMaskedMemoryHaveNoEffect) {
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
     Random random(3);
     const Decoder decoder(tiny(position), 2);
@@ -102,7 +102,7 @@ TEST(DecoderLayer, LaterTokensAndMaskedMemoryDoNotExist) {
   }
 }
 
-TEST(DecoderLayer, TokenByTokenWithACacheIsTheWhole) {
+TEST(DecoderLayer, TokenByTokenWithACacheEqualsTheWholeSequence) {
   Random random(4);
   for (const LayerConfig& config : {tiny(NormPosition::pre), tiny_rms_norm_swiglu(NormPosition::post)}) {
     const DecoderLayer layer(config);

@@ -46,7 +46,7 @@ TEST(Dropout, KeepsTheMeanAndDropsTheShare) {
   EXPECT_NEAR(sum / 1e5, 1, 1e-2);
 }
 
-TEST(Dropout, OfNothingAndOfEverything) {
+TEST(Dropout, WithProbability0And1) {
   Random random(2);
   const Tensor x = random.tensor(DType::f32, {4, 9});
   Tensor y(DType::f32, {4, 9});

@@ -30,7 +30,7 @@ TEST(Embedding, OfOneIdIsOneRow) {
   EXPECT_TRUE(same_bits(y, Tensor::of<float>({2}, {10, 11})));
 }
 
-TEST(Embedding, SumsWithWhatIsThere) {
+TEST(Embedding, WriteAddAddsToTheOutput) {
   const Embedding embedding(Tensor::of<float>({2, 2}, {0, 1, 10, 11}));
   Tensor y = Tensor::of<float>({1, 2}, {100, 200});
   embedding.forward(during_call(Tensor::of<std::int64_t>({1}, {1})), y, {Write::add});

@@ -64,7 +64,7 @@ TEST(EncoderDecoder, GradientsAreCentralDifferencesAndSumOverTiedUses) {
 }
 
 // The model must compute the same as its parts: the public layers, called one after the other.
-TEST(EncoderDecoder, IsItsParts) {
+TEST(EncoderDecoder, EqualsItsLayersCalledOneByOne) {
   const Texts texts;
   const EncoderDecoder model = tiny(false, 3);
   const auto embedded = [&](const Embedding& embedding, const Tensor& ids) {
@@ -110,7 +110,7 @@ TEST(EncoderDecoder, NewParametersDifferAndEmbeddingsAreSmall) {
   });
 }
 
-TEST(EncoderDecoder, NormsTheInputOfItsPartsUnlessToldOtherwise) {
+TEST(EncoderDecoder, IsPreNormByDefault) {
   const EncoderDecoder pre({.source_count = 5, .layer = {.width = 4, .seed = 1}}), post({.source_count = 5, .layer = {.width = 4, .norm_position = NormPosition::post, .seed = 1}});
   EXPECT_EQ(pre.encoder.layers[0].norm_position, NormPosition::pre);
   EXPECT_EQ(pre.decoder.layers[0].norm_position, NormPosition::pre);
@@ -121,7 +121,7 @@ TEST(EncoderDecoder, NormsTheInputOfItsPartsUnlessToldOtherwise) {
 }
 
 // Decodes two tokens of a target with a cache, and then its third token. After cache.clear(), decodes token by token with greedy_tokens().
-TEST(EncoderDecoder, DecodingWithACacheIsTheWhole) {
+TEST(EncoderDecoder, DecodingWithACacheEqualsTheWholeText) {
   const Texts texts;
   for (const bool tied : {false, true}) {
     const EncoderDecoder model = tiny(tied, 4);

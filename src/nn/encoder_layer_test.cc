@@ -225,7 +225,7 @@ TEST(EncoderLayer, GradientsOfTheInputDoNotNeedThoseOfTheParameters) {
   EXPECT_TRUE(same_bits(with, without));
 }
 
-TEST(EncoderLayer, TheLastThingItDoesIsToNormalise) {
+TEST(EncoderLayer, APostNormLayerEndsWithItsNorm) {
   Random random(5);
   EncoderLayer layer({.width = 12, .heads = 3, .seed = 5});
   Tensor y(DType::f32, {4, 12});
@@ -269,7 +269,7 @@ TEST(EncoderLayer, ResultsDoNotDependOnStrides) {
 }
 
 // Compares evaluation in chunks with a pass that stores `saved`. Such a pass is not cut into chunks.
-TEST(EncoderLayer, EvaluationInPartsHasTheBitsOfTheWhole) {
+TEST(EncoderLayer, EvaluationInChunksHasTheBitsOfOnePass) {
   Random random(8);
   for (const NormKind norm : {NormKind::layer_norm, NormKind::rms_norm}) {
     EncoderLayer layer({.width = 64, .heads = 4, .norm = norm, .seed = 8});

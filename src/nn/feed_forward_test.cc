@@ -30,7 +30,7 @@ TEST(FeedForward, GatedIsTheFormula) {
   EXPECT_TRUE(same_bits(y, Tensor::of<float>({3, 1}, {0, -72, 0})));
 }
 
-TEST(FeedForward, GatedPartsHaveTheBitsOfTheWhole) {
+TEST(FeedForward, GatedEvaluationInChunksHasTheBitsOfOnePass) {
   const FeedForward module({.width = 8, .hidden_width = 500, .out_width = 7, .activation = Activation::silu, .gated = true, .seed = 1});
   const Tensor x = Random(2).tensor(DType::f32, {30, 33, 8});
   Tensor whole(DType::f32, {30, 33, 7}), parts(DType::f32, {30, 33, 7});
@@ -56,7 +56,7 @@ TEST(FeedForward, SavingChangesNoBit) {
   EXPECT_TRUE(same_bits(saved.hidden, hidden));
 }
 
-TEST(FeedForward, PartsHaveTheBitsOfTheWhole) {
+TEST(FeedForward, EvaluationInChunksHasTheBitsOfOnePass) {
   const FeedForward module({.width = 8, .hidden_width = 500, .out_width = 7, .seed = 1});
   for (const Shape& leading : {Shape{1000}, Shape{1, 1000}, Shape{30, 33}, Shape{3, 1, 400}}) {
     const Tensor x = Random(2).tensor(DType::f32, appended(leading, {8}));

@@ -220,7 +220,7 @@ TEST_F(FloatingPoint, LayersRaiseNoFlags) {
 }
 
 #if defined(__GLIBC__) && !defined(__SANITIZE_THREAD__)
-TEST_F(FloatingPoint, TrapsOfTheCallerEndNothing) {
+TEST_F(FloatingPoint, NothingTrapsIfTheCallerEnablesTraps) {
   std::list<test::SecondCase> cases;
   std::list<Tensor> tensors;
   const std::vector<Call> attention = attention_calls(cases), layers = layer_calls(tensors);

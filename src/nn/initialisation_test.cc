@@ -69,7 +69,7 @@ TEST(InitialiseNormal, TheCallerSaysWhatIsAddedToAResidualStream) {
   expect_root_mean_square(layer.output.weight, 0.25);
 }
 
-TEST(InitialiseNormal, GateAloneIsAttentionsOrAFeedForwardNetworks) {
+TEST(InitialiseNormal, TheGateOfASingleLayerIsRecognised) {
   MultiHeadAttention attention({.query_width = 4, .gate = Gate::sigmoid, .seed = 1});
   FeedForward feed_forward({.width = 4, .hidden_width = 6, .gated = true, .seed = 1});
   initialise_normal(attention, {.seed = 2});

@@ -51,7 +51,7 @@ TEST(Initialiser, UniformCoversItsRange) {
   for (const int count : histogram) EXPECT_NEAR(count, 2500, 4 * std::sqrt(20000 * 7.0 / 64));  // the tolerance is four standard errors of a binomial count
 }
 
-TEST(Initialiser, XavierBoundIsOfBothWidths) {
+TEST(Initialiser, XavierBoundUsesBothWidths) {
   Tensor weight(DType::f64, {30, 66});
   Initialiser(4).xavier_uniform(weight);
   const double bound = std::sqrt(6.0 / 96), largest = test::largest_magnitude(weight);

@@ -79,7 +79,7 @@ TEST(KeyValueCache, WithoutSequencesIsReordered) {
   EXPECT_EQ(cache.sequences(), 0);
 }
 
-TEST(KeyValueCache, HoldsWhatRandomCallsLeave) {
+TEST(KeyValueCache, EqualsListsOfTokensAfterRandomCalls) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -156,7 +156,7 @@ TEST(KeyValueCache, HoldsWhatRandomCallsLeave) {
   }
 }
 
-TEST(KeyValueCache, LivesOnTheCallersMemory) {
+TEST(KeyValueCache, WorksInTheCallersMemory) {
   Random random(1);
   Tensor keys(DType::f32, {2, 6, 3, 4}), values(DType::f32, {2, 3, 6, 5});
   const TensorView swapped = keys.view().transpose(1, 2);  // [2,3,6,4]: in memory, the axis of tokens lies before the axis of heads
@@ -186,7 +186,7 @@ TEST(KeyValueCache, LivesOnTheCallersMemory) {
 
 // A sequence that is computed in chunks of unequal lengths, each with the mask of causal_mask(), must have the same bits as one causal call over the whole
 // sequence.
-TEST(KeyValueCache, CausalMaskIsThatOfTheWholeSequence) {
+TEST(KeyValueCache, CausalMaskGivesTheBitsOfTheWholeSequence) {
   Random random(5);
   const Tensor q = random.tensor(DType::f64, {2, 4, 9, 8}), k = random.tensor(DType::f64, {2, 2, 9, 8}),
                v = random.tensor(DType::f64, {2, 2, 9, 8});

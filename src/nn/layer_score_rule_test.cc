@@ -59,7 +59,7 @@ Tensor distance_bias(const std::vector<double>& factors, std::int64_t batch, std
 
 const std::vector<double> kFactors{0.3, -0.2, 0.1, 0.05};
 
-TEST(LayerScoreRules, AreThoseOfABias) {
+TEST(LayerScoreRules, GiveTheResultsOfABias) {
   Random random(1);
   const MultiHeadAttention layer({.query_width = 16, .heads = 4, .kv_heads = 2, .qk_norm = true, .gate = Gate::sigmoid, .dtype = DType::f64, .seed = 3});
   const Tensor x = random.tensor(DType::f64, {3, 9, 16}), d_out = random.tensor(DType::f64, x.shape()), bias = distance_bias(kFactors, 3, 9, DType::f64);

@@ -78,7 +78,7 @@ TEST(Linear, GradientsAreCentralDifferences) {
   }
 }
 
-TEST(Linear, BackwardWritesOnlyWhatIsWanted) {
+TEST(Linear, BackwardWritesOnlyTheRequestedGradients) {
   Random random(3);
   const Linear linear = random_linear(random, 3, 2, true);
   const Tensor x = random.tensor(DType::f64, {4, 3}), d_y = random.tensor(DType::f64, {4, 2}), start = random.tensor(DType::f64, {4, 3});

@@ -35,7 +35,7 @@ Peaks peaks_of(std::int64_t structures, std::int64_t queries) {
           .bias = structures * kHeads * queries * kKeys * 4};
 }
 
-TEST(PairBiasMemory, IsThatOfABlock) {
+TEST(PairBiasMemory, HoldsOneBlockAndNeverTheWholeBias) {
   const test::ThreadCount one(1);
   peaks_of(1, 8);  // The first call of a process also allocates a description of the machine, and keeps it, so it is not measured.
   constexpr std::int64_t kSdpa = 2 << 20;  // an upper bound on the bytes that attention itself allocates for heads of this width

@@ -112,7 +112,7 @@ TEST(MultiHeadAttention, RestoreRefusesTensorsOfAnotherPass) {
   }
 }
 
-TEST(MultiHeadAttention, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOne) {
+TEST(MultiHeadAttention, MapsHaveTheShapeOfMapsShapeAndRowsSumToOne) {
   for (const Setting& setting : settings()) {
     SCOPED_TRACE(setting.name);
     // with a mask or without keys, rows may be empty, and the attention weights of an empty row do not sum to 1
@@ -166,7 +166,7 @@ TEST(MultiHeadAttention, IsTheFormula) {
   }
 }
 
-TEST(MultiHeadAttention, AnyAxisIsTheSecondToLastOneOfTheMovedInput) {
+TEST(MultiHeadAttention, AnyAxisEqualsAxisMinusTwoOfTheMovedInput) {
   MultiHeadAttentionConfig config{.query_width = 4, .heads = 2, .axis = 0, .dtype = DType::f64, .seed = 3};
   Random random(2);
   const Tensor x = random.tensor(DType::f64, {5, 2, 3, 4});
@@ -177,7 +177,7 @@ TEST(MultiHeadAttention, AnyAxisIsTheSecondToLastOneOfTheMovedInput) {
   EXPECT_TRUE(same_bits(out.view().move_axis(0, -2), moved_out));
 }
 
-TEST(MultiHeadAttention, GlobalQueryIsTheProjectionOfTheMeanAndOfTheMeanOfProjections) {
+TEST(MultiHeadAttention, TheGlobalQueryIsTheMeanOfTheProjectedQueries) {
   Trial run({"global", {.query_width = 4, .heads = 2, .global_query = GlobalQuery::mean, .dtype = DType::f64}, {1, 3, 4}});
   run.loss();
   Tensor projected(DType::f64, {1, 3, 4});
@@ -239,7 +239,7 @@ TEST(MultiHeadAttention, InitialisedAsTorch) {
   EXPECT_FALSE(same_bits(layer.q.weight, layer.k.weight));
 }
 
-TEST(MultiHeadAttention, WhatManySequencesAddToOneParameterIsRoundedOnce) {
+TEST(MultiHeadAttention, AParameterGradientOverManySequencesIsRoundedOnce) {
   const MultiHeadAttention layer({.query_width = 1, .output = OutputProjection::none, .add_bias_kv = true, .dtype = DType::bf16, .seed = 1});
   constexpr std::int64_t kSequences = 1000;  // if sums were stored in bfloat16 after each addition, a sum of ones would stop at 256
   const Tensor query(DType::bf16, {kSequences, 1, 1});

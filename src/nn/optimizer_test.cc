@@ -186,7 +186,7 @@ TEST(Optimizer, ScalarParameterOfACallersType) {
   EXPECT_DOUBLE_EQ(*model.value.data<double>(), 2.5);
 }
 
-TEST(Optimizer, ListsDoAsModulesDo) {
+TEST(Optimizer, ListsOfParametersGiveTheResultsOfModules) {
   FeedForward model = random_layer(DType::f32, 1), same = model;
   FeedForward gradient = random_layer(DType::f32, 2), sums = random_layer(DType::f32, 3), same_sums = sums;
   AdamW of_model(model);

@@ -53,7 +53,7 @@ static_assert(takes_dropout<SdpaOptions, Dropout> && takes_mask<SdpaOptions, Mas
 static_assert(takes_rotary<nn::AttentionOptions, nn::Rotary> && takes_attention<nn::DecoderOptions, nn::AttentionOptions> && takes_causal<Mask, Causal>);
 static_assert(takes_scale<SdpaOptions, double> && takes_tangents<SdpaJvp, SdpaTangents>);
 
-TEST(Options, AreNamedMemberByMember) {
+TEST(Options, DesignatedInitialisersSetTheNamedMembers) {
   const SdpaOptions options{.mask = {.causal = Causal::top_left(), .window = {.left = 3}}, .dropout = {.p = 0.25, .seed = 7}};
   EXPECT_EQ(options.dropout.p, 0.25);
   EXPECT_EQ(options.dropout.seed, 7u);

@@ -140,7 +140,7 @@ TEST(PairBiasAttention, IsTheFormula) {
   }
 }
 
-TEST(PairBiasAttention, BlocksAreTheFormula) {
+TEST(PairBiasAttention, SeveralBlocksEqualTheFormula) {
   Random random(2);
   for (PairCase& c : large_cases(random, DType::f64)) {
     c.forward();
@@ -288,7 +288,7 @@ TEST(PairBiasAttention, GradientsOfTheLayerAreCentralDifferences) {
   }
 }
 
-TEST(PairBiasAttention, ABiasThatIsKeptGivesTheSameBits) {
+TEST(PairBiasAttention, APrecomputedBiasGivesTheSameBits) {
   Random random(8);
   PairLayerCase c(random, DType::f32, false, true);
   Tensor bias(DType::f32, {2, 1, 2, 4, 4}), d_bias = zeros_like(bias), out = zeros_like(c.query), kept = out, d_z = zeros_like(c.z), kept_d_z = d_z, d_query = out, kept_d_query = out;

@@ -68,7 +68,7 @@ TEST(Rotary, RotatesPairsOfBothOrdersAndScoresDependOnDistances) {
   EXPECT_FALSE(near(run.out, without, 1e-3));
 }
 
-TEST(Rotary, WrongTablesAreSaidInNumbers) {
+TEST(Rotary, MessagesOfWrongTablesGiveTheirShapes) {
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1}), global({.query_width = 8, .heads = 2, .global_query = GlobalQuery::mean, .seed = 1});
   const Tensor x(DType::f32, {2, 3, 8}), key(DType::f32, {2, 5, 8}), table(DType::f32, {3, 2}), wide(DType::f32, {3, 3}),
       long_table(DType::f32, {4, 2}), one_position(DType::f32, {1, 2}), one_angle(DType::f32, {3, 1}), projected(DType::f32, {2, 2, 3, 4});

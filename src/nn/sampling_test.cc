@@ -85,7 +85,7 @@ TEST(Sampling, ADrawDependsOnSeedPositionAndRowOnly) {
   }
 }
 
-TEST(Sampling, RowsOfEqualLogitsHaveDrawsOfTheirOwn) {
+TEST(Sampling, RowsOfEqualLogitsGetDifferentDraws) {
   const Tensor logits(DType::f32, {64, 50});
   Tensor tokens(DType::i64, {64});
   sample_tokens(logits, tokens, {.seed = 1, .position = 0});

@@ -71,7 +71,7 @@ class SequencesOf : public testing::TestWithParam<Call> {
 
 INSTANTIATE_TEST_SUITE_P(Calls, SequencesOf, testing::ValuesIn(kCalls));
 
-TEST_P(SequencesOf, HaveTheBitsOfTheWhole) {
+TEST_P(SequencesOf, HaveTheBitsOfOnePass) {
   for (const Gate gate : {Gate::none, Gate::sigmoid}) EXPECT_GT(compare(config(gate), {}, 1), 1);
 }
 

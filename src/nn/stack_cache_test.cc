@@ -26,7 +26,7 @@ LayerConfig decoder_layer(NormPosition position) {
 
 Tensor rows_like(const Tensor& x) { return Tensor(x.dtype(), x.shape()); }
 
-TEST(StackCache, EncoderFedInPartsIsTheWhole) {
+TEST(StackCache, AnEncoderInSeveralCallsEqualsTheWholeSequence) {
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
     Random random(3);
     const Encoder encoder(encoder_layer(position), 3);
@@ -70,7 +70,7 @@ TEST(StackCache, SequencesOfAnEncoderMayHaveDifferentLengths) {
   EXPECT_TRUE(near(y.view().select(0, 1), whole.view().select(0, 1).slice(0, 2, 3), 1e-12));
 }
 
-TEST(StackCache, AnEncoderIsToldWhetherTokensAttendToLaterOnes) {
+TEST(StackCache, ACallMustSayWhetherTokensAttendToLaterTokens) {
   Random random(5);
   const Encoder encoder(encoder_layer(NormPosition::pre), 2);
   const Tensor x = random.tensor(DType::f64, {2, 3, kWidth});
@@ -158,7 +158,7 @@ TEST(StackCache, ViewsOfLengthsStayValid) {
 
 // Two memories have different lengths, and three beams read each of them. Each row of a step must equal the last row of a forward pass over the beam's whole
 // text with the beam's memory, cut to its length. After the cache is made, the projections of the memory are overwritten, because no step may read them.
-TEST(StackCache, EachBeamOfADecoderIsThatBeamAlone) {
+TEST(StackCache, EachBeamOfADecoderEqualsThatBeamAlone) {
   constexpr std::int64_t kBeams = 3, kRows = 2 * kBeams, kPrefill = 3;
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
     for (const bool by_lengths : {true, false}) {

@@ -64,7 +64,7 @@ TEST(ValueNorms, AreTheFormulaForEveryDtypeHeadsAndStrides) {
 }
 
 // A layer's output must be its bias plus the sum of p f over heads and keys. The norm of f must be the value norm.
-TEST(ValueNorms, AreThoseOfWhatALayerAddsForAKey) {
+TEST(ValueNorms, MeasureWhatALayerAddsForAKey) {
   for (const std::int64_t kv_heads : {4, 2}) {
     const MultiHeadAttention layer({.query_width = 12, .heads = 4, .kv_heads = kv_heads, .head_width = 3, .bias = true, .dtype = DType::f64, .seed = 5});
     Random random(2);
