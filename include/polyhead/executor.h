@@ -18,12 +18,12 @@ class Executor {
 
 // Number of threads that an operation uses without an executor. The default is the number of processors that the process may run on.
 int num_threads();
-void set_num_threads(int count);  // >= 1
+void set_num_threads(int count);  // `count` must be at least 1.
 
 // Limits a call to `count` of the library's own threads: `LimitedThreads one(1); sdpa_forward(tensors, {.executor = &one});`
 class LimitedThreads final : public Executor {
  public:
-  explicit LimitedThreads(int count);  // >= 1
+  explicit LimitedThreads(int count);  // `count` must be at least 1.
   int num_threads() const override { return count_; }
   void run(std::int64_t count, const std::function<void(std::int64_t)>& task) override;
 

@@ -23,7 +23,7 @@ struct LocalBlocks {
 // [Q w - (K - Q) / 2, Q w + (K + Q) / 2) that lie in [0, length). A block of keys is as large as possible with borders that fit all windows: 16 keys for Q =
 // 32, K = 128. Error unless K - Q is even and not negative, and Q positive.
 //
-//   const LocalBlocks windows = local_blocks(atoms);
+//   const LocalBlocks windows = local_blocks(number_of_atoms);
 //   sdpa_forward(tensors, {.mask = {.blocks = windows}});
 //
 // Attention skips keys in groups of 64. It computes all groups that a window touches and masks the pairs outside of the window: a window of 32 x 128 touches up

@@ -38,7 +38,8 @@ struct Window {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   std::optional<std::int64_t> left{};
   std::optional<std::int64_t> right{};
-  // Error if it differs from the diagonal of a causal mask. Error without `left` and `right`, unless the mask is causal or a relative bias is given.
+  // The window's diagonal. Error if it differs from the diagonal of a causal mask. Error without `left` and `right`, unless the mask is causal or a relative
+  // bias is given.
   std::optional<Diagonal> diagonal{};
 };
 

@@ -22,7 +22,6 @@ namespace polyhead {
 
 namespace score {
 
-// Source files of one program may be compiled with different flags. Functions of different vector lengths are therefore in different namespaces, or the
 // Source files of one program may be compiled with different flags. Functions with different vector lengths are in different namespaces; otherwise the linker
 // would merge them.
 #if defined(__AVX512F__)

@@ -26,7 +26,7 @@ struct ScoreInstruction {
 // A table of numbers that `load` reads, with at most 4 dimensions. The numbers are not copied. Negative indices count from the end, as in NumPy; an index
 // outside of a dimension gives NaN.
 struct ScoreTable {
-  ConstTensorView values;  // float32 or float64
+  ConstTensorView values;  // the numbers, float32 or float64
 };
 
 // How to compute the gradient of a table's elements. Register `derivative` holds d(new score) / d(element that instruction `load` reads). The backward pass

@@ -44,7 +44,7 @@ struct SdpaForward {
 struct SdpaBackward {
   // The tensors that the forward pass read. All three must have one dtype, because the backward pass supports no other dtype for k and v.
   ConstTensorView q, k, v;
-  ConstTensorView out, lse;   // as the forward pass wrote them
+  ConstTensorView out, lse;   // the outputs of the forward pass
   ConstTensorView d_out;      // [*,N,T,V]
   TensorView d_q, d_k, d_v;   // the gradients of q, k and v, with their shapes; a gradient is computed if its view is given
   // The shape of options.bias. If elements of the view share memory (zero or overlapping strides), their gradients are summed; this also holds for
@@ -78,7 +78,7 @@ struct Backend;
 class Workspace;
 
 struct SdpaOptions {
-  std::optional<double> scale{};  // absent: 1/sqrt(H)
+  std::optional<double> scale{};  // the factor of <q,k>; absent: 1/sqrt(H)
   Mask mask{};
   ConstTensorView bias{};         // added to the scores: a tensor in the dtype of q that broadcasts to [*,N,T,S]; -inf means probability 0
   RelativeBias relative_bias{};   // a bias by distance: ALiBi, or T5's buckets. Error together with `bias`
@@ -98,7 +98,7 @@ struct SdpaOptions {
 };
 
 void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options = {});
-void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options = {});  // gradients overwrite the contents of their views
+void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options = {});  // The gradients replace what their views hold.
 
 // Returns which backend and kernels sdpa_forward() would use, and why each backend before it in the order of preference declines the problem; one fact per
 // line.

@@ -21,7 +21,7 @@ struct SdpaTangents {
 // Forward mode: computes the derivatives of out and lse along the tangents of the inputs, which are the products of the Jacobians and the tangents.
 struct SdpaJvp {
   ConstTensorView q, k, v;       // the tensors that the forward pass read, in one dtype
-  ConstTensorView out, lse;      // as the forward pass wrote them
+  ConstTensorView out, lse;      // the outputs of the forward pass
   SdpaTangents tangents;
   TensorView out_tangent;        // [*,N,T,V], of the dtype of q
   TensorView lse_tangent = {};   // [*,N,T], optional; of the dtype of lse

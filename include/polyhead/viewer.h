@@ -43,7 +43,7 @@ struct Measure {
 // A has a link from each query word to the key word with the largest attention weight; words that are special tokens have no links in A. Known links of
 // special tokens are outlined but left out of the rate.
 struct Links {
-  std::vector<std::pair<std::int64_t, std::int64_t>> sure = {};      // (query, key)
+  std::vector<std::pair<std::int64_t, std::int64_t>> sure = {};      // pairs of a query and a key, as indices of their tokens
   std::vector<std::pair<std::int64_t, std::int64_t>> possible = {};  // further links, which are acceptable but not required
 };
 
@@ -58,7 +58,7 @@ struct Image {
 struct HeadVectors {
   ConstTensorView q, k;              // [layers,heads,T,H] [layers,K,S,H], floating; head n reads k and v of key/value head n / (heads / K)
   ConstTensorView v = {};            // [layers,K,S,V]; absent: the panel ends at the attention weight
-  std::optional<double> scale = {};  // absent: 1/sqrt(H)
+  std::optional<double> scale = {};  // the factor of the scores; absent: 1/sqrt(H)
   ConstTensorView bias = {};         // broadcasts to [layers,heads,T,S], floating
   ConstTensorView attend = {};       // broadcasts to [layers,heads,T,S], bool: true where the query may attend to the key; absent: true everywhere
   // Tables of rotary positions (Su et al. 2021, eq. 34), for self attention: [layers or 1,T,R/2] floating, R <= H. q and k are given after the rotation of

@@ -14,7 +14,7 @@ namespace polyhead::nn {
 namespace {
 
 constexpr const char* kOperation = "MixtureOfExperts.forward";
-constexpr const char* kClamped = " beside clamped_gate, which has a function of its own; it must be silu";
+constexpr const char* kClamped = "; with clamped_gate it must be silu, because a clamped gate has its own formula";
 
 std::string_view word_of(Activation activation) { return std::ranges::find(kActivations, activation, &ActivationInfo::activation)->name; }
 

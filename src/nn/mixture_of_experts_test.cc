@@ -121,14 +121,14 @@ TEST(MixtureOfExperts, MessagesNameTheRule) {
   };
   EXPECT_THAT(made([](auto& c) { c.chosen = 6; }), HasSubstr("chosen is 6; it must be in [1, 5], the experts"));
   EXPECT_THAT(made([](auto& c) { c.clamped_gate = ClampedGate{.limit = 0}; }), HasSubstr("both must be above 0"));
-  EXPECT_EQ(made([](auto& c) { c.clamped_gate = ClampedGate{}, c.activation = Activation::gelu; }), "MixtureOfExperts: activation is gelu beside clamped_gate, which has a function of its own; it must be silu");
+  EXPECT_EQ(made([](auto& c) { c.clamped_gate = ClampedGate{}, c.activation = Activation::gelu; }), "MixtureOfExperts: activation is gelu; with clamped_gate it must be silu, because a clamped gate has its own formula");
   MixtureOfExperts mixture(config());
   Tensor x(DType::f32, {2, 6}), y(DType::f32, {2, 6}), narrow(DType::f32, {2, 5});
   EXPECT_THAT(error_message([&] { mixture.forward(narrow, y); }), HasSubstr("its last extent must be width = 6"));
   EXPECT_THAT(error_message([&] { mixture.forward(x, x); }), HasSubstr("overlap"));
   mixture.clamped_gate = ClampedGate{};
   mixture.experts[3].activation = Activation::relu;
-  EXPECT_EQ(error_message([&] { mixture.forward(x, y); }), "MixtureOfExperts.forward: expert 3 has the activation relu beside clamped_gate, which has a function of its own; it must be silu");
+  EXPECT_EQ(error_message([&] { mixture.forward(x, y); }), "MixtureOfExperts.forward: expert 3 has the activation relu; with clamped_gate it must be silu, because a clamped gate has its own formula");
   mixture.clamped_gate.reset();
   const Linear shared_gate = mixture.shared_gate;
   mixture.shared_gate = {};

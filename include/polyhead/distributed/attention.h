@@ -2,7 +2,7 @@
 //
 // Every rank passes its own part of the arguments of polyhead/sdpa.h:
 //   q, out, lse, d_out, d_q       the rank's T_r queries              k, v, d_k, d_v            the rank's S_r keys
-//   bias, attend, block, keep     [*,N,T_r,S]: its queries, all keys   key_starts, key_lengths   [*], or [*,T_r]; positions in the whole sequence
+//   bias, attend, block, keep     [*,N,T_r,S]: own queries, all keys   key_starts, key_lengths   [*], or [*,T_r]; positions in the whole sequence
 //   attend_keys, block_keys       [*,S]: all keys                     sink                      [N], or broadcasts to [*,N,T_r]
 // All other arguments (causal, window, documents, diagonal_offsets, relative_bias, ...) describe the whole sequence, as in a call on one machine, and
 // must be the same on all ranks: the ranks compare sizes and rules, and an Error names the rank that differs.

@@ -29,10 +29,10 @@ struct Spelling {
 //   q.bias [N*H]        k.bias [K*H]        v.bias [K*V]        output.bias [Eo]         gate.bias [N*V]
 //   bias_k [1,1,K*H]    bias_v [1,1,K*V]    relative_attention_bias [buckets,N]    sink [N]
 struct AttentionParameters {
-  std::string layout;  // a name in layouts()
+  std::string layout;  // the name of the parameters' layout, one of those in layouts()
   std::string prefix;  // the beginning of the parameters' names, separator included: "encoder.layer.0."
   Spelling spelling;
-  std::int64_t heads = 0, kv_heads = 0;  // 0: unknown
+  std::int64_t heads = 0, kv_heads = 0;  // numbers of query heads and of key/value heads; 0: unknown
   std::optional<double> scale;           // factor of the scores; absent: 1/sqrt(H). A T5 layer has 1.
   bool causal = false;                   // true: the layer itself applies a causal mask
   bool rotary = false;                   // true: the model rotates q and k by position; the caller gives the rotary tables (nn::AttentionOptions::rotary)
@@ -46,7 +46,7 @@ struct LayoutMatch {
   std::string layout;
   std::string prefix;
   Spelling spelling;
-  std::int64_t heads = 0, kv_heads = 0;  // 0: unknown
+  std::int64_t heads = 0, kv_heads = 0;  // numbers of query heads and of key/value heads; 0: unknown
   std::vector<std::string> names;        // the names of the layer's tensors in the file
 
   friend bool operator==(const LayoutMatch&, const LayoutMatch&) = default;
@@ -57,7 +57,7 @@ struct LayoutMatch {
 std::vector<LayoutMatch> find_attention(const std::vector<NamedTensor>& tensors);
 
 struct LoadAttention {
-  std::string layout;                   // empty: any
+  std::string layout;                   // name of the layout; empty: any layout
   std::optional<std::string> prefix{};  // absent: any prefix; "": the layer has no prefix. The last separator may be left out.
   std::int64_t heads = 0;               // 0: the number of heads is taken from the file; it stays 0 (unknown) if the file does not say it
 };

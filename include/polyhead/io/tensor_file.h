@@ -23,8 +23,8 @@ using Metadata = std::map<std::string, std::string>;
 // The contents of a file. Every tensor is contiguous, in row-major order.
 struct TensorFile {
   std::filesystem::path path;
-  std::string format;                // a name in formats()
-  std::vector<NamedTensor> tensors;  // in the order of the file; names are unique
+  std::string format;                // the name of the file format, one of those in formats()
+  std::vector<NamedTensor> tensors;  // the tensors in the order of the file; their names are unique
   Metadata metadata;                 // metadata of a safetensors file; empty for the other formats
 
   const Tensor* find(std::string_view name) const;  // Returns nullptr if no tensor has this name.
@@ -55,7 +55,7 @@ void save_tensors(const std::filesystem::path& path, const std::vector<NamedTens
 
 struct FormatDescription {
   std::string_view name;
-  std::string_view extension;  // including the dot
+  std::string_view extension;  // the extension of file names, with its dot
   bool writable;
 };
 

@@ -1,7 +1,7 @@
 // Encoders of the BERT family (Devlin et al. 2018 and later models): embeddings, then layers in which every token attends to all tokens. BERT, RoBERTa, XLM-R,
-// CamemBERT, DistilBERT, ELECTRA, ALBERT, MPNet, ESM-2 and ModernBERT are configurations of one encoder; load_bert_encoder reads the folders that the
-// `transformers` package writes. The encoder has no dropout.\nLetters: * any number of leading (batch) dimensions, T tokens, E width, N heads, L layers, H
-// width of a head.
+// CamemBERT, DistilBERT, ELECTRA, ALBERT, MPNet, ESM-2 and ModernBERT are configurations of one encoder; load_bert_encoder() reads the folders that the
+// `transformers` package writes. The encoder has no dropout.
+// Letters: * any number of leading (batch) dimensions, T tokens, E width, N heads, L layers, H width of a head.
 #pragma once
 
 #include <filesystem>
@@ -53,8 +53,8 @@ struct BertConfig {
   bool first_norm = true;  // false: layer 0 does not normalise the input of its attention (ModernBERT)
   bool gated = false;      // true: the feed-forward networks have a gate
   bool bias = true, feed_forward_bias = true, norm_bias = true;
-  // The token that ESM masks: it is embedded as 0. The other tokens of a text are scaled by 0.88 / (1 - share of mask tokens), as if 12 % of the tokens had
-  // been masked.
+  // The token by which ESM replaces masked tokens; it is embedded as 0. The other tokens of a text are scaled by 0.88 / (1 - share of mask tokens), as if 12 %
+  // of the tokens had been masked.
   std::optional<std::int64_t> mask_token{};
   bool zero_padding = false;  // true: tokens for which attend_keys is false are embedded as 0 (ESM)
 

@@ -1,4 +1,4 @@
-// A tokenizer that splits text into byte pairs and is trained on texts (Sennrich et al. 2016, on bytes as in Radford et al. 2019).
+// A byte-pair tokenizer that is trained on texts: it merges the pairs of bytes and pieces that occur most often (Sennrich et al. 2016, Radford et al. 2019).
 //
 //  1. Text is normalised to NFC and, if the options say so, to lower case (Unicode's full mapping without context).
 //  2. It is split into pre-tokens: words (runs without white space and punctuation), and punctuation with the white space around it. An

@@ -1,6 +1,6 @@
 // Models that compare images with texts: CLIP (Radford et al. 2021) and SigLIP (Zhai et al. 2023), read from folders that the `transformers` package wrote. An
 // image encoder ("image side") and a text encoder ("text side") each compute an embedding. The scaled cosine of the two embeddings says how well image and text
-// fit. The models cannot be trained.
+// fit. polyhead evaluates these models and does not train them.
 //
 // Letters: * any number of leading (batch) dimensions, T tokens, E width, N heads, L layers, H width of a head, P width of an embedding, I images, J texts.
 #pragma once

@@ -1,5 +1,5 @@
 // Decoders that predict the next token of a text: GPT-2, Llama, Mistral, Mixtral, Qwen, Gemma, Phi-3, GPT-NeoX and gpt-oss, read from folders that the
-// `transformers` package wrote. src/models/language_families.cc has a row for each family. The models cannot be trained.
+// `transformers` package wrote. src/models/language_families.cc has a row for each family. polyhead evaluates these models and does not train them.
 //
 //   const LanguageModel model = load_language_model("llama-3.2-1b");
 //   for (std::int64_t id : model.generate(prompt, {.max_tokens = 64})) ...

@@ -22,7 +22,7 @@ struct SentenceChooserConfig {
   std::int64_t hidden_width = 64;  // hidden width of the feed-forward networks
   std::int64_t layers = 1;
   std::int64_t heads = 4;
-  std::int64_t taught_heads = 0;  // the first heads of layer 0 whose attention was guided in training: their number
+  std::int64_t taught_heads = 0;  // number of heads, the first ones of layer 0, whose attention was guided in training
   double dropout = 0;
   DType dtype = DType::f32;             // float32 or float64. Files hold neither the dtype nor the seed.
   nn::Seed seed;  // the initial parameters are drawn with this seed

@@ -1,5 +1,6 @@
 // Models with an encoder that reads a source and a decoder that writes a target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot and Whisper, read from
-// folders that the `transformers` package wrote. src/models/sequence_families.cc has a row for each family. The models cannot be trained.
+// folders that the `transformers` package wrote. src/models/sequence_families.cc has a row for each family. polyhead evaluates these models and does not train
+// them.
 //
 //   const SequenceToSequenceModel model = load_sequence_to_sequence_model("flan-t5-small");
 //   for (std::int64_t id : model.generate(source, {.max_tokens = 64})) ...

@@ -1,5 +1,5 @@
 // Encoders of images (Vision Transformers, Dosovitskiy et al. 2021): ViT, DeiT, the image sides of CLIP and SigLIP, and timm's ViT, read from folders that the
-// `transformers` package or timm wrote. src/models/vision_families.cc has a row for each family. The models cannot be trained.
+// `transformers` package or timm wrote. src/models/vision_families.cc has a row for each family. polyhead evaluates these models and does not train them.
 //
 // An image is cut into patches, and a linear layer turns each patch into a token. Tokens that are no patches, such as the class token, come first; the patches
 // follow, row by row from the top left.
@@ -35,7 +35,7 @@ struct VisionConfig {
   std::int64_t channels = 3;                       // num_channels
   std::int64_t height = 224, width = 224;          // image_size, in pixels
   std::int64_t patch_height = 16, patch_width = 16;  // patch_size. Pixels to the right of the last whole patch, and below it, are not read.
-  bool class_token = true, distillation_token = false;  // which learned tokens stand before the patches
+  bool class_token = true, distillation_token = false;  // which of these two learned tokens stand before the patches
   // number of further learned tokens before the patches, after the class and distillation tokens (timm's reg_tokens)
   std::int64_t registers = 0;
   bool prefix_positions = true;                    // true: the tokens before the patches have positions too

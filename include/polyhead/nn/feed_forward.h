@@ -10,7 +10,7 @@ namespace polyhead::nn {
 struct FeedForwardConfig {
   std::int64_t width = 0;  // width of the input
   std::int64_t hidden_width = 0;
-  std::int64_t out_width = 0;  // 0: width
+  std::int64_t out_width = 0;  // width of the output; 0: the same as the input's
   Activation activation = Activation::gelu;
   bool gated = false;  // true: the network has a gate; with Activation::silu it is SwiGLU
   bool bias = true;

@@ -17,7 +17,7 @@ namespace polyhead::nn {
 struct LayerConfig {
   std::int64_t width = 0;         // E
   std::int64_t memory_width = 0;  // M, the width of the memory that a decoder layer reads; 0: E. Error for an encoder layer
-  std::int64_t heads = 1;         // must divide the width, unless head_width is given
+  std::int64_t heads = 1;         // number of heads; it must divide the width unless head_width is given
   std::int64_t kv_heads = 0;      // number of key/value heads; 0: heads
   std::int64_t head_width = 0;    // H; 0: width / heads
   std::int64_t hidden_width = 0;  // hidden width of the feed-forward network; 0: 4 E

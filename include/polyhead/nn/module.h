@@ -21,8 +21,8 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-// Whether a result replaces what the given memory holds, which is then not read, or is added to it. Adding serves gradients of an input that several
-// projections share, gradients of parameters over micro-batches, and gradients of a layer that a model uses twice.
+// replace: a result replaces what the given memory holds, which is then not read. add: the result is added to what the memory holds. Adding serves gradients of
+// an input that several projections share, gradients of parameters over micro-batches, and gradients of a layer that a model uses twice.
 enum class Write : std::uint8_t { replace, add };
 
 // The threads and the temporary memory of a call. Results do not depend on them.

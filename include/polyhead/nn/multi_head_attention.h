@@ -53,7 +53,7 @@ struct MultiHeadAttentionConfig {
   bool add_zero_attn = false;     // true: one key and value of zeros follow the S keys and the learned key; every query may attend to them
   bool sink = false;              // true: the layer learns a sink logit for each head, as in gpt-oss (2025). Error unless empty_rows is zero
   double dropout = 0;             // in training: dropout probability of attention weights
-  std::optional<double> scale{};  // absent: 1/sqrt(H)
+  std::optional<double> scale{};  // the factor of the scores; absent: 1/sqrt(H)
   double softcap = 0;
   EmptyRows empty_rows = EmptyRows::zero;
   Precision precision = Precision::native;  // how attention multiplies bfloat16 tensors; the projections do not depend on it

@@ -64,7 +64,7 @@ struct PairBiasSdpa {
   ConstTensorView q, k, v;           // [*,N,T,H] [*,N,S,H] [*,N,S,V], of the dtype of the PairBias
   ConstTensorView z;                 // [*,T,S,C]
   ConstTensorView attend_keys = {};  // bool, broadcasts to [*,S]: true = queries may attend to the key
-  std::optional<double> scale{};     // absent: 1/sqrt(H)
+  std::optional<double> scale{};     // the factor of the scores; absent: 1/sqrt(H)
   EmptyRows empty_rows = EmptyRows::zero;
 };
 

@@ -19,7 +19,7 @@ struct PairBiasAttentionConfig {
   bool gate = true;
   bool pair_projection_bias = false;
   double epsilon = 1e-5;          // epsilon of the norm of z
-  std::optional<double> scale{};  // absent: 1/sqrt(H)
+  std::optional<double> scale{};  // the factor of the scores; absent: 1/sqrt(H)
   EmptyRows empty_rows = EmptyRows::zero;
   DType dtype = DType::f32;
   Seed seed;  // the initial parameters are drawn with this seed
