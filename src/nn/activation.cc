@@ -62,7 +62,7 @@ struct GeluTanh {
   template <class A>
   static A backward(A x, A d_y) {
     const Logistic<A> s = step(x);
-    // if the derivative is 0, x may be infinite, and 0 * inf would be NaN
+    // where the derivative is 0, x or x * x may be infinite, and 0 * inf would be NaN
     const A product = s.derivative == 0 ? A{0} : x * s.derivative * kFactor<A> * (1 + 3 * kCubic<A> * x * x);
     return (s.value + product) * d_y;
   }
@@ -79,7 +79,7 @@ struct Silu {
   template <class A>
   static A backward(A x, A d_y) {
     const Logistic<A> s(x);
-    return (s.value + (s.derivative == 0 ? A{0} : x * s.derivative)) * d_y;  // if the derivative is 0, x may be infinite, and 0 * inf would be NaN
+    return (s.value + (s.derivative == 0 ? A{0} : x * s.derivative)) * d_y;  // where the derivative is 0, x may be infinite, and 0 * inf would be NaN
   }
 };
 

@@ -85,7 +85,7 @@ class Search {
 
   BeamSearchOptions options_;
   std::vector<Hypothesis> open_, found_;
-  std::vector<Candidate> candidates_;  // a heap
+  std::vector<Candidate> candidates_;  // a heap whose front is the worst candidate
 };
 
 }  // namespace

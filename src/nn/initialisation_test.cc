@@ -35,7 +35,7 @@ void expect_root_mean_square(const Tensor& tensor, double expected) {
   double squares = 0;
   for (const double value : test::to_doubles(tensor)) squares += value * value;
   const auto count = static_cast<double>(tensor.numel());
-  EXPECT_NEAR(std::sqrt(squares / count), expected, 4 * expected / std::sqrt(2 * count));  // four standard errors
+  EXPECT_NEAR(std::sqrt(squares / count), expected, 4 * expected / std::sqrt(2 * count));  // the tolerance is four standard errors
 }
 
 void expect_all(const Tensor& tensor, double expected) {

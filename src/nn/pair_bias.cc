@@ -36,7 +36,7 @@ void require_pair(const char* operation, const PairBias& pair) {
 
 Normalisation norm_of_pair(const char* operation, const PairBias& pair) { return {operation, pair.norm.weight, pair.norm.bias, pair.norm.epsilon, true}; }
 
-// [*,T,S,C] -> [*,N,T,S]
+// Returns the shape of the bias, [*,N,T,S], for the shape of z, [*,T,S,C].
 Shape bias_shape(const Shape& z, std::int64_t heads) {
   Shape shape = z.first(z.size() - 1);
   shape.insert(z.size() - 3, heads);

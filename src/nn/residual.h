@@ -96,7 +96,7 @@ void residual_backward(const ResidualNorms& norms, const SavedResidual& saved, C
 // Error unless `saved`, which belongs to the last part of a layer, comes from a forward pass of a layer with this NormPosition and NormKind.
 inline void require_saved(const char* operation, const SavedResidual& saved, NormPosition position, NormKind kind) {
   require(static_cast<bool>(saved.normed), operation, ": saved is empty; give it to forward first");
-  static constexpr const char* kNames[] = {"post-norm", "pre-norm", "both-norm"};  // in the order of NormPosition
+  static constexpr const char* kNames[] = {"post-norm", "pre-norm", "both-norm"};  // the names in the order of NormPosition
   const auto name = [](NormPosition p) { return kNames[static_cast<std::size_t>(p)]; };
   require(saved.position == position, operation, ": saved comes from a ", name(saved.position), " layer; this one is ", name(position));
   const auto kind_name = [](NormKind k) { return k == NormKind::rms_norm ? "rms_norm" : "layer_norm"; };
@@ -106,7 +106,7 @@ inline void require_saved(const char* operation, const SavedResidual& saved, Nor
 // Error if the layer has an output norm that norm_position does not use, or lacks one that it uses. Members are public, so without this check such a norm would
 // be ignored.
 inline void require_output_norms(const char* operation, NormPosition position, std::initializer_list<std::pair<const char*, const Norm*>> norms) {
-  static constexpr const char* kNames[] = {"post", "pre", "both"};  // in the order of NormPosition
+  static constexpr const char* kNames[] = {"post", "pre", "both"};  // the names in the order of NormPosition
   const bool used = position == NormPosition::both;
   for (const auto& [name, norm] : norms) {
     if (static_cast<bool>(norm->weight) == used) continue;

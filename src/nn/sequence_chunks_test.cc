@@ -15,7 +15,7 @@ using test::same_bits;
 
 struct Call {
   const char* name;
-  Shape query;  // shape of the queries, without their width of 64
+  Shape query;  // shape of the query input, whose width is 64
   int axis = -2;
   std::int64_t keys = 0;  // 0: self-attention
 

@@ -50,7 +50,8 @@ struct TextSideOutput {
   TensorView attentions = {};         // [L,*,N,T,T]
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H]
   TensorView pooled = {};             // [*,E]: the hidden state of the token that TextPooling names; in SigLIP after the linear layer `head`
-  TensorView embedding = {};          // [*,P]: `pooled` projected (CLIP), or `pooled` itself (SigLIP). Error if the file has no projection.
+  // [*,P]: `pooled` after `projection` (CLIP), or `pooled` itself (SigLIP). Error if the file has neither `projection` nor `head`.
+  TensorView embedding = {};
 };
 
 struct TextSide : nn::Module<TextSide> {
@@ -61,7 +62,7 @@ struct TextSide : nn::Module<TextSide> {
   nn::Linear projection;           // projects `pooled` from E to P (CLIP)
 
   std::int64_t pooled_width() const { return head.weight ? head.out_width() : config.layer.width; }
-  std::int64_t embedding_width() const;  // Returns P; 0 if the file has no projection.
+  std::int64_t embedding_width() const;  // Returns P; 0 if the model has no embedding.
   // Error if `pooled` or `embedding` is requested, and a text has no end token.
   void forward(const TextSideInput& input, const TextSideOutput& output, const VisionOptions& options = {}) const;
 

@@ -76,7 +76,7 @@ struct VisionOutput {
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H]: projected
   TensorView pooled = {};      // [*,pooled_width()]; Error if the file has no pooler
   TensorView logits = {};      // [*,classes()]; Error if the file has no classifier
-  TensorView embedding = {};   // [*,embedding_width()]: `pooled` projected (CLIP), or `pooled` itself (SigLIP). Error if the file has no projection.
+  TensorView embedding = {};   // [*,embedding_width()]: `pooled` after `projection` (CLIP), or `pooled` itself (SigLIP). Error if the model has no embedding.
 };
 
 struct VisionOptions {

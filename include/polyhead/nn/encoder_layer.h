@@ -32,7 +32,7 @@ struct EncoderGradients {
 // post:  h = norm(x + attention(x)),        y = norm(h + feed_forward(h))
 // pre:   h = x + attention(norm(x)),        y = h + feed_forward(norm(h))
 // both:  as pre, but attention_output_norm and feed_forward_output_norm normalise the outputs of attention(..) and feed_forward(..)
-// Dropout applies to the outputs of attention(..) and feed_forward(..), in training. With PartOrder::parallel:
+// In training, dropout applies to everything that is added to x or h. With PartOrder::parallel:
 //        y = x + attention(attention_norm(x)) + feed_forward(feed_forward_norm(x))
 struct EncoderLayer : Module<EncoderLayer> {
   MultiHeadAttention attention;
