@@ -90,12 +90,12 @@ class BackwardPass {
     for (const auto& [gradient, of] : gradients_of(gradients_, input, of_forward)) {
       written.push_back(gradient);
       if (!gradient.view) continue;
-      require(static_cast<bool>(of), kBackward, ": ", gradient.name, " is asked for, but forward did not get this input");
+      require(static_cast<bool>(of), kBackward, ": ", gradient.name, " is requested, but forward() was called without this input");
       require_exactly(kBackward, gradient, of.shape(), of.dtype());
     }
     if (gradients_.score_rule) {
       written.push_back({"the gradient of score_rule", gradients_.score_rule});
-      require(static_cast<bool>(saved_.sdpa.score_rule), kBackward, ": the gradient of score_rule is asked for, but forward did not get this input");
+      require(static_cast<bool>(saved_.sdpa.score_rule), kBackward, ": the gradient of score_rule is requested, but forward() was called without this input");
       require_exactly(kBackward, written.back(), {shapes_.heads, saved_.sdpa.score_rule.gradient_count}, DType::f64);
     }
     polyhead::require_no_overlap(kBackward, written, read);

@@ -313,7 +313,7 @@ TEST(MultiHeadAttentionMessages, GradientsShareNoMemoryWithEachOtherOrWithWhatIs
     return error_message([&] { layer.backward(saved, out, gradients); });
   };
   const std::string rule = "; outputs need memory of their own";
-  EXPECT_EQ(refused({.sink = d_x.view().reshape({24}).slice(0, 0, 2)}), "MultiHeadAttention.backward: the gradient of sink is asked for, but forward did not get this input");
+  EXPECT_EQ(refused({.sink = d_x.view().reshape({24}).slice(0, 0, 2)}), "MultiHeadAttention.backward: the gradient of sink is requested, but forward() was called without this input");
   EXPECT_EQ(refused({.bias = bias}), "MultiHeadAttention.backward: the gradient of bias overlaps bias" + rule);
   EXPECT_EQ(refused({.bias = x.view().reshape({24}).slice(0, 0, 9).reshape({3, 3})}),
             "MultiHeadAttention.backward: the gradient of bias overlaps query" + rule);

@@ -82,7 +82,7 @@ TEST(MultiHeadAttentionSinks, ASinkInTheOptionsIsRefusedBesideALearnedSink) {
             "MultiHeadAttention.forward: sink is given to a layer that learns its own (config.sink)");
   MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, out, {}, &saved);
-  EXPECT_THAT(error_message([&] { layer.backward(saved, out, {.sink = sink}); }), testing::HasSubstr("sink is asked for, but forward did not get this input"));
+  EXPECT_THAT(error_message([&] { layer.backward(saved, out, {.sink = sink}); }), testing::HasSubstr("sink is requested, but forward() was called without this input"));
   EXPECT_THAT(error_message([&] { MultiHeadAttention({.query_width = 4, .sink = true, .empty_rows = EmptyRows::uniform, .seed = 1}); }), testing::HasSubstr("sink cannot be combined with empty_rows uniform"));
   const auto linear = [] { return Linear(Tensor(DType::f32, {4, 4}), Tensor(DType::f32, {4})); };
   const auto made = [&](Tensor given) {

@@ -151,7 +151,7 @@ TEST(DecoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   for (const auto& [member, name] : {std::pair{&DecoderLayer::self_attention_output_norm, "self_attention_output_norm"}, {&DecoderLayer::cross_attention_output_norm, "cross_attention_output_norm"}, {&DecoderLayer::feed_forward_output_norm, "feed_forward_output_norm"}}) {
     Decoder normed(tiny(NormPosition::post), 1);
     normed.layers[0].*member = normed.layers[0].feed_forward_norm;
-    const std::string expected = std::string("the layer has ") + name + ", but norm_position is post; only both has output norms";
+    const std::string expected = std::string("the layer has ") + name + ", but norm_position is post; only norm_position both has output norms";
     EXPECT_EQ(error_message([&] { normed.layers[0].forward(x, memory, y); }), "DecoderLayer.forward: " + expected);
     EXPECT_EQ(error_message([&] { normed.layers[0].backward(saved, y, {.x = d}); }), "DecoderLayer.backward: " + expected);
     DecoderCache tokens(normed, memory, {.capacity = 3});

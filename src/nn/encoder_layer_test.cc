@@ -343,7 +343,7 @@ TEST(EncoderLayer, AMemberThatWouldBeIgnoredIsAnError) {
       EncoderLayer::Saved saved;
       layer.forward(x, y, {}, &saved);
       layer.*member = layer.attention_norm;
-      const std::string expected = std::string("the layer has ") + member_name + ", but norm_position is " + name + "; only both has output norms";
+      const std::string expected = std::string("the layer has ") + member_name + ", but norm_position is " + name + "; only norm_position both has output norms";
       EXPECT_EQ(error_message([&] { layer.forward(x, y); }), "EncoderLayer.forward: " + expected);
       EXPECT_EQ(error_message([&] { layer.backward(saved, y, {.x = d}); }), "EncoderLayer.backward: " + expected);
     }

@@ -115,7 +115,7 @@ TEST(LayerScoreRules, AreRefusedByNameWhereTheyHaveNoMeaning) {
   EXPECT_THAT(error_message([&] { global.forward({.query = x}, one, {.score_rule = distance_rule(kFactors)}); }), HasSubstr("score_rule cannot be combined with a global query"));
   MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, out, {}, &saved);
-  EXPECT_THAT(error_message([&] { layer.backward(saved, x, {.score_rule = d_factors}); }), HasSubstr("the gradient of score_rule is asked for, but forward did not get this input"));
+  EXPECT_THAT(error_message([&] { layer.backward(saved, x, {.score_rule = d_factors}); }), HasSubstr("the gradient of score_rule is requested, but forward() was called without this input"));
   layer.forward({.query = x}, out, {.score_rule = distance_rule(kFactors)}, &saved);
   Tensor wrong(DType::f32, {2, 1});
   EXPECT_THAT(error_message([&] { layer.backward(saved, x, {.score_rule = wrong}); }), HasSubstr("the gradient of score_rule"));

@@ -143,7 +143,7 @@ void PairBiasAttention::backward(const Saved& s, ConstTensorView d_out, const Gr
   const ConstTensorView gradient_of[] = {input.query, input.key, input.z, input.pair_bias};
   for (std::size_t i = 0; i < std::size(written); ++i) {
     if (!written[i].view) continue;
-    require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is asked for, but forward did not get this input");
+    require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is requested, but forward() was called without this input");
     require_exactly(kOperation, written[i], gradient_of[i].shape(), dtype);
   }
   std::vector<Operand> read = pair_operands_of(input);

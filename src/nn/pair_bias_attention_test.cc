@@ -338,7 +338,7 @@ TEST(PairBiasAttention, Messages) {
   c.layer.forward(c.input(), out, {}, &saved);
   Tensor d_bias = zeros_like(bias);
   EXPECT_EQ(error_message([&] { c.layer.backward(saved, c.d_out, {.pair_bias = d_bias}); }),
-            "PairBiasAttention.backward: the gradient of pair_bias is asked for, but forward did not get this input");
+            "PairBiasAttention.backward: the gradient of pair_bias is requested, but forward() was called without this input");
   EXPECT_EQ(error_message([] { PairBiasAttention layer({.width = 6, .pair_width = 4, .heads = 4, .seed = 1}); }), "PairBiasAttention: width 6 is not a multiple of heads = 4; give head_width");
   EXPECT_NE(error_message([] { PairBias pair({.heads = 4, .seed = 1}); }), "");
 }

@@ -111,7 +111,7 @@ inline void require_output_norms(const char* operation, NormPosition position, s
   for (const auto& [name, norm] : norms) {
     if (static_cast<bool>(norm->weight) == used) continue;
     if (used) fail(ErrorCode::invalid_argument, operation, ": norm_position is both, but the layer has no ", name);
-    fail(ErrorCode::invalid_argument, operation, ": the layer has ", name, ", but norm_position is ", kNames[static_cast<std::size_t>(position)], "; only both has output norms");
+    fail(ErrorCode::invalid_argument, operation, ": the layer has ", name, ", but norm_position is ", kNames[static_cast<std::size_t>(position)], "; only norm_position both has output norms");
   }
 }
 
