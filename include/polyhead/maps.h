@@ -18,8 +18,8 @@ struct MapsInput {
   ConstTensorView q;  // [*,N,T,H]
   ConstTensorView k;  // [*,K,S,H], of any dtype that SdpaForward::k may have
   ConstTensorView k_scale = {};  // [*,K,S]: the scales of an int8 k, as in SdpaForward::k_scale
-  // Called by the calling thread after every few hundred rows, and at the end with done = total. If progress throws, the operation ends and its outputs are
-  // unspecified.
+  // A function that reports progress: the thread of the caller calls it after every few hundred rows, and at the end with done = total. If progress throws, the
+  // operation ends and its outputs are unspecified.
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
 };
 

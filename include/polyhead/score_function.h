@@ -192,7 +192,7 @@ class ScoreFunction {
     }
     return rule;
   }
-  operator ScoreRule() const&& = delete;  // the rule would point to a temporary object
+  operator ScoreRule() const&& = delete;  // deleted, because the rule would point to a temporary object
 
  private:
   Function function_;

@@ -47,11 +47,11 @@ struct SdpaBackward {
   ConstTensorView out, lse;   // the outputs of the forward pass
   ConstTensorView d_out;      // [*,N,T,V]
   TensorView d_q, d_k, d_v;   // the gradients of q, k and v, with their shapes; a gradient is computed if its view is given
-  // The shape of options.bias. If elements of the view share memory (zero or overlapping strides), their gradients are summed; this also holds for
-  // d_relative_bias and d_sink.
+  // The gradient of options.bias, in its shape. If elements of the view share memory (zero or overlapping strides), their gradients are summed; this also holds
+  // for d_relative_bias and d_sink.
   TensorView d_bias = {};
-  TensorView d_relative_bias = {};  // in the shape and dtype of options.relative_bias.slopes or .table
-  TensorView d_sink = {};     // in the shape and dtype of options.sink
+  TensorView d_relative_bias = {};  // the gradient of options.relative_bias.slopes or .table, in its shape and dtype
+  TensorView d_sink = {};     // the gradient of options.sink, in its shape and dtype
   // float64 [N, options.score_rule.gradient_count]: the gradients of the numbers that the score rule reads, summed over all sequences
   TensorView d_score_rule = {};
 };
@@ -107,7 +107,7 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options = {})
 // Returns all backends, the preferred one first.
 std::vector<const Backend*> backends();
 std::string_view backend_name(const Backend& backend);
-const Backend& find_backend(std::string_view name);  // Error for an unknown name; the message lists the known names.
+const Backend& find_backend(std::string_view name);  // Returns the backend with this name. Error for an unknown name; the message lists the known names.
 
 // Writes the keep bits that dropout with this p and seed uses to `keep`, bool [*,N,T,S].
 void dropout_keep_bits(double p, std::uint64_t seed, TensorView keep);

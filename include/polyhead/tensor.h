@@ -22,7 +22,7 @@ class POLYHEAD_OWNER Tensor {
   // tensors that share the memory (share()). Otherwise, or if elements of this tensor share memory with each other, this tensor allocates new memory. If this
   // tensor is a parameter, call clear() of the workspaces with Parameters::constant afterwards. If the assignment throws, nothing has changed.
   Tensor& operator=(const Tensor& other);
-  Tensor(Tensor&& other) noexcept : owner_(std::move(other.owner_)), view_(std::exchange(other.view_, {})) {}  // leaves `other` without elements
+  Tensor(Tensor&& other) noexcept : owner_(std::move(other.owner_)), view_(std::exchange(other.view_, {})) {}  // After the move `other` has no elements.
   Tensor& operator=(Tensor&& other) noexcept {  // takes the memory of `other`; views of this tensor's old memory are no longer valid
     owner_ = std::move(other.owner_);
     view_ = std::exchange(other.view_, {});

@@ -99,7 +99,7 @@ class POLYHEAD_POINTER BasicTensorView {
  public:
   BasicTensorView() = default;
   BasicTensorView(Void* data, DType dtype, const Shape& shape) : BasicTensorView(data, dtype, shape, contiguous_strides(shape)) {}
-  // Strides count elements and may be zero or negative; data points at element (0, 0, …).
+  // Makes a view of memory: `data` points at element (0, 0, …). Strides count elements; they may be zero or negative.
   BasicTensorView(Void* data, DType dtype, const Shape& shape, const Strides& strides);
   // Makes a contiguous view of typed memory: TensorView(floats, {2, 3}).
   template <class T>
@@ -164,7 +164,7 @@ using ConstTensorView = BasicTensorView<const void>;
 extern template class BasicTensorView<void>;
 extern template class BasicTensorView<const void>;
 
-// Copies elements and converts their dtype: floating to floating, or integer to integer. Error if an integer does not fit. Shapes must agree.
+// Copies elements and converts their dtype: floating to floating, or integer to integer. Error if an integer does not fit. Both shapes must be equal.
 void copy(ConstTensorView from, TensorView to);
 void fill(TensorView to, double value);
 

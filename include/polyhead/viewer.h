@@ -139,7 +139,7 @@ struct Page {
   std::optional<Measure> without_measure = {};  // the quantity in WithoutHead::change; absent: 1 - cosine
   // Measures of the heads over further texts, for a scatter plot in the page. The heads must be those of each text's first set of maps of self attention.
   std::optional<MeasuredTexts> measured = {};
-  double vector_megabytes = 4;  // the budget for q, k and v; see VectorBudget
+  double vector_megabytes = 4;  // how many megabytes of q, k and v the page may hold; see VectorBudget
 };
 
 inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // maximum number of attention weights in a page; such a page has 90 MB of HTML

@@ -127,7 +127,7 @@ class BackwardPass {
     }
     if (!gated || saved_.attended.shape() == saved_.gate.shape()) {
       d_attended_ = std::move(d_projection_input);
-    } else {  // the result of the one global query was gated at every position, so sum over the positions
+    } else {  // The result of the one global query was gated at every position, so its gradient is the sum over the positions.
       d_attended_ = allocate(saved_.attended.shape());
       reduce_positions(positions_last(ConstTensorView(d_projection_input), shapes_.axis), {}, Reduce::sum, positions_last(d_attended_.view(), shapes_.axis),
                        options_.executor);

@@ -130,7 +130,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
   const ResidualNorms of_attention{attention_norm, attention_output_norm, of(&EncoderLayer::attention_norm), of(&EncoderLayer::attention_output_norm), write};
   const ResidualNorms of_feed_forward{feed_forward_norm, feed_forward_output_norm, of(&EncoderLayer::feed_forward_norm), of(&EncoderLayer::feed_forward_output_norm), write};
   Tensor d_read = uninitialised(dtype, shape, options.workspace);
-  if (part_order == PartOrder::parallel) {  // with parallel parts, d_y is also the gradient of x + attention
+  if (part_order == PartOrder::parallel) {  // y = x + attention + feed-forward, so d_y is also the gradient of x + attention
     branch_backward(of_feed_forward, saved.feed_forward_residual, d_y, d_read, options, feed_forward_backward);
     residual_backward(of_attention, saved.attention_residual, d_y, d_x, options, attention_backward);
     add(d_read, d_x, options.executor);

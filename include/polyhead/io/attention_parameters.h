@@ -59,7 +59,7 @@ std::vector<LayoutMatch> find_attention(const std::vector<NamedTensor>& tensors)
 struct LoadAttention {
   std::string layout;                   // name of the layout; empty: any layout
   std::optional<std::string> prefix{};  // absent: any prefix; "": the layer has no prefix. The last separator may be left out.
-  std::int64_t heads = 0;               // 0: the number of heads is taken from the file; it stays 0 (unknown) if the file does not say it
+  std::int64_t heads = 0;               // number of query heads; 0: it is taken from the file, and stays unknown (0) if the file does not say it
 };
 
 // Returns the only layer of the file that fits `options`. Its tensors are views of the file's tensors in the file's dtype, transposed where the file

@@ -23,7 +23,7 @@ struct LayerRotations {
   std::int64_t width = 0;  // R: the first R features of a head are rotated; 0: all
 };
 
-// Returns the rotations for layers that have these tables; absent if a layer is not rotated, or if layers differ in order or width.
+// Returns the rotations for several layers, from their rotary tables. Absent if a layer is not rotated, or if layers differ in order or width.
 std::optional<LayerRotations> layer_rotations(std::span<const nn::Rotary> layers);
 
 }  // namespace polyhead::models

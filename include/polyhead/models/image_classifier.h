@@ -21,7 +21,7 @@ struct ImageClassifierConfig {
   std::int64_t layers = 4;
   std::int64_t heads = 4;
   double dropout = 0;
-  DType dtype = DType::f32;             // files hold neither the dtype nor the seed
+  DType dtype = DType::f32;             // dtype of the parameters. Model files store neither the dtype nor the seed.
   nn::Seed seed;  // the initial parameters are drawn with this seed
 
   std::int64_t patches() const { return (height / patch) * (width / patch); }

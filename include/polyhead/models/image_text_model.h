@@ -17,7 +17,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// Which token's hidden state represents the text.
+// Names the token whose hidden state represents a text.
 enum class TextPooling : std::uint8_t {
   end_token,   // the first token with the id config.end_token
   // The first token with the largest id of the text. This is for CLIP files with eos_token_id = 2: there the real end token has the largest id of the

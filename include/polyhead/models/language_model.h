@@ -77,7 +77,7 @@ struct LanguageModelConfig {
   nn::LayerConfig layer{.seed = 0};  // the settings of all layers: width, heads, kv_heads, head_width, hidden_width, norms, biases, activation, dtype
   double norm_weight_offset = 0;                     // RMSNorm::weight_offset of all norms; 1 in Gemma
   double embedding_scale = 1;                        // a factor by which the embedded tokens are multiplied
-  std::optional<double> attention_scale{};           // query_pre_attn_scalar^(-1/2); absent: 1/sqrt(H)
+  std::optional<double> attention_scale{};           // the factor of the scores, query_pre_attn_scalar^(-1/2); absent: 1/sqrt(H)
   bool scale_by_layer = false;                       // scale_attn_by_inverse_layer_idx: layer i, counted from 0, divides its scores by i + 1
   double attention_softcap = 0, logit_softcap = 0;   // attn_logit_softcapping, final_logit_softcapping; 0: none
   std::vector<std::int64_t> windows{};               // for each layer the number of keys that a token attends to, with itself; 0: no limit

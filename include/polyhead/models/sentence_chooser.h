@@ -16,15 +16,15 @@ namespace polyhead::models {
 
 struct SentenceChooserConfig {
   static constexpr std::string_view kModelType = "polyhead-sentence-chooser";  // in config.json
-  static constexpr std::string_view kNewField = "taught_heads";                 // folders that polyhead 0.2 wrote lack this entry
+  static constexpr std::string_view kNewField = "taught_heads";                 // model folders that polyhead 0.2 wrote lack this entry of config.json
   std::int64_t slots = 8192;       // number of rows in the table of learned vectors for terms
   std::int64_t model_width = 32;   // E
   std::int64_t hidden_width = 64;  // hidden width of the feed-forward networks
   std::int64_t layers = 1;
   std::int64_t heads = 4;
-  std::int64_t taught_heads = 0;  // number of heads, the first ones of layer 0, whose attention was guided in training
+  std::int64_t taught_heads = 0;  // the first taught_heads heads of layer 0 are those whose attention was guided in training
   double dropout = 0;
-  DType dtype = DType::f32;             // float32 or float64. Files hold neither the dtype nor the seed.
+  DType dtype = DType::f32;             // dtype of the parameters, float32 or float64. Model files store neither the dtype nor the seed.
   nn::Seed seed;  // the initial parameters are drawn with this seed
 
   template <class F, class Self>

@@ -25,10 +25,10 @@ struct TextClassifierConfig {
   std::int64_t hidden_width = 96;  // hidden width of the feed-forward networks
   std::int64_t layers = 2;
   std::int64_t heads = 4;            // N: the number of heads of each layer, and of pooling heads
-  std::int64_t taught_heads = 0;     // number of pooling heads, the first ones, whose attention was guided in training
+  std::int64_t taught_heads = 0;     // the first taught_heads pooling heads are those whose attention was guided in training
   std::int64_t terms = 0;  // number of terms that have learned scores
   double dropout = 0.2;
-  DType dtype = DType::f32;             // float32 or float64. Files hold neither the dtype nor the seed.
+  DType dtype = DType::f32;             // dtype of the parameters, float32 or float64. Model files store neither the dtype nor the seed.
   nn::Seed seed;  // the initial parameters are drawn with this seed
 
   std::vector<std::string> label_list() const;

@@ -25,7 +25,7 @@ struct TranslatorConfig {
   std::int64_t heads = 4;
   std::int64_t guided_head = 0;  // the head, of the cross-attention in the decoder's last layer, that training guided
   double dropout = 0;
-  DType dtype = DType::f32;             // files hold neither the dtype nor the seed
+  DType dtype = DType::f32;             // dtype of the parameters. Model files store neither the dtype nor the seed.
   nn::Seed seed;  // the initial parameters are drawn with this seed
 
   template <class F, class Self>

@@ -19,7 +19,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// Which vector represents the image.
+// Names the vector that represents an image.
 enum class VisionPooling : std::uint8_t {
   none,
   class_token,   // the first token

@@ -20,8 +20,8 @@ struct DecoderOptions {
 // `memory` and `parameters` are given.
 template <class M>
 struct DecoderGradients {
-  TensorView x = {};       // [*,T,E], overwritten; may not overlap d_y
-  TensorView memory = {};  // [*,S,M]
+  TensorView x = {};       // [*,T,E]: the gradient of x; it replaces what the view holds, and may not overlap d_y
+  TensorView memory = {};  // [*,S,M]: the gradient of the memory
   M* parameters = nullptr;
   Write memory_write = Write::replace;      // add: several layers read the same output of an encoder, so their gradients of it are added up
   Write parameters_write = Write::replace;  // whether the gradients of the parameters replace what `parameters` holds, or are added to it

@@ -34,7 +34,7 @@ struct Embedding : Module<Embedding> {
   // The gradient of the weight: d_weight[i,:] = sum of d_y[..., :] over the positions whose id is i, in row-major order of the positions.
   struct Gradients {
     Embedding* parameters = nullptr;          // the tensor that receives the gradient, for example zeros_like(embedding)
-    Write parameters_write = Write::replace;  // replace, or add: for an embedding that a model uses several times (see nn::Gradients)
+    Write parameters_write = Write::replace;  // add: adds up the gradients of several uses of one embedding in a model (see nn::Gradients)
   };
   void backward(ConstTensorView ids, ConstTensorView d_y, const Gradients& gradients, const RunOptions& options = {}) const;
 

@@ -20,7 +20,7 @@ class EncoderCache;
 // given.
 template <class M>
 struct EncoderGradients {
-  TensorView x = {};  // [*,T,E], overwritten; may not overlap d_y
+  TensorView x = {};  // [*,T,E]: the gradient of x; it replaces what the view holds, and may not overlap d_y
   M* parameters = nullptr;
   // whether the gradients of the parameters replace what `parameters` holds, or are added to it
   Write parameters_write = Write::replace;

@@ -9,8 +9,8 @@ namespace polyhead::nn {
 struct WarmupCosine {
   double peak = 1e-3;             // the learning rate of step warmup_steps
   double last = 0;                // the learning rate of step total_steps and of all later steps
-  std::int64_t warmup_steps = 0;  // at least 0
-  std::int64_t total_steps = 0;   // must be more than warmup_steps
+  std::int64_t warmup_steps = 0;  // number of steps in which the learning rate grows; at least 0
+  std::int64_t total_steps = 0;   // number of all steps; more than warmup_steps
 };
 
 // Returns the learning rate of step k: a linear warm-up, then half a period of a cosine (Loshchilov and Hutter 2017, eq. 5, without restarts). It is peak k /

@@ -188,10 +188,10 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   struct Gradients {
     TensorView query = {}, key = {}, value = {};
     TensorView projected_key = {}, projected_value = {};
-    TensorView bias = {};                      // the shape of options.bias
-    TensorView relative_bias = {};             // the shape and dtype of options.relative_bias.slopes or .table
-    TensorView sink = {};                      // the shape and dtype of options.sink
-    TensorView score_rule = {};                // float64 [N, options.score_rule.gradient_count]
+    TensorView bias = {};                      // the gradient of options.bias, in its shape
+    TensorView relative_bias = {};             // the gradient of options.relative_bias.slopes or .table, in its shape and dtype
+    TensorView sink = {};                      // the gradient of options.sink, in its shape and dtype
+    TensorView score_rule = {};                // float64 [N, options.score_rule.gradient_count]: the gradients of the numbers that the score rule reads
     // a layer with the same shapes, for example zeros_like(layer); nullptr: the gradients of the parameters are not computed
     MultiHeadAttention* parameters = nullptr;
     Write parameters_write = Write::replace;   // whether the gradients of the parameters replace what `parameters` holds, or are added to it

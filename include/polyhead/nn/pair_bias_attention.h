@@ -57,7 +57,7 @@ struct PairBiasAttention : Module<PairBiasAttention> {
   // query.
   struct Gradients {
     TensorView query = {}, key = {}, z = {};
-    TensorView pair_bias = {};                 // has the shape of the input's pair_bias
+    TensorView pair_bias = {};                 // the gradient of the input's pair_bias, in its shape
     PairBiasAttention* parameters = nullptr;   // If the input has a pair_bias, the gradients of `pair` are 0; pair.backward(z, d_pair_bias) computes them.
     Write parameters_write = Write::replace;   // whether the gradients of the parameters replace what `parameters` holds, or are added to it
   };

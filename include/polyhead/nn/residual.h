@@ -20,8 +20,8 @@ enum class PartOrder : std::uint8_t { sequential, parallel };
 // What backward() needs from a forward pass of one part f.
 struct SavedResidual {
   ConstTensorView x;  // the input; the caller keeps its memory until backward() is done
-  Tensor normed;      // with pre and both: norm(x); with post: x + dropout(f(x))
-  Tensor output;      // only with both: f(norm(x))
+  Tensor normed;      // norm(x) with NormPosition::pre and both; x + dropout(f(x)) with post
+  Tensor output;      // f(norm(x)), only with NormPosition::both
   NormPosition position = NormPosition::post;
   NormKind kind = NormKind::layer_norm;
   double dropout = 0;  // dropout probability of the forward pass; 0 in evaluation

@@ -8,7 +8,7 @@ namespace polyhead::nn {
 struct RMSNormConfig {
   std::int64_t width = 0;
   double epsilon = 1e-5;     // the same default as in Norm and in Llama 2 and 3; T5, Gemma and Qwen use 1e-6
-  double weight_offset = 0;  // 1 in Gemma, because its files store weight - 1
+  double weight_offset = 0;  // a number that is added to the weight; 1 in Gemma, whose files store weight - 1
   DType dtype = DType::f32;
 };
 

@@ -33,7 +33,7 @@ struct RotaryEmbeddingConfig {
   double base = 10000;     // theta
   RotaryOrder order = RotaryOrder::halves;
   RotaryScaling scaling = RotaryScaling::none;
-  double factor = 1;                            // new length / original length, at least 1; `none` does not use it
+  double factor = 1;                            // new length / original length of the texts, at least 1; RotaryScaling::none does not use it
   double original_max_position_embeddings = 0;  // length of the texts in training; llama3 and yarn require it, and so does longrope without attention_factor
   // llama3: wavelengths above original length / low_freq_factor get f / factor, those below original length / high_freq_factor keep f
   double low_freq_factor = 1,

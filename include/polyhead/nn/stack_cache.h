@@ -53,7 +53,7 @@ struct DecoderCacheConfig {
   std::optional<DType> dtype{};
 };
 
-// Sequence r reads memory r / beams. The decoder's parameters may not change while a cache for it is in use.
+// The cache of a Decoder. Sequence r reads memory r / beams. The decoder's parameters may not change while a cache for it is in use.
 class DecoderCache {
  public:
   DecoderCache() = default;  // no sequences
