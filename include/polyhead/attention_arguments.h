@@ -21,14 +21,14 @@ namespace polyhead {
 // The shapes that an argument may have. Code that passes only some sequences, queries or keys to a call finds here which axes of the argument it must cut.
 enum class ArgumentExtent : std::uint8_t {
   none,          // not a tensor
-  query_heads,   // [*,N,T,width]
-  key_heads,     // [*,K,S,width]
-  scales,        // [*,K,S]
-  pairs,         // broadcasts to [*,N,T,S]
+  query_heads,   // q and out: [*,N,T,width]
+  key_heads,     // k and v: [*,K,S,width]
+  scales,        // scales of int8 keys or values: [*,K,S]
+  pairs,         // one value for each pair of a query and a key: broadcasts to [*,N,T,S]
   query_blocks,  // lists of key blocks for each block of queries: broadcasts to [*,N,blocks of queries,listed blocks of keys]
   rows,          // a tensor of one axis [N] has one value for each head; any other tensor broadcasts to [*,N,T]
-  keys,          // broadcasts to [*,S]
-  sequences,     // [*] or [*,T]
+  keys,          // one value for each key: broadcasts to [*,S]
+  sequences,     // one value for each sequence, [*], or for each query, [*,T]
   documents,     // [D+1]: the borders of D documents, which all sequences share
   heads,         // [N,...]: one value or row for each head, which all sequences share
 };

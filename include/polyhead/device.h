@@ -24,8 +24,8 @@ struct CpuCache {
 
 struct Cpu {
   std::string name;               // the processor's name as the processor itself reports it; empty: not known
-  std::string vendor;             // "GenuineIntel", "AuthenticAMD", ...; empty: not known
-  std::string_view architecture;  // "x86-64", "aarch64", "riscv" or "other"
+  std::string vendor;             // the processor's vendor: "GenuineIntel", "AuthenticAMD", ...; empty: not known
+  std::string_view architecture;  // the processor's architecture: "x86-64", "aarch64", "riscv" or "other"
   int online = 0;                 // number of logical processors that are switched on
   int usable = 0;                 // number of logical processors that this process may run on
   std::vector<InstructionSet> instruction_sets;  // all instruction sets that polyhead knows for this architecture, available or not

@@ -16,7 +16,7 @@ struct LocalBlocks {
   Tensor lists;  // int64 [W, keys / size.keys]: a block list for each of the W = ceil(length / queries) windows
   BlockSize size;
 
-  operator BlockLists() const { return {.lists = lists, .size = size}; }  // views `lists`
+  operator BlockLists() const { return {.lists = lists, .size = size}; }  // The result is a view of `lists`.
 };
 
 // Returns the block lists of all windows. With Q = `queries` and K = `keys`, window w has the queries [Q w, Q w + Q), and those of the keys

@@ -33,8 +33,8 @@ struct SdpaBackwardBackward {
   SdpaTangents d_gradients;  // the gradient of the loss by d_q, d_k, d_v, d_bias, d_relative_bias and d_sink
   // The results: the gradient of the loss by the inputs of sdpa_backward(), where out and lse count as functions of q, k and v. A result is computed if its
   // view is given.
-  TensorView d_q, d_k, d_v;       // have the shapes of q, k and v
-  TensorView d_d_out = {};        // [*,N,T,V]
+  TensorView d_q, d_k, d_v;       // the gradients by q, k and v, in their shapes
+  TensorView d_d_out = {};        // [*,N,T,V]: the gradient by d_out
   TensorView d_bias = {}, d_relative_bias = {}, d_sink = {};  // d_bias, d_relative_bias and d_sink are as in SdpaBackward
 };
 

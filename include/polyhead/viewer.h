@@ -33,8 +33,8 @@ struct WithoutHead {
 
 // The name of a quantity that the caller has measured for each head.
 struct Measure {
-  std::string name;              // such as "loss added without it"
-  std::string measured_in = {};  // the unit, such as "nats"
+  std::string name;              // the name of the quantity, such as "loss added without it"
+  std::string measured_in = {};  // the unit of the quantity, such as "nats"
 };
 
 // Links between query and key words that are known to be right, such as those of a translation. The page outlines them and gives each head's alignment error

@@ -20,7 +20,7 @@ enum class Parameters : std::uint8_t { may_change, constant };
 
 class Workspace {
  public:
-  Workspace();  // parameters may change
+  Workspace();  // Makes a workspace for parameters that may change.
   explicit Workspace(Parameters parameters);
   Workspace(const Workspace&) = default;  // not movable: a moved-from workspace would have no memory
   Workspace& operator=(const Workspace&) = default;

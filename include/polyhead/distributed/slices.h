@@ -7,7 +7,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::distributed {
 
-// Positions [first, last).
+// The positions first to last - 1 of a sequence.
 struct Positions {
   std::int64_t first = 0, last = 0;
   std::int64_t count() const { return last - first; }

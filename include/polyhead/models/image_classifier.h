@@ -12,7 +12,7 @@
 namespace polyhead::models {
 
 struct ImageClassifierConfig {
-  static constexpr std::string_view kModelType = "polyhead-image-classifier";  // in config.json
+  static constexpr std::string_view kModelType = "polyhead-image-classifier";  // the value of model_type in config.json
   std::int64_t height = 8, width = 8;  // the size of an image, in pixels
   std::int64_t patch = 2;              // the side of a square patch, in pixels; it divides height and width
   double white = 1;                    // the pixel value of white: classify() divides pixels by it

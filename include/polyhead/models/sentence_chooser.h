@@ -15,7 +15,7 @@
 namespace polyhead::models {
 
 struct SentenceChooserConfig {
-  static constexpr std::string_view kModelType = "polyhead-sentence-chooser";  // in config.json
+  static constexpr std::string_view kModelType = "polyhead-sentence-chooser";  // the value of model_type in config.json
   static constexpr std::string_view kNewField = "taught_heads";                 // model folders that polyhead 0.2 wrote lack this entry of config.json
   std::int64_t slots = 8192;       // number of rows in the table of learned vectors for terms
   std::int64_t model_width = 32;   // E

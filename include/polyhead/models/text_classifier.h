@@ -17,7 +17,7 @@
 namespace polyhead::models {
 
 struct TextClassifierConfig {
-  static constexpr std::string_view kModelType = "polyhead-text-classifier";  // in config.json
+  static constexpr std::string_view kModelType = "polyhead-text-classifier";  // the value of model_type in config.json
   std::int64_t vocabulary = 0;     // number of tokens in the tokenizer's vocabulary; token 0 stands for left-out tokens and padding
   std::int64_t longest = 256;           // maximum number of tokens of a text
   std::string labels;              // names of the classes, separated by tabs; empty: the model predicts a rating

@@ -29,7 +29,7 @@ namespace polyhead::models {
 struct AddedToken {
   std::string content;
   std::int64_t id = 0;
-  bool single_word = false;  // true: only found where no letter, digit or underscore is next to it
+  bool single_word = false;  // true: the token is only found where no letter, digit or underscore is next to it
   bool strip_left = false;   // true: white space before the token belongs to it
   bool strip_right = false;  // true: white space after the token belongs to it
   bool normalized = false;   // true: the token is searched for in the normalised text; false: in the raw text

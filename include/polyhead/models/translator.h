@@ -16,7 +16,7 @@
 namespace polyhead::models {
 
 struct TranslatorConfig {
-  static constexpr std::string_view kModelType = "polyhead-translator";  // in config.json
+  static constexpr std::string_view kModelType = "polyhead-translator";  // the value of model_type in config.json
   std::int64_t vocabulary = 0;  // number of tokens in the tokenizer's vocabulary, which both languages share
   std::int64_t longest = 128;   // maximum number of tokens of a source or a translation, without start and end token
   std::int64_t model_width = 64;
@@ -51,7 +51,7 @@ struct Translator {
 
 struct TranslateOptions {
   std::int64_t beams = 1;     // 1: the likeliest token is chosen at each step; more: nn::beam_search() with so many beams
-  double length_penalty = 1;  // as BeamSearchOptions::length_penalty
+  double length_penalty = 1;  // see BeamSearchOptions::length_penalty
   Executor* executor = nullptr;
 };
 

@@ -73,7 +73,7 @@ struct VisionOutput {
   TensorView hidden = {};      // [*,T,E]: the output of the last layer, after the final norm; without that norm in CLIP, which only applies it to `pooled`
   TensorView all_hidden = {};  // [L+1,*,T,E]: the input of the first layer, then each layer's output, before the final norm
   TensorView attentions = {};  // [L,*,N,T,T]: the attention weights of each layer
-  TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H]: projected
+  TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H]: the projected queries, keys and values of each layer's heads
   TensorView pooled = {};      // [*,pooled_width()]; Error if the file has no pooler
   TensorView logits = {};      // [*,classes()]; Error if the file has no classifier
   TensorView embedding = {};   // [*,embedding_width()]: `pooled` after `projection` (CLIP), or `pooled` itself (SigLIP). Error if the model has no embedding.

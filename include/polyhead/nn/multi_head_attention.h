@@ -34,14 +34,14 @@ enum class GlobalQuery : std::uint8_t {
 };
 
 struct MultiHeadAttentionConfig {
-  std::int64_t query_width = 0;       // Eq
-  std::int64_t key_width = 0;         // Ek; 0: query_width
-  std::int64_t value_width = 0;       // Ev; 0: key_width
-  std::int64_t heads = 1;             // N
-  std::int64_t kv_heads = 0;          // K; 0: heads, or 1 with a global query
-  std::int64_t head_width = 0;        // H; 0: query_width / heads, which must be a whole number
-  std::int64_t value_head_width = 0;  // V; 0: head_width
-  std::int64_t output_width = 0;      // Eo; 0: query_width. Without an output projection the output has the width N*V.
+  std::int64_t query_width = 0;       // Eq, the width of the query input
+  std::int64_t key_width = 0;         // Ek, the width of the key input; 0: query_width
+  std::int64_t value_width = 0;       // Ev, the width of the value input; 0: key_width
+  std::int64_t heads = 1;             // N, the number of query heads
+  std::int64_t kv_heads = 0;          // K, the number of key/value heads; 0: heads, or 1 with a global query
+  std::int64_t head_width = 0;        // H, the width of a query/key head; 0: query_width / heads, which must be a whole number
+  std::int64_t value_head_width = 0;  // V, the width of a value head; 0: head_width
+  std::int64_t output_width = 0;      // Eo, the width of the output; 0: query_width. Without an output projection the output has the width N*V.
   bool bias = true;                   // true: the projections q, k and v have a bias
   bool output_bias = true;            // true: the output projection has a bias. (The gate of a new layer always has one.)
   bool qk_norm = false;               // true: an RMS norm is applied to each head's q and k, after the projection and before rotary positions (Qwen 3, Gemma 3)
@@ -62,9 +62,9 @@ struct MultiHeadAttentionConfig {
 };
 
 struct AttentionInput {
-  ConstTensorView query;       // [.., T at axis, .., Eq]
-  ConstTensorView key = {};    // [.., S at axis, .., Ek]; absent: the query input is used
-  ConstTensorView value = {};  // [.., S at axis, .., Ev]; absent: the key input is used
+  ConstTensorView query;       // the query input [.., T at axis, .., Eq]
+  ConstTensorView key = {};    // the key input [.., S at axis, .., Ek]; absent: the query input is used
+  ConstTensorView value = {};  // the value input [.., S at axis, .., Ev]; absent: the key input is used
   // Keys [*,K,S,H] and values [*,K,S,V] that are already projected, for example from a cache. They take the place of `key` and `value`. The keys must already
   // be normalised if the layer has qk_norm, and rotated if the call has rotary positions. Their dtype is that of the parameters; unless the parameters are
   // float64, it may also be bfloat16, float16 or int8. If it is not that of the parameters, there is no backward pass.
