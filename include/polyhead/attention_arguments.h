@@ -1,5 +1,6 @@
-// The table of attention's arguments: visit_arguments(options, f) calls f(argument, member) for each argument. Code that must treat every argument reads this
-// table: the checks for overlapping memory, the cutting of tensors by sequences and ranks, the comparison of arguments between ranks, the command line and Python.
+// Lists the arguments of attention: visit_arguments(options, f) calls f(argument, member) for each argument.
+// Code that must treat every argument uses this list: the checks for overlapping memory, the cutting of tensors by sequences and ranks, the comparison of
+// arguments between ranks, the command line and Python.
 #pragma once
 
 #include <concepts>
@@ -17,29 +18,30 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// The kinds of shape that an argument may have. The kind says along which axes to cut the tensor for a part of the sequences, queries or keys.
+// The shapes that an argument may have. Code that passes only some sequences, queries or keys to a call finds here which axes of the argument it must cut.
 enum class ArgumentExtent : std::uint8_t {
   none,          // not a tensor
-  query_heads,   // [*,N,T,width]
-  key_heads,     // [*,K,S,width]
-  scales,        // [*,K,S]
-  pairs,         // broadcasts to [*,N,T,S]
-  query_blocks,  // broadcasts to [*,N,blocks of queries,listed blocks of keys]
-  rows,          // [N] with one value for each head; a tensor of any other rank broadcasts to [*,N,T]
-  keys,          // broadcasts to [*,S]
-  sequences,     // [*] or [*,T]
-  documents,     // [D+1], the same for every sequence
-  heads,         // [N,...], the same for every sequence
+  query_heads,   // q and out: [*,N,T,width]
+  key_heads,     // k and v: [*,K,S,width]
+  scales,        // scales of int8 keys or values: [*,K,S]
+  pairs,         // one value for each pair of a query and a key: broadcasts to [*,N,T,S]
+  query_blocks,  // lists of key blocks for each block of queries: broadcasts to [*,N,blocks of queries,listed blocks of keys]
+  rows,          // a tensor of one axis [N] has one value for each head; any other tensor broadcasts to [*,N,T]
+  keys,          // one value for each key: broadcasts to [*,S]
+  sequences,     // one value for each sequence, [*], or for each query, [*,T]
+  documents,     // [D+1]: the borders of D documents, which all sequences share
+  heads,         // [N,...]: one value or row for each head, which all sequences share
 };
 
 struct Argument {
   const char* name;  // the argument's name in Python
   ArgumentExtent extent = ArgumentExtent::none;
-  bool has_gradient = false;     // true: visit_gradients() also visits the argument's gradient and tangent
-  const char* member = nullptr;  // path of the member in the options, if it differs from `name`: "relative_bias.slopes"
+  bool has_gradient = false;     // true: visit_gradients() also visits the gradient or the tangent of this argument
+  const char* member = nullptr;  // the member's path in the options, for example "relative_bias.slopes"; nullptr: the same as `name`
 
-  constexpr const char* path() const { return member != nullptr ? member : name; }  // used in messages, and as the tensor's name in a file
-  constexpr std::string_view option() const { return std::string_view(path()).substr(0, std::string_view(path()).find('.')); }  // the part of path() before the dot: "relative_bias" for the slopes
+  constexpr const char* path() const { return member != nullptr ? member : name; }  // Returns the name that messages and files use for the argument.
+  // Returns the part of path() before the dot: "relative_bias" for the slopes.
+  constexpr std::string_view option() const { return std::string_view(path()).substr(0, std::string_view(path()).find('.')); }
 };
 
 // `mask` is a Mask or a const Mask. The structured binding lists every member of Mask, so a member that is added to Mask must be added here, or the code does
@@ -94,7 +96,8 @@ constexpr void visit_shared_arguments(Options& options, const F& f) {
   f(Argument{"relative_bias"}, relative_bias);
 }
 
-// Calls f for the options that the program and Python offer too. score_rule, executor and workspace exist only in C++, so f is not called for them.
+// Calls f for each member of the options that the command line and Python offer too. score_rule, executor and workspace exist only in C++, so f is not called
+// for them.
 template <class Options, class F>
   requires std::same_as<std::remove_const_t<Options>, SdpaOptions>
 constexpr void visit_arguments(Options& options, const F& f) {
@@ -110,7 +113,7 @@ constexpr void visit_arguments(Options& options, const F& f) {
   f(Argument{"precision"}, precision);
 }
 
-// Calls f for each input of the forward pass.
+// Calls f for each input of the forward pass: q, k, v and the scales of int8 keys and values.
 template <class Tensors, class F>
   requires std::same_as<std::remove_const_t<Tensors>, SdpaForward>
 constexpr void visit_arguments(Tensors& tensors, const F& f) {
@@ -121,8 +124,8 @@ constexpr void visit_arguments(Tensors& tensors, const F& f) {
   f(Argument{"v_scale", ArgumentExtent::scales}, tensors.v_scale);
 }
 
-// visit_arguments(options, TensorArguments{f}) calls f(argument, view) for each argument that is a tensor, the slopes and the table of a relative bias included.
-// The view of a tensor that was not given is absent.
+// visit_arguments(options, TensorArguments{f}) calls f(argument, view) for each argument that is a tensor, and for the slopes and the table of a relative bias.
+// If the caller gave no tensor, the view is absent.
 template <class F>
 struct TensorArguments {
   F f;
@@ -139,7 +142,7 @@ struct TensorArguments {
 template <class F>
 TensorArguments(F) -> TensorArguments<F>;
 
-// Calls f(name, view) for each tensor that the mask has.
+// Calls f(name, view) for each tensor that is set in the mask.
 template <class F>
 void visit_given(const Mask& mask, const F& f) {
   visit_arguments(mask, TensorArguments{[&](const Argument& argument, const ConstTensorView& view) {
@@ -147,8 +150,9 @@ void visit_given(const Mask& mask, const F& f) {
   }});
 }
 
-// visit_gradients(tensors, f) calls f(name, member) for each argument with a gradient: a tangent in SdpaTangents, a gradient in SdpaBackward and
-// SdpaBackwardBackward. slopes and table share the name "relative_bias", because only one of them is given.
+// visit_gradients(tensors, f) calls f(name, member) for each argument that has a gradient. The member is the argument's tangent in SdpaTangents, and its
+// gradient in SdpaBackward and SdpaBackwardBackward. The slopes and the table of a relative bias share the name "relative_bias", because only one of them is
+// given.
 template <class Tangents, class F>
   requires std::same_as<std::remove_const_t<Tangents>, SdpaTangents>
 constexpr void visit_gradients(Tangents& tangents, const F& f) {
@@ -170,12 +174,12 @@ constexpr void visit_gradients(Tensors& tensors, const F& f) {
   f("q", d_q), f("k", d_k), f("v", d_v), f("bias", d_bias), f("sink", d_sink), f("relative_bias", d_relative_bias);
 }
 
-// Calls f(name, argument, view) for each argument with a gradient, in the order of visit_gradients(). `name` is that of visit_gradients(). `argument` is
-// "slopes" or "table" for a relative bias, else equal to `name`. `view` is absent if the argument was not given.
+// Calls f(name, argument, view) for each argument that has a gradient, in the order of visit_gradients() and with the same names. For a relative bias
+// `argument` is "slopes" or "table"; for all other arguments it equals `name`. If the caller did not give the argument, `view` is absent.
 template <class F>
 void visit_differentiable(const SdpaForward& inputs, const SdpaOptions& options, const F& f) {
   Argument last{nullptr};
-  ConstTensorView view;  // the tensor of the argument `last`
+  ConstTensorView view;  // the tensor of the argument that `last` describes
   const TensorArguments take{[&](const Argument& argument, const ConstTensorView& given) {
     if (!argument.has_gradient) return;
     const bool is_other = last.name == nullptr || last.option() != argument.option();

@@ -1,4 +1,4 @@
-// Storage types of tensors (DType), with one table of their sizes and names. File formats, messages and the choice of C++ types read this table.
+// The storage types of tensors (DType), and a table of their sizes and names. File formats, messages and the choice of C++ types use this table.
 #pragma once
 
 #if __cplusplus < 202002L
@@ -23,9 +23,9 @@ struct DTypeInfo {
   DType dtype;
   DTypeKind kind;
   std::size_t size;              // bytes per element
-  std::string_view name;         // the name in messages
-  std::string_view safetensors;  // the name in a safetensors header
-  std::string_view npy;          // the name in an npy header (little endian); empty: npy cannot store this dtype
+  std::string_view name;         // the dtype's name in messages
+  std::string_view safetensors;  // the dtype's name in the header of a safetensors file
+  std::string_view npy;          // the dtype's name in the header of a little-endian npy file; empty: npy cannot store this dtype
 };
 
 inline constexpr std::array<DTypeInfo, 13> kDTypes{{
@@ -52,7 +52,7 @@ constexpr bool is_integer(DType dtype) { return info(dtype).kind == DTypeKind::i
 // Returns the dtype in which sums are computed: float64 for tensors stored as float64, float32 for tensors stored in a narrower dtype.
 constexpr DType accumulation_dtype(DType storage) { return storage == DType::f64 ? DType::f64 : DType::f32; }
 
-// bf16 and f16 only store a number in two bytes; arithmetic happens in float32.
+// A bf16 or f16 holds the two bytes of a number and has no arithmetic: kernels convert it to float32.
 struct bf16 {
   std::uint16_t bits;
 };
@@ -73,7 +73,7 @@ template <>
 struct DTypeOf<f16> { static constexpr DType value = DType::f16; };
 template <>
 struct DTypeOf<bool> { static constexpr DType value = DType::boolean; };
-// The DType of an integer type follows from its width and sign: long and long long have the same DType if both have 64 bits. Character types have no DType.
+// The DType of an integer type follows from its width and sign, so long and long long have the same DType if both have 64 bits. Character types have no DType.
 template <std::integral T>
   requires(!std::is_same_v<T, char> && !std::is_same_v<T, wchar_t> && !std::is_same_v<T, char8_t> && !std::is_same_v<T, char16_t> &&
            !std::is_same_v<T, char32_t>)
@@ -84,7 +84,7 @@ struct DTypeOf<T> {
                                                   : (std::is_signed_v<T> ? DType::i64 : DType::u64);
 };
 
-// Conversions to bf16 and f16 round to nearest even; NaN stays NaN, and overflow becomes infinity (IEEE 754-2019, section 4.3).
+// to_bf16() and to_f16() round to nearest even; NaN stays NaN, and overflow becomes infinity (IEEE 754-2019, section 4.3).
 float to_float(bf16 x);
 float to_float(f16 x);
 bf16 to_bf16(float x);

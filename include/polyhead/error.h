@@ -8,10 +8,10 @@
 namespace polyhead {
 
 enum class ErrorCode : std::uint8_t {
-  invalid_argument,  // a shape, extent, stride, dtype or value that the operation does not allow
+  invalid_argument,  // the operation does not allow a given shape, extent, stride, dtype or value
   unsupported,       // the request is valid, but the chosen backend or format does not support it
   io,                // a file cannot be opened, read, written or renamed
-  format,            // a file's contents are not what its format says
+  format,            // the contents of a file break the rules of its format
   communication,     // another rank does not answer, has ended, or passed other arguments than this rank
 };
 

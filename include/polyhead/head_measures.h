@@ -31,29 +31,31 @@ namespace polyhead::viewer {
 // `sink` leaves out the first token, its neighbour and its repetitions, because they may attend to the first token for what it says. The other queries attend to
 // it only because it is first.
 struct HeadMeasure {
-  std::string_view name;   // one of the names above; also the name in the page's data and in JSON
-  std::string_view title;  // for readers: "previous token"
-  double named_from = 0;   // a threshold: the measure names a head whose value is at least this in 9 of 10 texts, if there are 5 texts or more; 0: it names no head
+  std::string_view name;   // the measure's name, one of those above; the page's data and JSON use it
+  std::string_view title;  // the measure's name for readers: "previous token"
+  // The measure names a head, for example as a "previous token" head, if there are at least 5 texts and its value is at least named_from in 9 of 10 of them. 0:
+  // the measure names no head.
+  double named_from = 0;
 };
 std::span<const HeadMeasure> head_measures();
 
-// The tokens of a text, along both sides of its maps.
+// The tokens of a text: the queries and keys of its attention maps.
 struct MeasuredTokens {
   std::span<const std::string> pieces;
-  const std::vector<bool>& special;  // [pieces], or empty: all false
+  const std::vector<bool>& special;  // for each piece, true if it is a special token; empty: no token is special
 };
 
-// Returns the measures of one map [T,T] (floating, any strides) in the order of head_measures(); NaN where a measure is not defined.
+// Returns the measures of one map [T,T] (floating, any strides) in the order of head_measures(). A measure that is not defined for the text is NaN.
 std::vector<double> measure_head(ConstTensorView map, const MeasuredTokens& tokens);
 
 // The mean and the spread of each measure of each head over texts.
 class MeasuredTexts {
  public:
   struct Value {
-    std::int64_t count = 0;  // texts in which the measure is defined
-    std::int64_t held = 0;   // texts in which the measure is at least HeadMeasure::named_from
-    double mean = 0;         // over the `count` texts
-    double squares = 0;      // sum of squared differences from the mean (Welford 1962)
+    std::int64_t count = 0;  // number of texts in which the measure is defined
+    std::int64_t held = 0;   // number of texts in which the measure is at least HeadMeasure::named_from
+    double mean = 0;         // mean over the texts in which the measure is defined
+    double squares = 0;      // sum of the squared differences from the mean (Welford 1962)
 
     double spread() const;  // sample standard deviation; NaN for fewer than two texts
   };
@@ -64,12 +66,12 @@ class MeasuredTexts {
   std::int64_t texts() const { return texts_; }
   std::int64_t layers() const { return layers_; }
   std::int64_t heads() const { return heads_; }
-  std::int64_t shortest() const { return shortest_; }  // tokens of the shortest and of the longest text
+  std::int64_t shortest() const { return shortest_; }  // the number of tokens of the shortest text; longest(): of the longest text
   std::int64_t longest() const { return longest_; }
 
   // measure: index in head_measures().
   const Value& value(std::int64_t layer, std::int64_t head, std::size_t measure) const;
-  // Whether the measure names the head: at least 5 texts have the measure, and in 9 of 10 of them it is at least HeadMeasure::named_from.
+  // Returns whether the measure names the head: the measure is defined in at least 5 texts, and in 9 of 10 of them it is at least HeadMeasure::named_from.
   bool names(std::int64_t layer, std::int64_t head, std::size_t measure) const;
 
  private:

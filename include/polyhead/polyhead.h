@@ -1,4 +1,4 @@
-// Includes attention and its layers: all headers of the target polyhead::polyhead. The headers io.h, models.h and viewer.h belong to other targets.
+// Includes all headers of the target polyhead::polyhead: attention and its layers. The headers io.h, models.h and viewer.h belong to other targets.
 #pragma once
 
 #include "polyhead/attention_arguments.h"

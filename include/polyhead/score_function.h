@@ -1,13 +1,13 @@
-// Makes a score rule (score_rule.h) from a function of one (query, key) pair and the function's derivative. Both functions compute with vector types of the
-// compiler and are inlined into one loop:
+// Makes a score rule (score_rule.h) from a function of one (query, key) pair and the function's derivative. Both functions compute with the compiler's vector
+// types, and are inlined into one loop:
 //
 //   const auto rule = score_rule([](auto score, auto q, auto k) { return score + score::tanh((k - q) * 0.125F); },   // the new score
 //                                [](auto score, auto q, auto k) { return 0 * score + 1; });                          // derivative of the new score by the old score
 //   sdpa_forward(tensors, {.score_rule = rule});
 //
-// The arguments are vectors of float or double: old scores, the query's position and the keys' positions (exact up to 2^24 in float). A function that
-// needs the head or the sequence has a fourth parameter `const ScoreTile& tile` and reads tile.head and tile.batch. Vectors are as long as the flags of your
-// source allow: -mavx2 -mfma or -march=native halve the time of a rule.
+// The arguments are vectors of float or double: old scores, the query's position and the keys' positions (exact up to 2^24 in float). A function that needs the
+// head or the sequence has a fourth parameter `const ScoreTile& tile` and reads tile.head and tile.batch. The compiler flags of your source set the length of
+// the vectors: -mavx2 -mfma or -march=native halve the time of a rule.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ namespace polyhead {
 
 namespace score {
 
-// Source files of one program may be compiled with different flags. Functions of different vector lengths are therefore in different namespaces, or the
-// linker would merge them.
+// Source files of one program may be compiled with different flags. Functions with different vector lengths are in different namespaces; otherwise the linker
+// would merge them.
 #if defined(__AVX512F__)
 inline namespace vectors_of_64_bytes {
 inline constexpr int kVectorBytes = 64;
@@ -62,7 +62,7 @@ inline V power_of_two_minus_1(V f) {
   }
 }
 
-// Splits x log2(e) = n + f with n an integer: power = 2^n and rest = 2^f - 1. |n| is less than 2^6 in float and 2^9 in double.
+// Splits exp(x) for x log2(e) = n + f with an integer n: power = 2^n and rest = 2^f - 1. |n| is less than 2^6 in float and 2^9 in double.
 template <class V>
 inline void split_power(V x, V& power, V& rest) {
   using T = Element<V>;
@@ -170,7 +170,8 @@ inline void differentiate(const D& derivative, const ScoreTile& tile, const void
 
 struct NoDerivative {};
 
-// Holds a function of a pair and the function's derivative. A ScoreFunction converts to a ScoreRule, which points to it, and must outlive that rule.
+// Holds a function of a pair of a query and a key, and the function's derivative. A ScoreFunction converts to a ScoreRule that points to it, so it must outlive
+// the rule.
 template <class Function, class Derivative = NoDerivative>
 class ScoreFunction {
  public:
@@ -191,15 +192,15 @@ class ScoreFunction {
     }
     return rule;
   }
-  operator ScoreRule() const&& = delete;  // the rule would point to a temporary object
+  operator ScoreRule() const&& = delete;  // deleted, because the rule would point to a temporary object
 
  private:
   Function function_;
   Derivative derivative_;
 };
 
-// function(score, q, k) returns the new scores of pairs; derivative(score, q, k) returns the derivative of each new score by the old score. Without a
-// derivative there is no backward pass.
+// Makes a ScoreFunction. function(score, q, k) returns the new scores of pairs; derivative(score, q, k) returns the derivative of each new score by the old
+// score. Without a derivative there is no backward pass.
 template <class Function, class Derivative = NoDerivative>
 ScoreFunction<Function, Derivative> score_rule(Function function, Derivative derivative = {}) {
   return ScoreFunction<Function, Derivative>(std::move(function), std::move(derivative));

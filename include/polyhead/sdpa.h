@@ -3,11 +3,11 @@
 //   score[b,n,t,s] = softcap(scale * <q[b,n,t,:], k[b,n/(N/K),s,:]>) + bias[b,n,t,s]      softcap(x) = c tanh(x/c), or x when c = 0
 //   p[b,n,t,:]     = softmax of score over the keys that t may attend to
 //   out[b,n,t,:]   = sum_s drop(p)[b,n,t,s] v[b,n/(N/K),s,:]                               lse[b,n,t] = log sum_s exp(score[b,n,t,s])
-// A score rule of the caller (polyhead/score_rule.h) changes scale <q,k> before softcap. A relative bias (polyhead/relative_bias.h) gives bias[b,n,t,s] by
-// a formula. With sink logits the sum of the softmax has one more term, exp(sink[b,n,t]): p = exp(score - lse) and lse = log(exp(sink) + sum_s exp(score)).
+// A score rule of the caller (polyhead/score_rule.h) changes scale <q,k> before softcap. A relative bias (polyhead/relative_bias.h) computes bias[b,n,t,s] by a
+// formula. With sink logits the sum in the softmax has one more term, exp(sink[b,n,t]): p = exp(score - lse) and lse = log(exp(sink) + sum_s exp(score)).
 //
-// Letters: * any number of leading (batch) dimensions, counted by b, N query heads, K key/value heads (N % K == 0), T queries, S keys,
-// H width of a query/key head, V width of a value head; drop = dropout. Any strides are legal; every extent may be 0.
+// Letters: * any number of leading (batch) dimensions, with the index b, N query heads, K key/value heads (N % K == 0), T queries, S keys, H width of a
+// query/key head, V width of a value head; drop = dropout. Any strides are legal; every extent may be 0.
 #pragma once
 
 #include <cstdint>
@@ -27,38 +27,42 @@
 namespace polyhead {
 
 struct SdpaForward {
-  ConstTensorView q;  // [*,N,T,H]  float32, float64, bfloat16 or float16; out, the bias and attention_weights share its dtype
+  ConstTensorView q;  // [*,N,T,H], float32, float64, bfloat16 or float16; out, the bias and attention_weights have the same dtype
   ConstTensorView
-      k;  // [*,K,S,H]  dtype of q; if that is not float64, also bfloat16, float16, or int8 with scales, as key/value caches store them
-  ConstTensorView v;     // [*,K,S,V]  dtype of k
-  TensorView out;        // [*,N,T,V]  may not overlap an input
-  TensorView lse = {};   // [*,N,T]    optional; float64 for float64 inputs, else float32
-  // [*,N,T,S] optional: p before dropout, in the dtype of q. Requesting it does not change `out`. polyhead/maps.h writes chosen rows, top keys and pooled maps in
-  // less memory.
+      k;  // [*,K,S,H], of the dtype of q. Unless q is float64, k may also be bfloat16, float16, or int8 with scales, as key/value caches store keys.
+  ConstTensorView v;     // [*,K,S,V], of the dtype of k
+  TensorView out;        // [*,N,T,V]; it may not overlap an input
+  TensorView lse = {};   // [*,N,T], optional; float64 for float64 inputs, else float32
+  // [*,N,T,S], optional: p before dropout, in the dtype of q. Requesting it does not change `out`. The functions in polyhead/maps.h write chosen rows, top keys
+  // and pooled maps in less memory.
   TensorView attention_weights = {};
-  // float32 [*,K,S], given if and only if k and v are int8: the value of an element is its scale times its int8 number, rounded once to float32.
-  // quantize_rows() of polyhead/quantize.h computes int8 elements and their scales.
+  // float32 [*,K,S]: the scales of int8 k and v; an Error for other dtypes. The value of an element is its scale times its int8 number, rounded
+  // once to float32. quantize_rows() of polyhead/quantize.h computes int8 elements and their scales.
   ConstTensorView k_scale = {}, v_scale = {};
 };
 
 struct SdpaBackward {
-  ConstTensorView q, k, v;    // as given to the forward pass; all three in one dtype, because the backward pass does not support k and v of another dtype
-  ConstTensorView out, lse;   // as the forward pass wrote them
+  // The tensors that the forward pass read. All three must have one dtype, because the backward pass supports no other dtype for k and v.
+  ConstTensorView q, k, v;
+  ConstTensorView out, lse;   // the outputs of the forward pass
   ConstTensorView d_out;      // [*,N,T,V]
-  TensorView d_q, d_k, d_v;   // shaped as q, k, v; a gradient without a view is not computed
-  TensorView d_bias = {};     // the shape of options.bias. Gradients of elements that share memory (zero or overlapping strides) are summed, also in d_relative_bias and d_sink
-  TensorView d_relative_bias = {};  // the shape and dtype of options.relative_bias.slopes or .table
-  TensorView d_sink = {};     // the shape and dtype of options.sink
-  TensorView d_score_rule = {};  // float64 [N, options.score_rule.gradient_count]: the gradients of the numbers that the rule reads, summed over all sequences
+  TensorView d_q, d_k, d_v;   // the gradients of q, k and v, with their shapes; a gradient is computed if its view is given
+  // The gradient of options.bias, in its shape. If elements of the view share memory (zero or overlapping strides), their gradients are summed; this also holds
+  // for d_relative_bias and d_sink.
+  TensorView d_bias = {};
+  TensorView d_relative_bias = {};  // the gradient of options.relative_bias.slopes or .table, in its shape and dtype
+  TensorView d_sink = {};     // the gradient of options.sink, in its shape and dtype
+  // float64 [N, options.score_rule.gradient_count]: the gradients of the numbers that the score rule reads, summed over all sequences
+  TensorView d_score_rule = {};
 };
 
-// Dropout on the probabilities: keeps an entry with probability 1 - p and scales it by 1/(1 - p). The keep bits come from Philox 4x32-10
-// (Salmon et al. 2011) keyed by (seed, b, n, t, s). They are the same for every backend and thread count and are never stored.
+// Dropout of attention weights: keeps each with probability 1 - p and multiplies it by 1/(1 - p). The keep bits come from Philox 4x32-10 (Salmon et al. 2011)
+// keyed by (seed, b, n, t, s). They are the same for every backend and number of threads, and are never stored.
 struct Dropout {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
-  double p = 0;              // in [0,1]
+  double p = 0;              // probability that an attention weight is dropped, in [0,1]
   std::optional<std::uint64_t> seed{};  // required if p > 0, unless `keep` is given; pass a new seed for each training step
-  ConstTensorView keep = {};  // bool, broadcasts to [*,N,T,S]: keep bits of the caller, used instead of the generator's. Error if p is 0
+  ConstTensorView keep = {};  // Bool, broadcasts to [*,N,T,S]: the caller's own keep bits, used instead of the generator's. Error if p is 0.
 };
 
 // How bfloat16 q, k and v are multiplied.
@@ -74,36 +78,38 @@ struct Backend;
 class Workspace;
 
 struct SdpaOptions {
-  std::optional<double> scale{};  // absent: 1/sqrt(H)
+  std::optional<double> scale{};  // the factor of <q,k>; absent: 1/sqrt(H)
   Mask mask{};
-  ConstTensorView bias{};         // added to the scores; dtype of q; broadcasts to [*,N,T,S]; -inf means probability 0
-  RelativeBias relative_bias{};   // ALiBi, or T5's buckets; not together with `bias`
+  ConstTensorView bias{};         // added to the scores: a tensor in the dtype of q that broadcasts to [*,N,T,S]; -inf means probability 0
+  RelativeBias relative_bias{};   // a bias by distance: ALiBi, or T5's buckets. Error together with `bias`
   double softcap = 0;             // c in softcap(x) = c tanh(x/c), >= 0; 0: no softcap
-  ScoreRule score_rule{};         // a function of the caller that changes scaled scores, before softcap and bias; calls with a rule ignore Precision::native
-  // Sink logits (StreamingLLM, Xiao et al. 2024; learned in gpt-oss 2025; all 0: softmax off by one, Miller 2023): [N], or a view of another
-  // rank that broadcasts to [*,N,T]; in the dtype of q or of lse. The p of a row's keys sum to 1 - exp(sink - lse). A row without keys
-  // gives out = 0 and lse = sink. A sink logit of -inf means no sink; NaN or +inf makes its rows NaN, except rows without keys. Only with EmptyRows::zero.
+  ScoreRule score_rule{};         // a function of the caller that changes scaled scores, before softcap and bias; with a rule, Precision::native has no effect
+  // Sink logits (StreamingLLM, Xiao et al. 2024; learned in gpt-oss 2025; all 0: softmax off by one, Miller 2023): [N], or a view of another rank that
+  // broadcasts to [*,N,T], in the dtype of q or of lse. The attention weights of a row's keys then sum to 1 - exp(sink - lse). A row without keys gives out = 0
+  // and lse = sink. A sink logit of -inf means that there is no sink; NaN or +inf makes its rows NaN, except rows without keys. Error unless empty_rows is
+  // zero.
   ConstTensorView sink{};
   Dropout dropout{};
   EmptyRows empty_rows = EmptyRows::zero;
   Precision precision = Precision::native;
-  const Backend* backend = nullptr;   // if set, this backend is used; Error if it cannot serve the problem
+  const Backend* backend = nullptr;   // the backend to use; Error if it cannot serve the problem. nullptr: the library chooses
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // temporary memory that calls reuse; new memory costs a page fault per 4 KiB
+  const Workspace* workspace = nullptr;  // temporary memory that calls reuse; new memory would cost a page fault per 4 KiB
 };
 
 void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options = {});
-void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options = {});  // gradients overwrite the contents of their views
+void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options = {});  // The gradients replace what their views hold.
 
-// Returns which backend and kernels sdpa_forward would use, and why each backend of higher preference declines the problem; one fact per line.
+// Returns which backend and kernels sdpa_forward() would use, and why each backend before it in the order of preference declines the problem; one fact per
+// line.
 std::string explain(const SdpaForward& tensors, const SdpaOptions& options = {});
 
-// Returns all backends in order of preference.
+// Returns all backends, the preferred one first.
 std::vector<const Backend*> backends();
 std::string_view backend_name(const Backend& backend);
-const Backend& find_backend(std::string_view name);  // Error for an unknown name; the message lists the known names
+const Backend& find_backend(std::string_view name);  // Returns the backend with this name. Error for an unknown name; the message lists the known names.
 
-// Writes to `keep`, bool [*,N,T,S], the keep bits that dropout with this p and seed uses.
+// Writes the keep bits that dropout with this p and seed uses to `keep`, bool [*,N,T,S].
 void dropout_keep_bits(double p, std::uint64_t seed, TensorView keep);
 
 }  // namespace polyhead

@@ -1,4 +1,4 @@
-// A tensor that owns its memory (64-byte aligned, row major) or shares it with an owner such as a mapped file.
+// A tensor owns its memory (64-byte aligned, row major), or shares it with an owner such as a mapped file.
 #pragma once
 
 #include <initializer_list>
@@ -16,13 +16,13 @@ namespace polyhead {
 class POLYHEAD_OWNER Tensor {
  public:
   Tensor() = default;
-  Tensor(DType dtype, const Shape& shape);  // zeros
+  Tensor(DType dtype, const Shape& shape);  // The elements are zero.
   Tensor(const Tensor& other);
-  // If this tensor has the shape and dtype of `other`, the elements are copied into its memory: its views stay valid and show the new elements, and so do
-  // all tensors that share the memory (share()). Otherwise, or if elements of this tensor share memory with each other, this tensor allocates new memory. If
-  // this tensor is a parameter, clear() the workspaces of Parameters::constant afterwards. If the assignment throws, nothing has changed.
+  // If this tensor has the shape and dtype of `other`, the elements are copied into its memory: its views stay valid and show the new elements, and so do all
+  // tensors that share the memory (share()). Otherwise, or if elements of this tensor share memory with each other, this tensor allocates new memory. If this
+  // tensor is a parameter, call clear() of the workspaces with Parameters::constant afterwards. If the assignment throws, nothing has changed.
   Tensor& operator=(const Tensor& other);
-  Tensor(Tensor&& other) noexcept : owner_(std::move(other.owner_)), view_(std::exchange(other.view_, {})) {}  // leaves `other` empty
+  Tensor(Tensor&& other) noexcept : owner_(std::move(other.owner_)), view_(std::exchange(other.view_, {})) {}  // After the move `other` has no elements.
   Tensor& operator=(Tensor&& other) noexcept {  // takes the memory of `other`; views of this tensor's old memory are no longer valid
     owner_ = std::move(other.owner_);
     view_ = std::exchange(other.view_, {});
@@ -36,9 +36,9 @@ class POLYHEAD_OWNER Tensor {
   static Tensor of(const Shape& shape, std::initializer_list<T> values) {
     return of<T>(shape, std::span<const T>(values.begin(), values.size()));
   }
-  // Returns a tensor whose elements are not set. Use it for results whose elements are all written later.
+  // Returns a tensor whose elements are not set, for results that are written completely later.
   static Tensor uninitialised(DType dtype, const Shape& shape);
-  // Returns a tensor that uses the memory of `view`. `owner` keeps this memory alive.
+  // Returns a tensor in the memory of `view`. `owner` keeps this memory alive.
   static Tensor share(TensorView view, std::shared_ptr<void> owner);
   // Returns the object that keeps the memory alive. Tensor::share(t.view().slice(0, 0, 2), t.owner()) is a tensor on the first two rows of t.
   const std::shared_ptr<void>& owner() const { return owner_; }

@@ -48,10 +48,10 @@ class Dims {
   std::int64_t* end() { return values_.data() + size_; }
 
   void push_back(std::int64_t value) {
-    if (size_ == kMaxRank) return insert(size_, value);  // throws
+    if (size_ == kMaxRank) return insert(size_, value);  // throws an Error, because there is no room
     values_[static_cast<std::size_t>(size_++)] = value;
   }
-  void insert(int axis, std::int64_t value);  // inserts before `axis`; axis == size() appends
+  void insert(int axis, std::int64_t value);  // Inserts a value before `axis`; axis == size() appends it.
   void erase(int axis);
   Dims first(int count) const {
     if (count < 0 || count > size_) refuse_count(count);
@@ -86,9 +86,9 @@ class Dims {
 using Shape = Dims;
 using Strides = Dims;
 
-std::int64_t numel(const Shape& shape);            // product of the extents, 1 for rank 0; Error if the product exceeds 2^63 - 1
-Strides contiguous_strides(const Shape& shape);    // row major
-std::string to_string(const Dims& dims);           // "[2,3,5]"
+std::int64_t numel(const Shape& shape);            // Returns the product of the extents, 1 for rank 0. Error if it exceeds 2^63 - 1.
+Strides contiguous_strides(const Shape& shape);    // Returns the strides of a row-major tensor without gaps.
+std::string to_string(const Dims& dims);           // Returns the numbers in the form "[2,3,5]".
 
 // Returns the shape that a and b broadcast to by NumPy's rule: right aligned, extents equal or 1. Error if a and b do not broadcast.
 Shape broadcast_shapes(const Shape& a, const Shape& b);
@@ -99,7 +99,7 @@ class POLYHEAD_POINTER BasicTensorView {
  public:
   BasicTensorView() = default;
   BasicTensorView(Void* data, DType dtype, const Shape& shape) : BasicTensorView(data, dtype, shape, contiguous_strides(shape)) {}
-  // Strides count elements and may be zero or negative; data points at element (0, 0, …).
+  // Makes a view of memory: `data` points at element (0, 0, …). Strides count elements; they may be zero or negative.
   BasicTensorView(Void* data, DType dtype, const Shape& shape, const Strides& strides);
   // Makes a contiguous view of typed memory: TensorView(floats, {2, 3}).
   template <class T>
@@ -130,17 +130,17 @@ class POLYHEAD_POINTER BasicTensorView {
   bool is_contiguous() const;
 
   // Each of the following functions returns another view of the same memory. Error if an argument does not fit the view.
-  BasicTensorView select(int axis, std::int64_t index) const;  // drops the axis
+  BasicTensorView select(int axis, std::int64_t index) const;  // Returns the view at one index of an axis, without that axis.
   // Selects every |step|-th index of [first, last), 0 <= first <= last <= extent, step != 0: first, first + step, ... A negative step begins at the
   // end of the range: last - 1, last - 1 + step, ... So slice(axis, 0, extent, -1) reverses the axis.
   BasicTensorView slice(int axis, std::int64_t first, std::int64_t last, std::int64_t step = 1) const;
   BasicTensorView transpose(int axis_a, int axis_b) const;
   BasicTensorView permute(std::span<const int> axes) const;
   BasicTensorView move_axis(int from, int to) const;
-  BasicTensorView unsqueeze(int axis) const;              // inserts an axis of extent 1 before `axis` (rank() or -1 appends it)
-  BasicTensorView expand(const Shape& shape) const;       // broadcasts to `shape` by zero strides
-  BasicTensorView unflatten(int axis, const Shape& parts) const;  // splits one extent into several with the same product
-  BasicTensorView reshape(const Shape& shape) const;      // Error if no strides give the elements in the new shape
+  BasicTensorView unsqueeze(int axis) const;              // Inserts an axis of extent 1 before `axis`; rank() or -1 appends it.
+  BasicTensorView expand(const Shape& shape) const;       // Broadcasts the view to `shape`, by strides of 0.
+  BasicTensorView unflatten(int axis, const Shape& parts) const;  // Splits one axis into several axes whose extents have the same product.
+  BasicTensorView reshape(const Shape& shape) const;      // Changes the shape without a copy. Error if no strides give the elements in the new shape.
 
  private:
   void require_dtype(DType wanted) const;
@@ -164,7 +164,7 @@ using ConstTensorView = BasicTensorView<const void>;
 extern template class BasicTensorView<void>;
 extern template class BasicTensorView<const void>;
 
-// Copies elements and converts their dtype: floating to floating, or integer to integer. Error if an integer does not fit. Shapes must agree.
+// Copies elements and converts their dtype: floating to floating, or integer to integer. Error if an integer does not fit. Both shapes must be equal.
 void copy(ConstTensorView from, TensorView to);
 void fill(TensorView to, double value);
 

@@ -13,8 +13,8 @@ struct Visitor {
 };
 }  // namespace detail
 
-// A type whose member visit(f) calls f(name, tensor) for each of its tensors: a layer, an optimizer, a type of the caller. A list of parameters and a file
-// path have no such member.
+// A type with a member visit(f) that calls f(name, tensor) for each of its tensors, such as a layer, an optimizer or a type of the caller. Lists of parameters
+// and file paths do not qualify.
 template <class M>
 concept VisitsTensors = requires(M& module, const detail::Visitor& visitor) { module.visit(visitor); };
 

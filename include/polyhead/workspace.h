@@ -10,17 +10,17 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// A call takes the memory of its temporary tensors from its workspace and gives the memory back when it ends; tensors in `saved` give their memory back when
-// `saved` is destroyed. Later calls reuse the memory; new memory costs a page fault per 4 KiB. Copies of a workspace share its memory. Idle memory is capped
-// at 1.5 x the peak in use. Any number of threads may use one workspace, also after a fork. Results do not depend on the workspace.
+// A call takes the memory of its temporary tensors from its workspace and gives it back at its end. Tensors in `saved` give their memory back when `saved` is
+// destroyed. Later calls reuse the memory; new memory would cost a page fault per 4 KiB. Copies of a workspace share its memory. Idle memory is capped at 1.5 x
+// the largest amount that was in use at once. Any number of threads may use one workspace, also after a fork. Results do not depend on the workspace.
 //
-// With Parameters::constant the first call also caches a copy of each parameter, packed for the kernels (in float32 for 16-bit parameters). After changing a
-// parameter call clear(): until then calls use the old values, and destroyed parameters stay in memory.
+// With Parameters::constant the first call also caches a copy of each parameter, packed for the kernels (in float32 for 16-bit parameters). After you change a
+// parameter, call clear(): until then calls use the old values. The copies of destroyed parameters stay in memory until clear() too.
 enum class Parameters : std::uint8_t { may_change, constant };
 
 class Workspace {
  public:
-  Workspace();  // parameters may change
+  Workspace();  // Makes a workspace for parameters that may change.
   explicit Workspace(Parameters parameters);
   Workspace(const Workspace&) = default;  // not movable: a moved-from workspace would have no memory
   Workspace& operator=(const Workspace&) = default;
@@ -28,7 +28,7 @@ class Workspace {
   // Returns a tensor whose elements are not set. Error if an extent is negative or the size does not fit in memory.
   Tensor tensor(DType dtype, const Shape& shape) const;
   std::int64_t idle_bytes() const;
-  void clear() const;  // frees the idle memory, resets the peak and empties the cache of parameters
+  void clear() const;  // Frees the idle memory, forgets the largest amount in use, and empties the cache of parameters.
   Parameters parameters() const;
 
  private:

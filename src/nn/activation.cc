@@ -34,7 +34,7 @@ struct Relu {
 };
 
 struct Gelu {
-  // Returns Phi(x) of the normal distribution. The function uses erfc, because 1 + erf would cancel for negative x.
+  // Returns Phi(x), the cumulative normal distribution. It uses erfc, because 1 + erf(x) would cancel for negative x.
   template <class A>
   static A cumulative(A x) {
     return std::erfc(-x / std::numbers::sqrt2_v<A>) / 2;
@@ -62,13 +62,14 @@ struct GeluTanh {
   template <class A>
   static A backward(A x, A d_y) {
     const Logistic<A> s = step(x);
-    const A product = s.derivative == 0 ? A{0} : x * s.derivative * kFactor<A> * (1 + 3 * kCubic<A> * x * x);  // avoids 0 * inf for large x
+    // where the derivative is 0, x or x * x may be infinite, and 0 * inf would be NaN
+    const A product = s.derivative == 0 ? A{0} : x * s.derivative * kFactor<A> * (1 + 3 * kCubic<A> * x * x);
     return (s.value + product) * d_y;
   }
 };
 
 struct Sigmoid {
-  // Computes in float64: float32 would round three times, and the error would show in a gate's gradient, which is a sum over many rows.
+  // The value is computed in float64. float32 would round three times, and the error would show in a gate's gradient, which is a sum over many rows.
   static double value(auto x) { return Logistic<double>(x).value; }
   static auto backward(auto x, auto d_y) { return Logistic(x).derivative * d_y; }
 };
@@ -78,7 +79,7 @@ struct Silu {
   template <class A>
   static A backward(A x, A d_y) {
     const Logistic<A> s(x);
-    return (s.value + (s.derivative == 0 ? A{0} : x * s.derivative)) * d_y;  // avoids 0 * inf for large x
+    return (s.value + (s.derivative == 0 ? A{0} : x * s.derivative)) * d_y;  // where the derivative is 0, x may be infinite, and 0 * inf would be NaN
   }
 };
 
@@ -103,7 +104,7 @@ struct Tanh {
   static auto backward(auto x, auto d_y) { return 4 * Logistic(2 * x).derivative * d_y; }
 };
 
-// Calls f(function, kernel) for an activation. `kernel` computes it for float32; nullptr: there is no kernel.
+// Calls f(function, kernel) for an activation. `kernel` computes the activation for float32; it is nullptr if there is no such kernel.
 template <class F>
 void dispatch_activation(Activation activation, const F& f) {
   const auto& kernels = cpu::current_kernels_of<cpu::ActivationKernels>();
@@ -129,14 +130,15 @@ void dispatch_activation(Activation activation, const F& f) {
 template <class T, class Kernel>
 constexpr bool kByKernel = std::is_same_v<T, float> && !std::is_null_pointer_v<Kernel>;
 
-// Calls f(first, count) for the elements of a row: once if the row is contiguous, else once for each element. The kernels give the same bits in both cases.
+// Calls f(first, count) for the elements of a row. If the row is contiguous, it calls f once, else once for each element. The kernels give the same bits in
+// both cases.
 template <class F>
 void for_each_run(std::int64_t width, bool in_lines, const F& f) {
   if (in_lines && width > 0) return f(std::int64_t{0}, width);
   for (std::int64_t e = 0; e < width; ++e) f(e, std::int64_t{1});
 }
 
-constexpr double kNanoseconds = 10;  // time of an exponential or an error function, per element
+constexpr double kNanoseconds = 10;  // time for an exponential or an error function of one element
 
 // Returns the view as rows; a tensor without axes is one row of one element.
 template <class View>

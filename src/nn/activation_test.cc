@@ -39,7 +39,7 @@ TEST(Activation, KnownValues) {
   EXPECT_EQ(value(Activation::relu, -2.5), 0);
 }
 
-TEST(Activation, FarOutIsTheLimit) {
+TEST(Activation, LargeInputsGiveTheLimit) {
   for (const double x : {50.0, 1e10, 1e200}) {
     SCOPED_TRACE(x);
     for (const Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh}) {
@@ -110,7 +110,8 @@ TEST(Activation, Float32IsFloat64Rounded) {
     activate_backward(row.activation, x, ones, d_x);
     activate_backward(row.activation, wide, during_call(Tensor::copy_of(ones, DType::f64)), d_x64);
     for (std::int64_t i = 0; i < 2000; ++i) {
-      // The tolerance is a few roundings of the result and of |x f'(x)|, the error that a rounding of the argument causes. 0x1p-140 covers float32's subnormals.
+      // The tolerance is a few roundings of the result, and of |x f'(x)|, which is the error that a rounding of the argument causes. 0x1p-140 covers the
+      // subnormal numbers of float32.
       const double expected = y64.data<double>()[i], condition = std::abs(wide.data<double>()[i] * d_x64.data<double>()[i]);
       EXPECT_NEAR(y.data<float>()[i], expected, 0x1p-24 * 4 * (std::abs(expected) + condition) + 0x1p-140) << x.data<float>()[i];
     }
@@ -118,7 +119,7 @@ TEST(Activation, Float32IsFloat64Rounded) {
   }
 }
 
-TEST(Activation, WorksInPlaceAndAdds) {
+TEST(Activation, OutputMayBeTheInputAndGradientsCanBeAdded) {
   Random random(7);
   const Tensor x = random.tensor(DType::f64, {4, 5}), d_y = random.tensor(DType::f64, {4, 5});
   Tensor y(DType::f64, {4, 5}), d_x(DType::f64, {4, 5}), in_place = x, d_in_place = d_y, added = d_y;

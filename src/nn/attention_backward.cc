@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kBackward = "MultiHeadAttention.backward";
 
-// A gradient that backward computes, and the input that it belongs to.
+// A gradient that the backward pass computes, and the input whose gradient it is.
 struct GradientOfInput {
   Operand gradient;
   ConstTensorView input;
@@ -24,7 +24,7 @@ struct GradientOfInput {
 
 static_assert(kGradientNames.size() == kInputGradients + 3, "each option with a gradient has a member in MultiHeadAttention::Gradients: bias, relative_bias, sink");
 
-// sdpa: the options of the pass, with the bias and sink that forward was given.
+// Pairs each gradient with its input. `sdpa` holds the options of the pass, with the bias and sink that were passed to forward().
 std::array<GradientOfInput, 8> gradients_of(const MultiHeadAttention::Gradients& gradients, const AttentionInput& input, const SdpaOptions& sdpa) {
   const auto& [query, key, value, projected_key, projected_value, bias, relative_bias, sink, score_rule, parameters, parameters_write, attention_weights] =
       gradients;
@@ -38,7 +38,7 @@ std::array<GradientOfInput, 8> gradients_of(const MultiHeadAttention::Gradients&
            {{"the gradient of sink", sink, true}, sdpa.sink}}};
 }
 
-// Error if the layers differ in a way that would make gradients wrong; the message names the first difference.
+// Error if the two layers differ in a way that would make the gradients wrong. The message names the first difference.
 void require_same_structure(const MultiHeadAttentionConfig& saved, const MultiHeadAttentionConfig& own) {
   const auto same = [&](const char* name, const auto& of_saved, const auto& of_own) {
     require(of_saved == of_own, kBackward, ": saved comes from a layer with ", name, " ", of_saved, "; this layer: ", of_own);
@@ -66,7 +66,7 @@ void require_same_structure(const MultiHeadAttentionConfig& saved, const MultiHe
 // One backward pass. Each public function reverses a step of forward(), and they are called from the last step to the first (docs/maths.md, eq. 16-22).
 class BackwardPass {
  public:
-  // Checks shapes, dtypes and overlaps, so that such an Error comes before anything is written.
+  // Checks shapes, dtypes and overlaps, so that an error is found before anything is written.
   BackwardPass(const MultiHeadAttention& layer, const MultiHeadAttention::Saved& saved, ConstTensorView d_out, const MultiHeadAttention::Gradients& gradients,
                const RunOptions& options)
       : layer_(layer), config_(layer.config), saved_(saved), d_out_(d_out), gradients_(gradients), grads_(gradients.parameters), options_(options) {
@@ -90,12 +90,12 @@ class BackwardPass {
     for (const auto& [gradient, of] : gradients_of(gradients_, input, of_forward)) {
       written.push_back(gradient);
       if (!gradient.view) continue;
-      require(static_cast<bool>(of), kBackward, ": ", gradient.name, " is asked for, but forward did not get this input");
+      require(static_cast<bool>(of), kBackward, ": ", gradient.name, " is requested, but forward() was called without this input");
       require_exactly(kBackward, gradient, of.shape(), of.dtype());
     }
     if (gradients_.score_rule) {
       written.push_back({"the gradient of score_rule", gradients_.score_rule});
-      require(static_cast<bool>(saved_.sdpa.score_rule), kBackward, ": the gradient of score_rule is asked for, but forward did not get this input");
+      require(static_cast<bool>(saved_.sdpa.score_rule), kBackward, ": the gradient of score_rule is requested, but forward() was called without this input");
       require_exactly(kBackward, written.back(), {shapes_.heads, saved_.sdpa.score_rule.gradient_count}, DType::f64);
     }
     polyhead::require_no_overlap(kBackward, written, read);
@@ -105,7 +105,7 @@ class BackwardPass {
     require_gradients(kBackward, layer_, *grads_, read, written);
   }
 
-  // out = output(attended * gate)
+  // Reverses out = output(attended * gate).
   void output_and_gate() {
     const bool gated = config_.gate == Gate::sigmoid;
     Tensor gated_heads, d_projection_input;
@@ -127,14 +127,14 @@ class BackwardPass {
     }
     if (!gated || saved_.attended.shape() == saved_.gate.shape()) {
       d_attended_ = std::move(d_projection_input);
-    } else {  // the result of the one global query was gated at every position, so sum over the positions
+    } else {  // The result of the one global query was gated at every position, so its gradient is the sum over the positions.
       d_attended_ = allocate(saved_.attended.shape());
       reduce_positions(positions_last(ConstTensorView(d_projection_input), shapes_.axis), {}, Reduce::sum, positions_last(d_attended_.view(), shapes_.axis),
                        options_.executor);
     }
   }
 
-  // attended = sdpa(q, k, v)
+  // Reverses attended = sdpa(q, k, v).
   void attention() {
     if (d_query() || grads_) d_q_ = allocate(saved_.q.shape());
     if (d_q_) d_q_heads_ = split_heads(d_q_.view(), shapes_.axis, config_.heads);
@@ -168,12 +168,12 @@ class BackwardPass {
                      .d_score_rule = gradients_.score_rule},
                     sdpa);
     });
-    d_attended_ = {};  // frees its memory for the steps that follow
+    d_attended_ = {};  // frees the memory of d_attended_ for the steps that follow
     add_attention_weights_gradients(gradients_.attention_weights, saved_.maps(), sdpa, d_q_heads_, d_k_heads_);
     if (d_padded_bias) sum_to(d_padded_bias.view().slice(-1, 0, shapes_.keys), gradients_.bias);
   }
 
-  // q = rotated(norm(q)), k = rotated(norm(k)) without the added keys
+  // Reverses q = rotated(norm(q)), k = rotated(norm(k)), without the added keys.
   void rotary_and_norms() {
     const bool projects_keys = !saved_.input.projected_key;
     apply_rotary(saved_.rotary, Rotation::inverse, shapes_, d_q_heads_, projects_keys ? d_k_heads_ : TensorView(), options_.executor);
@@ -182,7 +182,7 @@ class BackwardPass {
     if (d_k_ && projects_keys) norm_backward(&MultiHeadAttention::k_norm, config_.kv_heads, saved_.unnormed_k, without_added_keys(d_k_));
   }
 
-  // q = q(query), k = [k(key), bias_k, 0], v = [v(value), bias_v, 0], gate = sigmoid(gate(query))
+  // Reverses q = q(query), k = [k(key), bias_k, 0], v = [v(value), bias_v, 0], gate = sigmoid(gate(query)).
   void projections() {
     if (d_q_) query_backward();
     if (saved_.input.projected_key) {
@@ -190,7 +190,7 @@ class BackwardPass {
     } else {
       const AttentionInput& input = saved_.input;
       const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
-      // The gradient of an absent input is added to that of the input that is used instead.
+      // If an input is absent, its gradient is added to the gradient of the input that is used instead.
       const auto write_for = [](ConstTensorView given) { return given ? Write::replace : Write::add; };
       if (d_k_) project_backward(&MultiHeadAttention::k, key, without_added_keys(d_k_), d_key(), write_for(input.key));
       if (d_v_) project_backward(&MultiHeadAttention::v, value, without_added_keys(d_v_), d_value(), write_for(input.value));
@@ -213,7 +213,7 @@ class BackwardPass {
   TensorView d_key() const { return saved_.input.key ? gradients_.key : d_query(); }
   TensorView d_value() const { return saved_.input.value ? gradients_.value : d_key(); }
 
-  // Returns the gradient of k or v, [*,K,S',.]; absent if no requested gradient needs it. `d` is its memory, unless the caller's is used.
+  // Returns the memory for the gradient of k or v, [*,K,S',.]; absent if no requested gradient needs it. It is the caller's memory if possible, else `d`.
   TensorView key_heads(const Linear& projection, TensorView d_input, TensorView d_projected, Tensor& d) const {
     if (d_projected && shapes_.added_keys == 0) return d_projected;
     if (saved_.input.projected_key ? !d_projected && !(grads_ && config_.add_bias_kv) : !d_input && !grads_) return {};
@@ -223,7 +223,8 @@ class BackwardPass {
 
   TensorView without_added_keys(Tensor& d) const { return d.view().slice(shapes_.axis, 0, shapes_.keys); }
 
-  // Replaces the gradient of normalised heads by that of the heads before the norm. NaN of masked keys is left out: it must not reach the gradient of the weight.
+  // Replaces the gradient of normalised heads by the gradient of the heads before the norm. NaN in masked keys is left out, because it must not reach the
+  // gradient of the norm's weight.
   void norm_backward(RMSNorm MultiHeadAttention::*norm, std::int64_t heads, const Tensor& unnormed, TensorView d_normed) const {
     Tensor d_unnormed = allocate(unnormed.shape());
     const Tensor reached = masked_ ? without_unreached_rows(unnormed, d_normed, options_.executor, options_.workspace) : Tensor();
@@ -236,7 +237,7 @@ class BackwardPass {
     copy(d_unnormed, d_normed);
   }
 
-  // The backward pass of one projection. NaN of masked keys is left out, as in norm_backward().
+  // The backward pass of one projection. NaN in masked keys is left out, as in norm_backward().
   void project_backward(Linear MultiHeadAttention::*projection, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write x_write) const {
     const Tensor reached = grads_ && masked_ ? without_unreached_rows(x, d_y, options_.executor, options_.workspace) : Tensor();
     (layer_.*projection).backward(reached ? ConstTensorView(reached) : x, d_y, into(projection, d_x, x_write), options_);
@@ -250,7 +251,7 @@ class BackwardPass {
     spread_mean(positions_last(ConstTensorView(d_mean), shapes_.axis), saved_.mean_positions, positions_last(d_query(), shapes_.axis), options_.executor);
   }
 
-  // The caller projected keys and values, so the layer's own projections of them have no part in the result.
+  // The backward pass for keys and values that the caller has projected. The layer's own projections then have no part in the result, so their gradients are 0.
   void projected_keys_backward() const {
     const auto copy_given_keys = [&](TensorView heads, TensorView d_projected) {
       if (d_projected && shapes_.added_keys > 0) copy(heads.slice(-2, 0, shapes_.keys), d_projected);
@@ -261,7 +262,7 @@ class BackwardPass {
     grads_->k.visit(clear), grads_->v.visit(clear), grads_->k_norm.visit(clear);
   }
 
-  // The gradient of bias_k or bias_v, which follow the S positions.
+  // Computes the gradient of bias_k or bias_v, the learned key or value after the S positions.
   void learned_key_backward(const Tensor& d, Tensor& learned) const {
     write_gradient(learned.view().reshape({d.extent(-1)}), gradients_.parameters_write, options_,
                    [&](TensorView target) { sum_to(d.view().slice(shapes_.axis, shapes_.keys, shapes_.keys + 1), target); });
@@ -272,14 +273,14 @@ class BackwardPass {
   const MultiHeadAttention::Saved& saved_;
   const ConstTensorView d_out_;
   const MultiHeadAttention::Gradients& gradients_;
-  MultiHeadAttention* const grads_;  // gradients of the parameters; nullptr: not computed
+  MultiHeadAttention* const grads_;  // receives the gradients of the parameters; nullptr: they are not computed
   const RunOptions& options_;
   AttentionShapes shapes_;
-  bool masked_ = false;  // whether the mask may block any pair
+  bool masked_ = false;  // true: the mask may mask some pair of a query and a key
   Tensor d_gate_, d_attended_;
-  Tensor d_q_, d_k_, d_v_;  // in the order of the input's dimensions; absent if no requested gradient needs them
-  // [*,N,T,H] [*,K,S',H] [*,K,S',V], as views of d_q_, d_k_ and d_v_. If the layer adds no keys, requested gradients of projected_key and projected_value are
-  // computed in the caller's memory: d_k_heads_ and d_v_heads_ are then those views.
+  Tensor d_q_, d_k_, d_v_;  // The gradients of q, k and v, in the order of the input's dimensions; absent if no requested gradient needs them.
+  // [*,N,T,H] [*,K,S',H] [*,K,S',V]: views of d_q_, d_k_ and d_v_. If the layer adds no keys, d_k_heads_ and d_v_heads_ are views of the caller's memory for
+  // the gradients of projected_key and projected_value, as far as those are requested.
   TensorView d_q_heads_, d_k_heads_, d_v_heads_;
 };
 

@@ -72,7 +72,7 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : 
   for_each_projection(*this, [&](const char*, Linear& linear, std::int64_t out, std::int64_t in, bool bias) {
     linear = Linear(Tensor(c.dtype, {out, in}), bias ? Tensor(c.dtype, {out}) : Tensor());
   });
-  // If the inputs have the same width, torch draws q, k and v as one packed [3E,E] weight, which makes the bound of the uniform distribution narrower.
+  // If all inputs have the same width, torch draws q, k and v as one packed weight [3E,E], which makes the bounds of the uniform distribution narrower.
   const bool packed = c.query_width == c.key_width && c.query_width == c.value_width;
   for (Linear* linear : {&q, &k, &v}) {
     if (packed) {
@@ -87,7 +87,7 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : 
   if (c.add_bias_kv) {
     bias_k = Tensor(c.dtype, {1, 1, k.out_width()});
     bias_v = Tensor(c.dtype, {1, 1, v.out_width()});
-    // torch.nn.init.xavier_normal_ of a [1,1,E] tensor: fan_in = fan_out = E.
+    // torch calls xavier_normal_ for a [1,1,E] tensor, where fan_in = fan_out = E
     init.normal(bias_k, 0, std::sqrt(1.0 / static_cast<double>(k.out_width())));
     init.normal(bias_v, 0, std::sqrt(1.0 / static_cast<double>(v.out_width())));
   }
@@ -126,7 +126,7 @@ MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear 
   }
   for_each_projection(layer, [&](const char* name, const Linear& linear, std::int64_t out, std::int64_t in, bool has_bias) {
     require_exactly(cat(kOperation, ".", name), {"weight", linear.weight}, {out, in}, c.dtype);
-    if (&linear != &layer.gate) {  // the configuration does not say whether the gate has a bias
+    if (&linear != &layer.gate) {  // the configuration does not say whether the gate has a bias, so that is not checked
       const bool is_output = &linear == &layer.output;
       require(static_cast<bool>(linear.bias) == has_bias, kOperation, ".", name, ": a bias is ", has_bias ? "missing" : "given", "; ",
               is_output ? "output_bias" : "bias", has_bias ? " is true" : " is false", is_output ? "" : ", for q, k and v alike");

@@ -8,7 +8,7 @@ namespace {
 using test::error_message;
 using test::same_bits;
 
-// Changes the contents of positions that no query may attend to, and of queries without a key. The gradients of all parameters must keep their bits.
+// Puts NaN or infinity into keys that no query may attend to. The gradients of all parameters must keep their bits.
 TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoParameter) {
   const Tensor lengths = Tensor::of<std::int64_t>({2}, {3, 5}), attend_keys = Tensor::of<bool>({2, 5}, {true, true, true, false, false, true, true, true, true, true});
   Tensor block(DType::boolean, {2, 1, 4, 5});
@@ -20,7 +20,7 @@ TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoParameter) {
         SCOPED_TRACE(cat(info(dtype).name, " mask ", m, " ", poison));
         const MultiHeadAttention layer({.query_width = 6, .key_width = 8, .heads = 4, .kv_heads = 2, .head_width = 3, .dtype = dtype, .seed = 3});
         Random random(4);
-        const std::int64_t queries = m == 3 ? 3 : 4;  // causal, top_left: queries 0 to 2 reach keys 0 to 2 only
+        const std::int64_t queries = m == 3 ? 3 : 4;  // with causal (top_left), queries 0 to 2 attend to keys 0 to 2 only
         const Tensor query = random.tensor(dtype, {2, queries, 6});
         Tensor key = random.tensor(dtype, {2, 5, 8}), out(dtype, {2, queries, 6});
         const Tensor d_out = random.tensor(dtype, out.shape());
@@ -41,7 +41,7 @@ TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoParameter) {
   }
 }
 
-// Keys before a start are masked as by attend_keys: in attention, in the mean of a global query, and beside keys that the layer adds.
+// key_starts must mask keys as attend_keys does: in attention, in the mean of a global query, and beside keys that the layer adds.
 TEST(MultiHeadAttentionMasks, KeyStartsAreAMaskOfTheKeysBefore) {
   const Tensor x = Random(1).tensor(DType::f64, {2, 5, 4}), starts = Tensor::of<std::int32_t>({2}, {2, 0});
   const Tensor attend_keys = Tensor::of<bool>({2, 5}, {false, false, true, true, true, true, true, true, true, true});
@@ -58,8 +58,8 @@ TEST(MultiHeadAttentionMasks, KeyStartsAreAMaskOfTheKeysBefore) {
   }
 }
 
-// A key whose attention weight is 0 is not masked. NaN in such a key reaches the gradients, because 0 x NaN is NaN.
-TEST(MultiHeadAttentionMasks, NonFiniteInputsOfKeptKeysReachTheParameters) {
+// A key whose attention weight is 0 is not masked, so NaN in such a key must reach the gradients: 0 x NaN is NaN.
+TEST(MultiHeadAttentionMasks, NonFiniteInputsOfAttendedKeysReachTheParameters) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 3});
   const Tensor query = Random(1).tensor(DType::f32, {1, 3, 4}), lengths = Tensor::of<std::int64_t>({1}, {2});
   Tensor value = Random(2).tensor(DType::f32, query.shape()), out(DType::f32, query.shape()), bias(DType::f32, {3, 3});
@@ -76,7 +76,7 @@ TEST(MultiHeadAttentionMasks, NonFiniteInputsOfKeptKeysReachTheParameters) {
   EXPECT_TRUE(std::isfinite(gradient({.mask = {.key_lengths = lengths}})));
 }
 
-// The output and the input gradient of packed documents have the same bits as for each document alone, also if the batch is cut into chunks.
+// With packed documents, the output and the input gradient have the same bits as for each document alone, also if the batch is cut into chunks.
 TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .gate = Gate::sigmoid, .seed = 2});
   const Tensor x = Random(1).tensor(DType::f32, {30, 40, 64}), d_out = Random(2).tensor(DType::f32, {30, 40, 64});
@@ -95,7 +95,7 @@ TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
   }
   EXPECT_TRUE(same_bits(out, alone));
   EXPECT_TRUE(same_bits(d_x, d_alone));
-  LimitedThreads one(1);  // so that the batch is cut into several chunks
+  LimitedThreads one(1);  // with one thread the batch is cut into several chunks
   layer.forward({.query = x}, evaluated, {.mask = packed, .executor = &one});
   EXPECT_TRUE(same_bits(evaluated, out));
 
@@ -116,7 +116,7 @@ TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
             "MultiHeadAttention.forward: relative_bias cannot be combined with a global query, which has no position");
 }
 
-// One document has no keys, but so many queries that several threads compute it.
+// One of the documents has no keys, but so many queries that several threads compute it.
 TEST(MultiHeadAttentionMasks, QueriesOfADocumentWithoutKeysGetTheBiasOfTheOutput) {
   constexpr std::int64_t kEmpty = 1016, kQueries = 1024;
   MultiHeadAttention layer({.query_width = 64, .heads = 8, .head_width = 64, .seed = 2});
@@ -148,7 +148,7 @@ TEST(MultiHeadAttentionMasks, QueriesOfADocumentWithoutKeysGetTheBiasOfTheOutput
   }
 }
 
-// The layer extends the mask to the added keys. Key and value are separate inputs in this test.
+// With added keys, the layer extends the mask to them. Key and value are separate inputs in this test.
 TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoGradientBesideAddedKeys) {
   const Tensor lengths = Tensor::of<std::int64_t>({2, 3}, {1, 3, 2, 0, 2, 1});
   const Setting setting{"masked", {.query_width = 4, .heads = 2, .add_bias_kv = true, .dtype = DType::f64}, {2, 3, 4}, {2, 5, 4}, {2, 5, 4}};

@@ -1,4 +1,4 @@
-// Tests which arguments a layer refuses, and the texts of the messages.
+// Tests which arguments an attention layer refuses, and the texts of its messages.
 #include <array>
 #include <limits>
 
@@ -13,7 +13,7 @@ using test::error_message;
 using test::Random;
 using test::same_bits;
 
-TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
+TEST(MultiHeadAttentionMessages, MessagesOfWrongSettingsGiveTheNumbers) {
   const auto config_error = [](const MultiHeadAttentionConfig& config) { return error_message([&] { MultiHeadAttention layer(config); }); };
   EXPECT_EQ(config_error({.query_width = 10, .heads = 3}), "MultiHeadAttention: query_width 10 does not divide into 3 heads; give head_width");
   EXPECT_EQ(config_error({.query_width = 8, .heads = 4, .kv_heads = 3}), "MultiHeadAttention: 4 heads are not a multiple of 3 key/value heads");
@@ -46,8 +46,8 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
   EXPECT_EQ(error_message([&] { layer.backward({}, out, {}); }), "MultiHeadAttention.backward: saved is empty; give it to forward first");
 }
 
-// Members of a layer are public, and a member that the configuration does not have would be ignored without a message.
-TEST(MultiHeadAttentionMessages, MembersThatTheConfigurationDoesNotSayAreRefused) {
+// The members of a layer are public. A member that the configuration does not have must be an Error, because it would be ignored.
+TEST(MultiHeadAttentionMessages, MembersThatContradictTheConfigurationAreRefused) {
   const Tensor x(DType::f32, {2, 3, 8});
   const auto error_of = [&](const auto& change) {
     MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1});
@@ -77,9 +77,9 @@ TEST(MultiHeadAttentionMessages, ARotaryWidthWithoutTablesIsRefused) {
   }
 }
 
-TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
+TEST(MakeAttention, ABiasThatContradictsTheConfigurationIsRefusedByName) {
   const auto linear = [](bool bias) { return Linear(Tensor(DType::f32, {4, 4}), bias ? Tensor(DType::f32, {4}) : Tensor()); };
-  // `given`: whether each of q, k, v and output has a bias. The gate of a layer may lack one.
+  // `given` says for q, k, v and output whether the projection has a bias. The gate of a layer may have a bias or not.
   const auto made = [&](bool bias, bool output_bias, const std::array<bool, 4>& given) {
     return error_message([&] {
       make_attention({.query_width = 4, .heads = 2, .bias = bias, .output_bias = output_bias, .gate = Gate::sigmoid}, linear(given[0]), linear(given[1]), linear(given[2]),
@@ -98,18 +98,18 @@ TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
                                    : std::string("output") + (output_bias ? ": a bias is missing; output_bias is true" : ": a bias is given; output_bias is false");
         EXPECT_EQ(made(bias, output_bias, wrong), "MultiHeadAttention." + expected);
       }
-      EXPECT_NE(made(!bias, output_bias, right), "");  // each of q, k and v contradicts the configuration
+      EXPECT_NE(made(!bias, output_bias, right), "");  // the bias of each of q, k and v contradicts the configuration
     }
   }
 }
 
-TEST(MultiHeadAttentionMessages, WidthsWhoseProductIsNoNumberAreRefused) {
+TEST(MultiHeadAttentionMessages, WidthsWhoseProductOverflowsAreRefused) {
   constexpr std::int64_t kMany = std::int64_t{1} << 40;
   EXPECT_EQ(error_message([&] { completed({.query_width = 8, .heads = kMany, .head_width = kMany}); }),
             "the extents [1099511627776,1099511627776] have a product beyond 2^63 - 1");
 }
 
-TEST(MultiHeadAttentionMessages, AnAxisAScaleAndASoftcapThatMeanNothingAreRefused) {
+TEST(MultiHeadAttentionMessages, AnInvalidAxisScaleOrSoftcapIsRefused) {
   const double infinity = std::numeric_limits<double>::infinity();
   const auto made = [](auto change) {
     MultiHeadAttentionConfig config{.query_width = 8, .seed = 1};
@@ -126,8 +126,8 @@ TEST(MultiHeadAttentionMessages, AnAxisAScaleAndASoftcapThatMeanNothingAreRefuse
   EXPECT_EQ(unprojected(0), "");
 }
 
-// If there are as many sequences as heads, the first dimension of a mask or bias [2,3,3] could be sequences or heads.
-TEST(MultiHeadAttentionMessages, ThreeDimensionsForPairsAreRefused) {
+// If there are as many sequences as heads, the first dimension of a mask or bias [2,3,3] could mean either, so it must be an Error.
+TEST(MultiHeadAttentionMessages, AMaskOrBiasOfThreeDimensionsIsRefused) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dropout = 0.5, .dtype = DType::f64, .seed = 1});
   const Tensor x = Random(1).tensor(DType::f64, {2, 3, 4}), pairs(DType::boolean, {2, 3, 3}), bias = Random(2).tensor(DType::f64, {2, 3, 3});
   Tensor out(DType::f64, x.shape());
@@ -142,7 +142,7 @@ TEST(MultiHeadAttentionMessages, ThreeDimensionsForPairsAreRefused) {
   EXPECT_EQ(refused({.bias = bias.view().unsqueeze(1)}), "");
 }
 
-TEST(MultiHeadAttentionMessages, WithAddedKeysAWrongBiasOrMaskIsSaidAsWithoutThem) {
+TEST(MultiHeadAttentionMessages, WithAddedKeysAWrongBiasOrMaskGivesTheSameMessage) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .add_zero_attn = true, .seed = 1});
   const Tensor x(DType::f32, {3, 4}), bias(DType::f32, {3, 5}), lengths = Tensor::of<std::int64_t>({}, {9});
   Tensor out(DType::f32, x.shape());
@@ -170,7 +170,7 @@ TEST(MultiHeadAttentionMessages, DropoutInTrainingNeedsASeed) {
             "MultiHeadAttention.forward: dropout_keep is given to a layer whose dropout is 0: nothing is dropped");
 }
 
-TEST(MultiHeadAttentionMessages, ParametersAreNotTrainedThroughCopiesThatAWorkspaceKeeps) {
+TEST(MultiHeadAttentionMessages, TrainingWithAWorkspaceOfConstantParametersIsRefused) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 1});
   MultiHeadAttention grads = zeros_like(layer);
   const Tensor x = Random(1).tensor(DType::f32, {2, 3, 4});
@@ -184,7 +184,8 @@ TEST(MultiHeadAttentionMessages, ParametersAreNotTrainedThroughCopiesThatAWorksp
   EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.parameters = &grads}); }),
             "MultiHeadAttention.backward: gradients of parameters cannot be computed with a workspace that takes them as constant (Parameters::constant); train with a "
             "Workspace of Parameters::may_change");
-  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x}); }), "");  // without gradients of the parameters the call is allowed, as for a frozen layer below a trained one
+  // without gradients of the parameters such a workspace is allowed, as for a frozen layer below a trained layer
+  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x}); }), "");
   layer.forward({.query = x}, out, {}, &saved);
   EXPECT_NE(error_message([&] { layer.backward(saved, out, {.parameters = &grads}, {.workspace = &constant}); }), "");
 }
@@ -216,8 +217,9 @@ TEST(MultiHeadAttentionMessages, APassSavedByALayerOfAnotherStructureIsRefused) 
   EXPECT_EQ(refused([](auto& c) { c.seed = 7, c.dropout = 0.5, c.bias = false; }), "");
 }
 
-// AlphaFold's pair_mask [.., i, j] has the layout of the pair tensor [.., i, j, c]. For attention along i, a key mask [*,S] is the transpose of pair_mask.
-TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
+// AlphaFold's pair_mask [.., i, j] has the same order of dimensions as the pair tensor [.., i, j, c]. For attention along i, a key mask [*,S] is the transpose
+// of pair_mask.
+TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsBothShapesIsRefused) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .global_query = GlobalQuery::masked_mean, .axis = -3, .dtype = DType::f64, .seed = 1});
   Random random(2);
   const auto out_of = [&](const Tensor& x, const AttentionOptions& options, MultiHeadAttention::Saved* saved = nullptr) {
@@ -238,7 +240,7 @@ TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
   EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = of_table}}); }),
             "MultiHeadAttention.forward: attend_keys is [2,3,5]; it must broadcast to [*,S] = [2,5,3], with axis 1 of the input moved last. It fits the layout of the input; "
             "set mask_like_input (--mask-like-input on)");
-  EXPECT_EQ(error_message([&] { out_of(table, {.mask_like_input = true}); }), "");  // a caller's mask may be optional
+  EXPECT_EQ(error_message([&] { out_of(table, {.mask_like_input = true}); }), "");  // with mask_like_input = true, the mask may also be absent
   EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = mask}, .mask_like_input = true}); }),
             "MultiHeadAttention.forward: attend_keys is [2,3,3]; with mask_like_input it must broadcast to [2,3,5], which has the keys along axis 1");
 
@@ -277,7 +279,7 @@ TEST(MultiHeadAttentionMessages, TheOutputSharesNoMemoryWithMasksOrParameters) {
             "MultiHeadAttention.forward: out overlaps attend; outputs need memory of their own");
 }
 
-TEST(MultiHeadAttentionMessages, AttentionWeightsNeedSavedActivationsTheShapeOfTheMapAndMemoryOfTheirOwn) {
+TEST(MultiHeadAttentionMessages, AttentionWeightsNeedSavedActivationsAndAnOutputOfTheRightShapeThatOverlapsNothing) {
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1});
   const Tensor query(DType::f32, {1, 3, 8});
   Tensor out(DType::f32, query.shape()), weights(DType::f32, {1, 2, 3, 3}), wrong(DType::f32, {1, 2, 3, 4});
@@ -311,7 +313,7 @@ TEST(MultiHeadAttentionMessages, GradientsShareNoMemoryWithEachOtherOrWithWhatIs
     return error_message([&] { layer.backward(saved, out, gradients); });
   };
   const std::string rule = "; outputs need memory of their own";
-  EXPECT_EQ(refused({.sink = d_x.view().reshape({24}).slice(0, 0, 2)}), "MultiHeadAttention.backward: the gradient of sink is asked for, but forward did not get this input");
+  EXPECT_EQ(refused({.sink = d_x.view().reshape({24}).slice(0, 0, 2)}), "MultiHeadAttention.backward: the gradient of sink is requested, but forward() was called without this input");
   EXPECT_EQ(refused({.bias = bias}), "MultiHeadAttention.backward: the gradient of bias overlaps bias" + rule);
   EXPECT_EQ(refused({.bias = x.view().reshape({24}).slice(0, 0, 9).reshape({3, 3})}),
             "MultiHeadAttention.backward: the gradient of bias overlaps query" + rule);

@@ -1,4 +1,4 @@
-// What the forward and the backward pass of an attention layer share.
+// What the forward and the backward pass of an attention layer both use.
 #pragma once
 
 #include <string_view>
@@ -10,7 +10,7 @@
 
 namespace polyhead::nn {
 
-// Returns all tensors that forward and backward read, except the parameters. options: those that a layer shares with sdpa.
+// Returns all tensors, except the parameters, that forward and backward pass read. `options` are AttentionOptions or SdpaOptions.
 template <class Options>
 std::vector<Operand> inputs_of(const AttentionInput& input, const Options& options, const ConstTensorView& dropout_keep, const Rotary& rotary) {
   std::vector<Operand> inputs;
@@ -27,7 +27,7 @@ std::vector<Operand> inputs_of(const AttentionInput& input, const Options& optio
   return inputs;
 }
 
-// Rotates q and k, but not added keys, in place, or rotates their gradients back; either may be absent.
+// Rotates q and k in place, or rotates their gradients back. Added keys are not rotated. q or k may be absent.
 inline void apply_rotary(const Rotary& rotary, Rotation rotation, const AttentionShapes& shapes, TensorView q_heads, TensorView k_heads, Executor* executor) {
   if (!rotary.cos) return;
   if (q_heads) rotate(rotary.cos, rotary.sin, rotary.order, rotation, q_heads, executor);

@@ -103,7 +103,7 @@ const AttentionOptions& with_keys_last(const char* operation, const AttentionSha
       (*own).mask.*member = mask.expand(shapes.key).move_axis(shapes.axis, -1);
       return;
     }
-    bool differ = false;  // whether the layouts differ: an extent of 1 broadcasts in both
+    bool differ = false;  // true: attend_keys or block_keys means something else in the two shapes; an extent of 1 broadcasts in both
     for (int from_end = 1; from_end <= std::min(rank - shapes.axis, mask.rank()); ++from_end) differ = differ || mask.shape()[-from_end] > 1;
     require(!differ || !fits || !fits_input, operation, ": ", name, " is ", mask.shape(), ", which may be [*,S] = ", keys_last, ", with axis ", shapes.axis,
             " of the input moved last, or have the layout of the input, ", shapes.key, "; set mask_like_input (--mask-like-input): true means the layout of the input");

@@ -1,4 +1,4 @@
-// Tests the sink logits of a layer.
+// Tests the sink logits of an attention layer.
 #include <gmock/gmock.h>
 
 #include "nn/attention_test_trial.h"
@@ -32,18 +32,19 @@ TEST(MultiHeadAttentionSinks, GradientsAreCentralDifferences) {
   }
 }
 
-TEST(MultiHeadAttentionSinks, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOneLessTheShareOfTheSink) {
+TEST(MultiHeadAttentionSinks, MapsHaveTheShapeOfMapsShapeAndRowsSumToOneMinusTheSinksWeight) {
   for (const Setting& setting : settings_with_sinks()) {
     SCOPED_TRACE(setting.name);
-    if (setting.mask && !setting.config.sink) continue;  // with a mask and no sink, rows may be empty, and empty rows do not sum to 1
+    // with a mask and no sink, rows may be empty, and the attention weights of an empty row do not sum to 1
+    if (setting.mask && !setting.config.sink) continue;
     Trial run(setting);
     expect_maps_of_whole_rows(run);
   }
 }
 
-// Sink logits as a parameter of the layer give the same results as sink logits in the options of a call: with and without saved activations, in chunks of
-// sequences, and with a cache.
-TEST(MultiHeadAttentionSinks, ALearnedSinkIsThatOfTheCall) {
+// Sink logits that are a parameter of the layer give the same results as sink logits in the options of a call. Tested with and without saved activations, in
+// chunks of sequences, and with a cache.
+TEST(MultiHeadAttentionSinks, ALearnedSinkGivesTheResultsOfASinkInTheOptions) {
   Random random(1);
   MultiHeadAttention plain({.query_width = 64, .heads = 4, .seed = 3}), learning({.query_width = 64, .heads = 4, .sink = true, .seed = 3});
   const Tensor sink = random.tensor(DType::f32, {4}, -2, 2), x = random.tensor(DType::f32, {64, 20, 64}), d_out = random.tensor(DType::f32, x.shape());
@@ -74,14 +75,14 @@ TEST(MultiHeadAttentionSinks, ALearnedSinkIsThatOfTheCall) {
   EXPECT_TRUE(test::near(other, expected, 1e-6));
 }
 
-TEST(MultiHeadAttentionSinks, ALearnedSinkIsTheOnlyOne) {
+TEST(MultiHeadAttentionSinks, ASinkInTheOptionsIsRefusedBesideALearnedSink) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .sink = true, .seed = 1});
   Tensor x(DType::f32, {2, 3, 4}), out(DType::f32, x.shape()), sink(DType::f32, {2});
   EXPECT_EQ(error_message([&] { layer.forward({.query = x}, out, {.sink = sink}); }),
             "MultiHeadAttention.forward: sink is given to a layer that learns its own (config.sink)");
   MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, out, {}, &saved);
-  EXPECT_THAT(error_message([&] { layer.backward(saved, out, {.sink = sink}); }), testing::HasSubstr("sink is asked for, but forward did not get this input"));
+  EXPECT_THAT(error_message([&] { layer.backward(saved, out, {.sink = sink}); }), testing::HasSubstr("sink is requested, but forward() was called without this input"));
   EXPECT_THAT(error_message([&] { MultiHeadAttention({.query_width = 4, .sink = true, .empty_rows = EmptyRows::uniform, .seed = 1}); }), testing::HasSubstr("sink cannot be combined with empty_rows uniform"));
   const auto linear = [] { return Linear(Tensor(DType::f32, {4, 4}), Tensor(DType::f32, {4})); };
   const auto made = [&](Tensor given) {

@@ -20,12 +20,12 @@ using test::Random;
 struct Setting {
   const char* name;
   MultiHeadAttentionConfig config;
-  Shape query, key = {}, value = {};  // rank 0: not given
+  Shape query, key = {}, value = {};  // the shapes of the inputs; an empty shape: the input is not given
   Shape bias = {};
   std::function<Mask(Random&)> mask = {};
   Mode mode = Mode::evaluation;
   Shape sink = {};
-  Shape relative_bias = {};  // [N]: slopes; [N,buckets]: a table
+  Shape relative_bias = {};  // [N]: shape of the slopes; [N,buckets]: shape of the table
 };
 
 inline MultiHeadAttention drawn(MultiHeadAttentionConfig config) {
@@ -33,7 +33,7 @@ inline MultiHeadAttention drawn(MultiHeadAttentionConfig config) {
   return MultiHeadAttention(config);
 }
 
-// One layer with random inputs, its output and every gradient.
+// A layer with random inputs, its output, and the gradients of all inputs and parameters.
 struct Trial {
   explicit Trial(const Setting& setting, std::uint64_t seed = 1) : random(seed), layer(drawn(setting.config)), gradients(zeros_like(layer)) {
     layer.visit([&](const std::string&, Tensor& tensor) { tensor = random.tensor(DType::f64, tensor.shape()); });
@@ -71,7 +71,7 @@ struct Trial {
     layer.backward(saved, d_out, wanted);
   }
 
-  // Returns the parameters, and the inputs that are given, with their gradients.
+  // Returns the parameters and the given inputs, with their gradients.
   std::vector<test::Leaf> leaves() {
     std::vector<test::Leaf> list = test::parameter_leaves(layer, gradients);
     list.push_back({"query", query, d_query});
@@ -96,7 +96,7 @@ inline void expect_central_differences(Trial& run) {
   test::expect_gradients([&] { return run.loss(); }, run.leaves());
 }
 
-// Expects each row of the maps to sum to 1 minus the share of its sink.
+// Expects each row of the attention maps to sum to 1 minus the attention weight of its sink.
 inline void expect_maps_of_whole_rows(Trial& run) {
   run.loss();
   Tensor maps(DType::f64, run.layer.maps_shape(run.input));

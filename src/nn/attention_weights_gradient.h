@@ -1,4 +1,4 @@
-// Propagates the gradient of a loss on attention weights (AttentionWeightsGradient) to q and k.
+// The backward pass from a loss on attention weights (AttentionWeightsGradient) to q and k.
 #pragma once
 
 #include <span>
@@ -7,11 +7,11 @@
 
 namespace polyhead::nn {
 
-// Error unless backward can take these gradients of a layer's attention weights [*,N,T,S'].
+// Error unless the backward pass of `layer` can use the gradients `given` of its attention weights [*,N,T,S'].
 void require_attention_weights_gradients(const char* operation, std::span<const AttentionWeightsGradient> given, const MultiHeadAttention& layer,
                                          const MultiHeadAttention::Saved& saved, const MultiHeadAttention::Gradients& gradients);
 
-// Adds the gradients to d_q [*,N,T,H] and d_k [*,K,S',H]; either may be absent (docs/maths.md, eq. 7c).
+// Adds the gradients of q and k to d_q [*,N,T,H] and d_k [*,K,S',H] (docs/maths.md, eq. 7c). Either tensor may be absent.
 void add_attention_weights_gradients(std::span<const AttentionWeightsGradient> given, const MapsInput& input, const SdpaOptions& options,
                                      TensorView d_q, TensorView d_k);
 

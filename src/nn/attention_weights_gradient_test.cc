@@ -8,7 +8,7 @@ namespace {
 using test::error_message;
 using test::same_bits;
 
-// A loss sum(p d_p) of the attention weights p of some heads, with random d_p. A head may occur twice.
+// A loss on the attention weights p of some heads: sum(p d_p), with random d_p. A head may occur twice.
 struct WeightsLoss {
   WeightsLoss(Random& random, const Shape& maps, const std::vector<std::int64_t>& heads, std::int64_t layer = 0) : map(DType::f64, maps) {
     Shape one = maps;
@@ -27,7 +27,7 @@ struct WeightsLoss {
   std::vector<AttentionWeightsGradient> gradients;
 };
 
-TEST(AttentionWeightsGradient, IsCentralDifferences) {
+TEST(AttentionWeightsGradient, EqualsCentralDifferences) {
   const auto with = [](MultiHeadAttentionConfig c) { c.dtype = DType::f64, c.seed = 1; return c; };
   const Setting settings[] = {
       {"self", with({.query_width = 6, .heads = 2}), {2, 3, 6}},
@@ -68,7 +68,7 @@ TEST(AttentionWeightsGradient, IsCentralDifferences) {
   }
 }
 
-// Keys and queries beyond the lengths are not read, and neither are their elements of d_p.
+// Keys and queries beyond the lengths, and their elements of d_p, must not be read.
 TEST(AttentionWeightsGradient, MaskedKeysMayBeNaN) {
   Random random(3);
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dtype = DType::f64, .seed = 1});
@@ -88,7 +88,7 @@ TEST(AttentionWeightsGradient, MaskedKeysMayBeNaN) {
   }
 }
 
-TEST(AttentionWeightsGradient, OfLayersOfStacksIsCentralDifferences) {
+TEST(AttentionWeightsGradient, OfLayersInAStackEqualsCentralDifferences) {
   Random random(4);
   const auto draw = [&](auto model) {
     model.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -1, 1); });
@@ -122,8 +122,8 @@ TEST(AttentionWeightsGradient, OfLayersOfStacksIsCentralDifferences) {
   test::expect_gradients(loss, leaves);
 }
 
-// The loss of a model is the sum of a loss on its output and a loss on its attention weights. The gradient of that sum equals central differences.
-TEST(AttentionWeightsGradient, OfAModelIsCentralDifferences) {
+// The loss is the sum of a loss on a model's output and a loss on its attention weights. Its gradient must equal central differences.
+TEST(AttentionWeightsGradient, OfAModelEqualsCentralDifferences) {
   Random random(5);
   EncoderDecoder model({.source_count = 4, .layer = {.width = 4, .heads = 2, .hidden_width = 3, .dtype = DType::f64, .seed = 1}, .shared_embedding = true, .tied_output = true});
   const Tensor source = Tensor::of<std::int64_t>({1, 3}, {1, 0, 3}), target = Tensor::of<std::int64_t>({1, 2}, {2, 2});

@@ -19,7 +19,7 @@ struct Candidate {
   double log_probability = 0;
 };
 
-// The open and the ended hypotheses of one sequence.
+// The hypotheses of one sequence. A hypothesis is open until its end token, or until it has max_tokens tokens.
 class Search {
  public:
   Search(const BeamSearchOptions& options) : options_(options), open_(1) {}
@@ -28,18 +28,18 @@ class Search {
   std::int64_t open() const { return std::ssize(open_); }
   const Hypothesis& open(std::int64_t beam) const { return open_[static_cast<std::size_t>(beam)]; }
 
-  // Keeps the best 2 * beams candidates. At most one continuation of each beam ends, so at least `beams` of these stay open.
+  // Keeps the best 2 * beams candidates. At most one continuation of each beam has the end token, so at least `beams` of the kept candidates stay open.
   void offer(const Candidate& candidate) {
     if (std::ssize(candidates_) == 2 * options_.beams) {
       if (!better(candidate, candidates_.front())) return;
-      std::ranges::pop_heap(candidates_, better);  // the worst one is at the front of the heap
+      std::ranges::pop_heap(candidates_, better);  // the front of the heap is the worst candidate
       candidates_.pop_back();
     }
     candidates_.push_back(candidate);
     std::ranges::push_heap(candidates_, better);
   }
 
-  // Replaces the open hypotheses by the best continuations. Sets parents[i] to the beam that open hypothesis i continues.
+  // Replaces the open hypotheses by their best continuations. Sets parents[i] to the beam that the new hypothesis i continues.
   void extend(std::vector<std::int64_t>& parents) {
     std::ranges::sort(candidates_, better);
     std::vector<Hypothesis> next;
@@ -85,7 +85,7 @@ class Search {
 
   BeamSearchOptions options_;
   std::vector<Hypothesis> open_, found_;
-  std::vector<Candidate> candidates_;  // a heap
+  std::vector<Candidate> candidates_;  // a heap whose front is the worst candidate
 };
 
 }  // namespace
@@ -110,7 +110,7 @@ std::vector<std::vector<Hypothesis>> beam_search(std::span<const std::int64_t> s
     const auto search_of = [&](std::int64_t row) -> Search& { return searches[static_cast<std::size_t>(row / beams)]; };
     for_each_row_of_logits(kBeamSearch, logits, [&](std::int64_t row) { return row % beams < search_of(row).open(); },
                            [&](std::int64_t row, const std::vector<double>& values) {
-      const QuietArithmetic quiet;  // no floating-point traps, because logits may be -infinity
+      const QuietArithmetic quiet;  // logits may be -infinity, and the caller may have enabled floating-point traps
       const cpu::SoftmaxRow<double> sums = cpu::current_kernels_of<cpu::SoftmaxKernels>().of_doubles.exps(std::ssize(values), values.data(), nullptr);
       const double before = search_of(row).open(row % beams).log_probability - sums.largest - std::log(sums.exps);
       for (std::size_t token = 0; token < values.size(); ++token) {

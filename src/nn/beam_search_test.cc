@@ -1,4 +1,4 @@
-// Compares beam search with an enumeration of all texts of a model whose logits depend on the whole text.
+// Compares beam search with a list of all texts of a model whose logits depend on the whole text.
 #include "polyhead/nn/beam_search.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ std::vector<double> log_probabilities(const Text& text) {
   return x;
 }
 
-// Keeps the text of each row, as a cache would, and returns the logits of its continuations. A different constant is added to the logits of each row.
+// Keeps the text of each row, as a cache would, and returns the logits of the next token. A different constant is added to the logits of each row.
 class Model {
  public:
   explicit Model(std::int64_t rows) : texts_(static_cast<std::size_t>(rows)), logits_(DType::f64, {rows, kTokens}) {}
@@ -51,7 +51,7 @@ class Model {
   Tensor logits_;
 };
 
-// Appends every hypothesis that continues `text`, whose first token is the start token.
+// Appends to `all` every hypothesis that continues `text`. The first token of `text` is the start token.
 void enumerate(const Text& text, double log_probability, std::int64_t most, double penalty, std::vector<Hypothesis>& all) {
   const std::vector<double> x = log_probabilities(text);
   for (std::int64_t token = 0; token < kTokens; ++token) {
@@ -78,7 +78,7 @@ void expect_equal(const std::vector<Hypothesis>& found, const std::vector<Hypoth
 }
 
 TEST(BeamSearch, WithBeamsForAllHypothesesFindsTheBestOnes) {
-  constexpr std::int64_t kBeams = 200, kMost = 5;  // a text has at most 3^4 open hypotheses, and 283 hypotheses in all
+  constexpr std::int64_t kBeams = 200, kMost = 5;  // at most 3^4 hypotheses are open in a step, and there are 283 hypotheses in all
   for (const double penalty : {0.0, 1.0, 2.0, -1.0}) {
     SCOPED_TRACE(penalty);
     const Text starts{0, 2, 1};
@@ -121,7 +121,7 @@ TEST(BeamSearch, SequencesDoNotChangeEachOther) {
   }
 }
 
-TEST(BeamSearch, StopsWhereNothingCanBecomeBetter) {
+TEST(BeamSearch, StopsWhenNoHypothesisCanBecomeBetter) {
   // The end token has probability 0.9 in every step. The hypothesis that ends in the first step is therefore the best, and the search must stop there.
   Tensor logits(DType::f64, {1, 2});
   logits.data<double>()[0] = std::log(0.1), logits.data<double>()[1] = std::log(0.9);
@@ -139,8 +139,8 @@ TEST(BeamSearch, StopsWhereNothingCanBecomeBetter) {
 }
 
 TEST(BeamSearch, GoesOnWhileAnOpenHypothesisMayBecomeBetter) {
-  // The end token has probability 0.55 in the first step and 0.999 in the second. A text of two tokens has the score (log 0.45) / 2, which is better than
-  // log 0.55, the score of one token.
+  // The end token has probability 0.55 in the first step and 0.999 in the second. A text of two tokens has the score (log 0.45) / 2, which is better than log
+  // 0.55, the score of the text of one token.
   Tensor logits(DType::f64, {1, 2});
   double end = 0.55;
   const auto found = beam_search(Text{0},
@@ -158,7 +158,7 @@ TEST(BeamSearch, LogitsOfRowsWithoutAnOpenHypothesisAreNotRead) {
   Tensor logits = Tensor::of<double>({3, 3}, {0, -1, -HUGE_VAL, std::nan(""), 0, 0, std::nan(""), 0, 0});
   int steps = 0;
   const auto step = [&](auto, auto) {
-    if (++steps == 2) logits.data<double>()[3] = 0;  // from now on, two of the three rows have an open hypothesis
+    if (++steps == 2) logits.data<double>()[3] = 0;  // from the second step on, two of the three rows have an open hypothesis
     return ConstTensorView(logits);
   };
   EXPECT_EQ(beam_search(Text{0}, step, {.beams = 3, .max_tokens = 2})[0].size(), 3u);

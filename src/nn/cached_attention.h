@@ -1,4 +1,4 @@
-// The parts of MultiHeadAttention::forward that differ with a cache.
+// The steps of MultiHeadAttention::forward() that are different with a cache.
 #pragma once
 
 #include <algorithm>
@@ -9,15 +9,15 @@
 
 namespace polyhead::nn {
 
-// Returns the mask of a call with a cache: the caller's mask, with the lengths [B] of the sequences as key_lengths. If the mask has a diagonal, the lengths
-// `before` the append become diagonal_offsets.
+// Returns the mask of a call with a cache: the caller's mask, with the sequences' `lengths` [B] as key_lengths. If the mask has a diagonal, `before`, the
+// lengths before the tokens were appended, become its diagonal_offsets.
 Mask mask_in_cache(const AttentionOptions& options, ConstTensorView lengths, ConstTensorView before);
 
-// Checks a call with a cache completely: later code throws only if memory runs out or no backend serves the problem. `shapes` are the input's shapes.
+// Checks everything about a call with a cache. Later code only throws if memory runs out or if no backend serves the problem. `shapes` are the input's shapes.
 void require_cache(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input,
                    const AttentionOptions& options, AttentionShapes shapes);
 
-// Restores the caches' lengths in its destructor, unless commit() was called. Construct it before anything is appended, because it allocates.
+// Its destructor restores the lengths of caches, unless commit() was called. Construct it before anything is appended, because the constructor allocates.
 class LengthsRollback {
  public:
   explicit LengthsRollback(std::span<KeyValueCache> caches) : caches_(caches) {
@@ -43,7 +43,7 @@ class LengthsRollback {
 
  private:
   std::span<KeyValueCache> caches_;
-  std::vector<std::int64_t> before_;  // for each cache: lengths_, then previous_
+  std::vector<std::int64_t> before_;  // the lengths_ and then the previous_ of each cache
 };
 
 }  // namespace polyhead::nn

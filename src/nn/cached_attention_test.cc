@@ -1,4 +1,4 @@
-// Feeds a layer a few tokens at a time through a cache and compares it with the same layer over whole sequences.
+// Compares an attention layer that reads a few tokens at a time through a cache with the same layer on whole sequences.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -24,10 +24,11 @@ struct CacheSetting {
   MultiHeadAttentionConfig config;
   Mask mask{.causal = Causal::top_left()};
   std::optional<RotaryEmbeddingConfig> rotary{};
-  std::optional<DType> storage{};  // dtype of the cache; absent: that of the layer
+  std::optional<DType> storage{};  // dtype of the cache; absent: the layer's dtype
   bool alibi = false;
 
-  // Checks that `out` has the same bits as for the whole sequence (docs/promises.md) or, if the cache has a narrower dtype than the layer, nearly the same values.
+  // Checks that `out` has the same bits as the output for the whole sequence (docs/promises.md). If the cache has a narrower dtype than the layer, the values
+  // must nearly agree.
   testing::AssertionResult agree(ConstTensorView out, ConstTensorView expected) const {
     return storage ? near(out, expected, 3e-2) : same_bits(out, expected);
   }
@@ -104,14 +105,14 @@ class CachedAttention : public testing::TestWithParam<CacheSetting> {
 
 INSTANTIATE_TEST_SUITE_P(Settings, CachedAttention, testing::ValuesIn(kSettings));
 
-TEST_P(CachedAttention, TokenByTokenIsTheWholeSequence) {
+TEST_P(CachedAttention, TokenByTokenEqualsTheWholeSequence) {
   const Tensor expected = whole(x_);
   Tensor out(config_.dtype, x_.shape());
   for (std::int64_t t = 0; t < kTokens; ++t) fed_.feed(x_, {1, 1, 1}, out);
   EXPECT_TRUE(setting_.agree(out, expected));
 }
 
-TEST_P(CachedAttention, ChunksOfUnequalLengthsAreTheWholeSequence) {
+TEST_P(CachedAttention, ChunksOfUnequalLengthsEqualTheWholeSequence) {
   const Tensor expected = whole(x_);
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     SCOPED_TRACE(seed);
@@ -128,8 +129,8 @@ TEST_P(CachedAttention, ChunksOfUnequalLengthsAreTheWholeSequence) {
   }
 }
 
-// A cache rounds each token separately, so it holds the same numbers however the tokens are divided into calls.
-TEST_P(CachedAttention, ChunksAreOneChunk) {
+// A cache rounds each token separately, so the output must not depend on how the tokens are divided into calls.
+TEST_P(CachedAttention, OutputDoesNotDependOnHowTokensAreDividedIntoCalls) {
   Tensor one(config_.dtype, x_.shape()), out(config_.dtype, x_.shape());
   fed_.feed(x_, {kTokens, kTokens, kTokens}, one);
   cache_.clear();
@@ -156,7 +157,7 @@ TEST_P(CachedAttention, ReorderedSequencesGoOnFromTheirSource) {
   }
 }
 
-// After truncate(), as in speculative decoding, the rejected tokens do not affect later results.
+// After truncate(), as in speculative decoding, the removed tokens must not affect later results.
 TEST_P(CachedAttention, TruncatedTokensLeaveNoTrace) {
   const Tensor expected = whole(x_);
   Tensor out(config_.dtype, x_.shape()), wrong = Tensor::copy_of(x_);
@@ -168,7 +169,7 @@ TEST_P(CachedAttention, TruncatedTokensLeaveNoTrace) {
 }
 
 TEST(CacheOfALayer, IsUnchangedIfForwardFails) {
-  MultiHeadAttention layer({.query_width = 4, .heads = 2, .scale = 1e300, .seed = 1});  // float32 kernels refuse this scale
+  MultiHeadAttention layer({.query_width = 4, .heads = 2, .scale = 1e300, .seed = 1});  // the float32 kernels refuse a layer with this scale
   KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 4, .head_width = 2});
   Random random(1);
   const Tensor x = random.tensor(DType::f32, {2, 3, 4}), counts = Tensor::of<std::int64_t>({2}, {1, 3});
@@ -187,7 +188,7 @@ TEST(CacheOfALayer, IsUnchangedIfForwardFails) {
   EXPECT_EQ(cache.length(0), 1);
 }
 
-// Without causal every query attends to all tokens of its sequence. The key axis of bias and masks covers the cached keys and the new ones.
+// Without causal every query attends to all tokens of its sequence. The key axis of bias and masks must cover the cached keys and the new keys.
 TEST(CacheOfALayer, TakesMasksOverTheCachedKeys) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dtype = DType::f64, .seed = 2});
   KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 5, .head_width = 2, .dtype = DType::f64});
@@ -204,7 +205,7 @@ TEST(CacheOfALayer, TakesMasksOverTheCachedKeys) {
   EXPECT_TRUE(near(out, expected, 1e-14));
 }
 
-TEST(CacheOfALayer, IsRefusedWhereItMeansNothing) {
+TEST(CacheOfALayer, IsRefusedWithInputsAndOptionsThatItCannotServe) {
   const Tensor x(DType::f32, {2, 3, 4}), deep(DType::f32, {2, 1, 3, 4}), lengths = Tensor::of<std::int64_t>({2}, {1, 1}),
                                                                          documents = Tensor::of<std::int32_t>({2}, {0, 3});
   Tensor out(x), deep_out(deep);
@@ -246,7 +247,7 @@ TEST(CacheOfALayer, IsRefusedWhereItMeansNothing) {
   Tensor doubles_out(doubles);
   EXPECT_THAT(refused({.query_width = 4, .heads = 2, .dtype = DType::f64}, {}, {.query = doubles}, doubles_out),
               HasSubstr("the cache is float32 and the layer float64; a cache is"));
-  const Tensor bias(DType::f32, {3, 4});  // with the tokens of this call there would be S = 3 keys, so a bias with S = 4 does not fit
+  const Tensor bias(DType::f32, {3, 4});  // with the tokens of this call there would be S = 3 keys, so a bias with S = 4 is an Error
   EXPECT_THAT(refused(plain, {.bias = bias}, {.query = x}, out), HasSubstr("bias is [3,4]; it must be [T,S]"));
   EXPECT_THAT(error_message([&] { drawn_layer(plain).forward({.query = x}, out, {.new_tokens = lengths}); }),
               HasSubstr("new_tokens is given without a cache"));

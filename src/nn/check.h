@@ -20,7 +20,7 @@ inline void require_tensor(std::string_view operation, const Operand& tensor, DT
           is_floating(dtype) ? ", as the other tensors" : "");
 }
 
-// Error unless the last extent is the layer's width; the other extents may be any.
+// Error unless the tensor's last extent is the layer's width. The other extents may have any value.
 inline void require_rows(std::string_view operation, const Operand& tensor, std::string_view what, std::int64_t width, DType dtype) {
   require_tensor(operation, tensor, dtype);
   require(tensor.view.rank() >= 1 && tensor.view.extent(-1) == width, operation, ": ", tensor.name, " is ", tensor.view.shape(),
@@ -45,7 +45,7 @@ inline bool same_view(ConstTensorView a, ConstTensorView b) {
   return a.data() == b.data() && a.strides() == b.strides() && a.shape() == b.shape();
 }
 
-// Error if the output overlaps one of `others`, or overlaps `own` without being the same view.
+// Error if the output overlaps one of `others`. The output may be the same view as `own`; if it overlaps `own` otherwise, Error.
 inline void require_output(std::string_view operation, const Operand& output, const Operand& own, std::initializer_list<Operand> others) {
   require_exactly(operation, output, own.view.shape(), own.view.dtype());
   require_no_overlap(operation, output, others);
@@ -57,7 +57,7 @@ inline Shape with_width(Shape shape, std::int64_t width) {
   return shape;
 }
 
-// Error unless the weight of a module is floating and has the `rank` extents that `letters` names ("[out,in]").
+// Error unless the weight of a module is floating and has `rank` extents. `letters` names the extents in the message: "[out,in]".
 inline void require_weight(std::string_view operation, const Tensor& weight, int rank, std::string_view letters) {
   require(static_cast<bool>(weight), operation, ": the weight must be a floating tensor ", letters, "; there is none");
   require(weight.shape().size() == rank && is_floating(weight.dtype()), operation, ": the weight must be a floating tensor ", letters,
@@ -67,8 +67,8 @@ inline void require_weight(std::string_view operation, const Tensor& weight, int
 // Returns whether the workspace caches packed copies of parameters.
 inline bool caches_parameters(const Workspace* workspace) { return workspace != nullptr && workspace->parameters() == Parameters::constant; }
 
-// Error if gradients of parameters are requested with a workspace of constant parameters: the parameters will change, but the workspace would keep
-// using packed copies of the old values.
+// Error if gradients of parameters are requested with a workspace of Parameters::constant. The parameters will change, but the workspace would keep using
+// packed copies of their old values.
 inline void require_parameters_may_change(std::string_view operation, bool forward_cached_them, const Workspace* workspace) {
   require(!forward_cached_them && !caches_parameters(workspace), operation,
           ": gradients of parameters cannot be computed with a workspace that takes them as constant (Parameters::constant); train with a Workspace of "
@@ -78,7 +78,7 @@ inline void require_parameters_may_change(std::string_view operation, bool forwa
 // Error if an output shares memory with a parameter of the module.
 template <class M>
 void require_parameters_separate(std::string_view operation, std::span<const Operand> outputs, const M& module) {
-  bool separate = true;  // first check without names, because joining names costs more than the check
+  bool separate = true;  // the first loop compares without names, because joining names would take longer than comparing
   module.visit([&](NoName, const Tensor& parameter) {
     for (const Operand& output : outputs) separate = separate && !overlaps(output.view, parameter);
   });
@@ -96,8 +96,8 @@ void require_parameters_separate(std::string_view operation, std::initializer_li
   require_parameters_separate(operation, std::span(outputs.begin(), outputs.size()), module);
 }
 
-// Error unless `grads` is a module of the same structure (zeros_like) that overlaps no input, no parameter and no other output. Called
-// before anything is written.
+// Error unless `grads` has the structure of `module`, as zeros_like() gives it, and overlaps no input, no parameter and no other output. Call it before
+// anything is written.
 template <class M>
 void require_gradients(std::string_view operation, const M& module, M& grads, std::span<const Operand> inputs,
                        std::span<const Operand> outputs = {}) {

@@ -1,21 +1,21 @@
-// Forward passes without `saved`, computed in chunks. Several layers in sequence are applied to one chunk while it is in the processor's cache.
-// Parameters are packed once for all chunks.
+// Forward passes without `saved`, which are computed in chunks. Several layers are applied to a chunk, one after the other, while it is in the processor's
+// cache. Parameters are packed once for all chunks.
 #pragma once
 
 #include "nn/packed_linear.h"
 #include "nn/sequence_chunks.h"
 #include "polyhead/nn/feed_forward.h"
 
-#pragma GCC visibility push(default)  // exported: the libraries of other components call these
+#pragma GCC visibility push(default)  // These classes are exported, because libraries of other components use them.
 namespace polyhead::nn::inline internal {
 
-// The projections of an attention layer; output and gate are unset if the layer has none.
+// The packed projections of an attention layer. output and gate are not set if the layer has none.
 struct PackedAttention {
   PackedLinear q, k, v, output, gate;
 };
 
-// A thread that takes a run of chunks calls step = make(executor) once, then step(chunk, scratch) for each chunk, with the same scratch. A single chunk is
-// computed by all threads.
+// Computes all chunks. A thread calls step = make(executor) once, and then step(chunk, scratch) for each of its chunks, with the same scratch. If there is only
+// one chunk, all threads compute it together.
 template <class Scratch, class F>
 void for_each_chunk(std::int64_t count, Executor* executor, const F& make) {
   if (count == 1) {
@@ -30,19 +30,19 @@ void for_each_chunk(std::int64_t count, Executor* executor, const F& make) {
   });
 }
 
-// MultiHeadAttention.forward without `saved`. The constructor checks everything, and packs the parameters if there are several chunks. Layer,
-// input and options must outlive the object.
+// Computes MultiHeadAttention::forward() without `saved`. The constructor checks everything; it packs the parameters if there are several chunks. Layer, input
+// and options must outlive the object.
 class ChunkedAttention {
  public:
   ChunkedAttention(const ChunkedAttention&) = delete;
   ChunkedAttention& operator=(const ChunkedAttention&) = delete;
   ~ChunkedAttention() = default;
   ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options);
-  // `shapes` = attention_shapes() of the input.
+  // Pass attention_shapes() of the input as `shapes`.
   ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionShapes& shapes,
                    const AttentionOptions& options);
 
-  // Returns a chunk of a tensor that has the leading dimensions of the output.
+  // Returns a chunk of a tensor that has the output's leading dimensions.
   template <class View>
   View of(const View& view, std::int64_t chunk) const {
     return is_chunked() ? chunks_.of(view, chunk) : view;
@@ -60,13 +60,13 @@ class ChunkedAttention {
   const MultiHeadAttention& layer_;
   const AttentionInput& input_;
   const AttentionShapes shapes_;
-  std::optional<AttentionOptions> own_options_;  // options with the mask in the layout [*,S], if the caller's has the other layout
+  std::optional<AttentionOptions> own_options_;  // the options with a mask of the shape [*,S], if the caller's mask has the shape of the input
   const AttentionOptions& options_;
   const SequenceChunks chunks_;
   PackedAttention projections_;
 };
 
-// FeedForward.forward without `saved`, in chunks of rows.
+// Computes FeedForward::forward() without `saved`, in chunks of rows.
 class ChunkedFeedForward {
  public:
   ChunkedFeedForward(const FeedForward& module, ConstTensorView x, const RunOptions& options);
@@ -78,7 +78,7 @@ class ChunkedFeedForward {
   }
   void run(std::int64_t chunk, TensorView y, Tensor& scratch, Executor* executor) const;
 
-  // Calls make(executor) and the step that it returns, as ChunkedAttention::for_each_chunk() does.
+  // Calls make(executor), and the step that make returns, as ChunkedAttention::for_each_chunk() does.
   template <class F>
   void for_each_chunk(const F& make) const {
     nn::for_each_chunk<Tensor>(chunks_.count(), options_.executor, make);
@@ -88,7 +88,7 @@ class ChunkedFeedForward {
   const FeedForward& module_;
   const ConstTensorView x_;
   const RunOptions options_;
-  int dimension_ = -1;  // the dimension of x that is cut into chunks
+  int dimension_ = -1;  // the dimension of x along which chunks are cut
   Chunks chunks_;
   PackedLinear hidden_, output_, gate_;
 };

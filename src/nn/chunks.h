@@ -1,5 +1,5 @@
-// Cuts one leading dimension of a call into independent chunks, so that a chunk's activations stay in the second-level cache from one
-// product to the next, and so that threads take whole chunks.
+// Cuts one leading dimension of a call into independent chunks. The activations of a chunk stay in the second-level cache from one product to the next, and
+// threads take whole chunks.
 #pragma once
 
 #include <algorithm>
@@ -10,19 +10,19 @@
 
 namespace polyhead::nn {
 
-// Makes `tensor` an uninitialised tensor of this dtype and shape. If it already has both, its memory is reused.
+// Makes `tensor` a tensor of this dtype and shape whose elements are not set. If it already has both, its memory is reused.
 inline void reuse_or_allocate(Tensor& tensor, DType dtype, const Shape& shape, const Workspace* workspace) {
   if (tensor && tensor.dtype() == dtype && tensor.shape() == shape) return;
-  tensor = Tensor();  // frees the memory first, so that the workspace can reuse it
+  tensor = Tensor();  // frees the old memory first, so that the workspace can reuse it
   tensor = uninitialised(dtype, shape, workspace);
 }
 
 class Chunks {
  public:
   Chunks() = default;  // one chunk
-  // Cuts `extent` >= 1 indices. bytes: size of one index's activations; parameter_bytes: bytes of parameters to pack if there are several chunks.
-  // There is one chunk if the parameters are larger than all activations, or if chunks would leave threads idle: if each thread would get fewer than two
-  // chunks, or if threads would be idle for more than a tenth of their time.
+  // Cuts `extent` >= 1 indices into chunks. `bytes` is the size of the activations of one index; `parameter_bytes` is the size of the parameters that must be
+  // packed if there are several chunks. There is only one chunk if the parameters are larger than all activations, or if chunks would leave threads idle: if
+  // each thread would get fewer than two chunks, or if threads would be idle for more than a tenth of their time.
   Chunks(std::int64_t extent, std::int64_t bytes, std::int64_t parameter_bytes, Executor* executor) : extent_(extent), size_(extent) {
     constexpr std::int64_t kBytes = 768 << 10;  // 3/4 of a second-level cache of 1 MiB
     const int threads = threads_of(executor);
@@ -34,7 +34,7 @@ class Chunks {
 
   std::int64_t count() const { return (extent_ + size_ - 1) / size_; }
 
-  // Returns the part of `view` for a chunk. A view without the dimension, or with an extent of 1, is the same for every chunk.
+  // Returns the part of `view` that belongs to a chunk. A view without the dimension, or with the extent 1, is the same for every chunk.
   template <class View>
   View of(const View& view, int dimension, std::int64_t chunk) const {
     if (!view || dimension < 0 || view.extent(dimension) == 1) return view;

@@ -10,13 +10,13 @@
 namespace polyhead::nn {
 namespace {
 
-// Returns the view as rows; a tensor without leading axes is one row.
+// Returns the view as rows of logits; a tensor without leading axes is one row.
 template <class View>
 View rows_of(View view) {
   return view && view.rank() == 1 ? view.unsqueeze(0) : view;
 }
 
-// Computes losses[row] for every row whose target is not ignore_index, and the gradients times `d_row`.
+// Computes losses[row] for every row whose target is not ignore_index. If d_logits is given, also computes the gradients times `d_row`.
 template <class T>
 void compute(ConstTensorView logits_view, const std::vector<std::int64_t>& targets, TensorView d_logits_view, double d_row,
              const CrossEntropyOptions& options, std::vector<double>& losses) {
@@ -26,7 +26,7 @@ void compute(ConstTensorView logits_view, const std::vector<std::int64_t>& targe
   const bool differentiates = static_cast<bool>(d_logits_view);
   const Rows<T> d_logits(differentiates ? rows_of(d_logits_view) : TensorView(static_cast<T*>(nullptr), {0, classes}));
   const double smoothing = options.label_smoothing, share = smoothing / static_cast<double>(classes);
-  constexpr double kNanoseconds = 10;  // time of an element in scalar code
+  constexpr double kNanoseconds = 10;  // time for one element in scalar code
   parallel_for(logits.count(), row_grain(classes, kNanoseconds), options.executor, [&](std::int64_t first, std::int64_t last) {
     const cpu::SoftmaxKernel<A>& kernel = cpu::kernel_of<A>(cpu::current_kernels_of<cpu::SoftmaxKernels>());
     ComputedRow<const T> x(logits, classes);
@@ -37,7 +37,7 @@ void compute(ConstTensorView logits_view, const std::vector<std::int64_t>& targe
         for (std::int64_t c = 0; differentiates && c < classes; ++c) d_logits.at(row, c) = store<T>(A{0});
         continue;
       }
-      const A of_target = load(logits.at(row, target));  // read before d_logits is written: it may share memory with logits
+      const A of_target = load(logits.at(row, target));  // read it before d_logits is written, because d_logits may share memory with logits
       A* const d = differentiates ? d_x.at(row) : nullptr;
       const cpu::SoftmaxRow<A> sums = kernel.exps(classes, x.load_row(row), d);
       // log_sum is -log p of the class with the largest logit. Without smoothing the smoothing term is left out, because it may be 0 x infinity.

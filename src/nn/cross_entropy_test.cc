@@ -31,7 +31,7 @@ TEST(CrossEntropy, OfEqualLogitsIsTheLogarithmOfTheirNumber) {
 }
 
 TEST(CrossEntropy, TwoClassesWorkedOutByHand) {
-  // p = (1/4, 3/4); with epsilon = 0.2 the target distribution of class 0 is (0.9, 0.1).
+  // p = (1/4, 3/4). With epsilon = 0.2 the smoothed target of class 0 is (0.9, 0.1).
   const Tensor logits = Tensor::of<double>({2}, {0, std::log(3.0)}), target = Tensor::of<std::int64_t>({}, {0});
   Tensor d(DType::f64, {2});
   EXPECT_NEAR(cross_entropy(logits, target, d).loss, std::log(4.0), 1e-15);
@@ -77,7 +77,7 @@ TEST(CrossEntropy, GradientMayReplaceTheLogits) {
   }
 }
 
-TEST(CrossEntropy, IgnoredPositionsDoNotExist) {
+TEST(CrossEntropy, IgnoredPositionsHaveNoEffect) {
   Random random(3);
   const Tensor kept = random.tensor(DType::f64, {2, 9}), kept_targets = random_targets(random, {2}, 9);
   Tensor logits(DType::f64, {4, 9}), targets(DType::i64, {4}), d(DType::f64, {4, 9}), expected(DType::f64, {2, 9});

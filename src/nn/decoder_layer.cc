@@ -15,7 +15,7 @@ AttentionOptions causal(AttentionOptions options) {
   return options;
 }
 
-// Returns the options of cross-attention: those of self-attention without its masks, its biases and its other options that refer to keys.
+// Returns the options of the cross-attention: the options of the self-attention without its masks, its biases and everything else that refers to keys.
 AttentionOptions for_memory(const AttentionOptions& own, const Mask& mask) {
   return {.mask = mask,
           .mode = own.mode,
@@ -30,14 +30,14 @@ void require_members(const char* operation, const DecoderLayer& layer) {
                        {{"self_attention_output_norm", &layer.self_attention_output_norm}, {"cross_attention_output_norm", &layer.cross_attention_output_norm}, {"feed_forward_output_norm", &layer.feed_forward_output_norm}});
 }
 
-// attend_memory(in, out, saved) computes the cross-attention. x and y do not overlap.
+// The forward pass of a decoder layer. attend_memory(in, out, saved) computes the cross-attention. x and y do not overlap.
 template <class F>
 void layer_forward(const char* operation, const DecoderLayer& layer, ConstTensorView x, TensorView y, const AttentionOptions& options,
                    DecoderLayer::Saved* saved, const F& attend_memory) {
   using Saved = DecoderLayer::Saved;
   const double dropped = dropout_of(operation, layer.dropout, options);
   require_members(operation, layer);
-  if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
+  if (saved != nullptr) *saved = {};  // gives the memory of an earlier pass back to the workspace
   const auto of_saved = [&](auto Saved::*member) { return saved != nullptr ? &(saved->*member) : nullptr; };
   const RunOptions run{options.executor, options.workspace};
   const auto part = [&](const Norm& norm, const Norm& output_norm, std::uint64_t number) {
@@ -167,7 +167,8 @@ void Decoder::forward(ConstTensorView x, TensorView y, DecoderCache& cache, cons
   cached_forward(kOperation, *this, x, y, cache.tokens_.layers_, options,
                  [&](std::size_t i, ConstTensorView in, TensorView out, const AttentionOptions& own) {
     layer_forward(kOperation, layers[i], in, out, own, nullptr, [&](ConstTensorView queries, TensorView attended, auto*) {
-      // The beams that read one memory are computed as one sequence of queries. This is allowed because cross-attention's mask is the same for all queries.
+      // The beams that read one memory are computed as one sequence of queries. This is possible because the mask of the cross-attention is the same for all
+      // queries.
       const MultiHeadAttention& attention = layers[i].cross_attention;
       const DecoderCache::Memory& memory = cache.memory_[i];
       const auto heads_of = [&](const Tensor& tensor) { return split_heads(ConstTensorView(tensor), 1, attention.config.kv_heads); };

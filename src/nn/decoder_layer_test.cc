@@ -43,7 +43,7 @@ void expect_central_differences_with_memory(Layer layer, std::size_t count, std:
         return test::weighted_sum(y, d_y);
       },
       leaves);
-  // Without a view for the gradient of the memory, d_x stays the same. With Write::add the gradient of the memory is added to the contents of its view.
+  // d_x must not depend on whether the gradient of the memory is requested. With Write::add the gradient of the memory is added to what its view holds.
   Tensor alone(DType::f64, shape), added = memory;
   layer.backward(saved, d_y, {.x = alone});
   EXPECT_TRUE(same_bits(alone, d_x));
@@ -85,7 +85,7 @@ TEST(DecoderLayer, RMSNormAndSwiGLUHaveTheGradientsOfCentralDifferences) {
   }
 }
 
-TEST(DecoderLayer, LaterTokensAndMaskedMemoryDoNotExist) {
+TEST(DecoderLayer, LaterTokensAndMaskedMemoryHaveNoEffect) {
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
     Random random(3);
     const Decoder decoder(tiny(position), 2);
@@ -102,7 +102,7 @@ TEST(DecoderLayer, LaterTokensAndMaskedMemoryDoNotExist) {
   }
 }
 
-TEST(DecoderLayer, TokenByTokenWithACacheIsTheWhole) {
+TEST(DecoderLayer, TokenByTokenWithACacheEqualsTheWholeSequence) {
   Random random(4);
   for (const LayerConfig& config : {tiny(NormPosition::pre), tiny_rms_norm_swiglu(NormPosition::post)}) {
     const DecoderLayer layer(config);
@@ -151,7 +151,7 @@ TEST(DecoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   for (const auto& [member, name] : {std::pair{&DecoderLayer::self_attention_output_norm, "self_attention_output_norm"}, {&DecoderLayer::cross_attention_output_norm, "cross_attention_output_norm"}, {&DecoderLayer::feed_forward_output_norm, "feed_forward_output_norm"}}) {
     Decoder normed(tiny(NormPosition::post), 1);
     normed.layers[0].*member = normed.layers[0].feed_forward_norm;
-    const std::string expected = std::string("the layer has ") + name + ", but norm_position is post; only both has output norms";
+    const std::string expected = std::string("the layer has ") + name + ", but norm_position is post; only norm_position both has output norms";
     EXPECT_EQ(error_message([&] { normed.layers[0].forward(x, memory, y); }), "DecoderLayer.forward: " + expected);
     EXPECT_EQ(error_message([&] { normed.layers[0].backward(saved, y, {.x = d}); }), "DecoderLayer.backward: " + expected);
     DecoderCache tokens(normed, memory, {.capacity = 3});

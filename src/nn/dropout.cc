@@ -22,7 +22,7 @@ void dropout(ConstTensorView x_view, TensorView y_view, double p, std::uint64_t 
   require(rows <= kMost && width <= kMost, kOperation, ": x is ", x_view.shape(), "; there may be at most ", kMost, " rows and as many columns");
   if (x_view.numel() == 0) return;
   const auto below = static_cast<std::int64_t>(std::llround(p * 0x1p32));
-  constexpr double kNanoseconds = 2;  // time to generate the bit of an element
+  constexpr double kNanoseconds = 2;  // time to generate the keep bit of one element
   dispatch_floating(x_view.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
     using A = Accumulator<T>;

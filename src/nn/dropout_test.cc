@@ -42,11 +42,11 @@ TEST(Dropout, KeepsTheMeanAndDropsTheShare) {
   dropout(x, x, 0.3, 5);
   double sum = 0, dropped = 0;
   for (const double value : test::to_doubles(x)) sum += value, dropped += value == 0 ? 1 : 0;
-  EXPECT_NEAR(dropped / 1e5, 0.3, 6e-3);  // four standard deviations
+  EXPECT_NEAR(dropped / 1e5, 0.3, 6e-3);  // the tolerance is four standard deviations
   EXPECT_NEAR(sum / 1e5, 1, 1e-2);
 }
 
-TEST(Dropout, OfNothingAndOfEverything) {
+TEST(Dropout, WithProbability0And1) {
   Random random(2);
   const Tensor x = random.tensor(DType::f32, {4, 9});
   Tensor y(DType::f32, {4, 9});

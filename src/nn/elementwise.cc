@@ -15,8 +15,8 @@
 namespace polyhead::nn::inline internal {
 namespace {
 
-// Calls f(element of tensor 0, element of tensor 1, …) for every position of rows first to last - 1 of tensors [*,width]. The compiler vectorises the loop over
-// contiguous rows.
+// Calls f(element of tensor 0, element of tensor 1, …) for each position of the rows [first, last) of several tensors [*,width]. The compiler vectorises the
+// loop over contiguous rows.
 template <class F, class... T>
 void for_elements_of(std::int64_t first, std::int64_t last, std::int64_t width, const F& f, const Rows<T>&... tensors) {
   const bool contiguous = (tensors.contiguous() && ...);
@@ -39,7 +39,7 @@ void for_each_element(const Shape& shape, double nanoseconds, Executor* executor
                [&](std::int64_t first, std::int64_t last) { for_elements_of(first, last, width, f, tensors...); });
 }
 
-// Returns slice b, [L,E], of a view [*,L,E].
+// Returns slice b of a view [*,L,E]: a view [L,E].
 template <class T, class Void>
 HeadSlice<T> slice(const BasicTensorView<Void>& view, std::int64_t b) {
   const int lead = view.rank() - 2;
@@ -47,7 +47,7 @@ HeadSlice<T> slice(const BasicTensorView<Void>& view, std::int64_t b) {
   return {static_cast<T*>(view.data()) + offset, view.strides()[lead], view.strides()[lead + 1]};
 }
 
-// Returns the positions of sequence b where keep is true; all positions if keep is absent.
+// Returns the positions of sequence b for which `keep` is true; all positions if `keep` is absent.
 std::vector<std::int64_t> kept_positions(ConstTensorView keep, std::int64_t b, std::int64_t length) {
   std::vector<std::int64_t> kept;
   for (std::int64_t i = 0; i < length; ++i) {
@@ -90,7 +90,7 @@ void gate_backward(ConstTensorView y_view, ConstTensorView attended, TensorView 
     using T = typename decltype(type)::type;
     const Rows<const T> y(y_view), times(attended.expand(y_view.shape()));
     const Rows<T> d(d_view), target(d_x);
-    // Computes in float64: float32 would round three times, and the error would show in sums over many rows.
+    // The gradient is computed in float64. float32 would round three times, and the error would show in sums over many rows.
     const auto differentiate = [](const T& value, const T& times_e, T& d_e, T& to) {
       const double y_e = load(value), d_y = load(d_e);
       to = store<T>(d_y * double{load(times_e)} * y_e * (1 - y_e));
@@ -110,7 +110,7 @@ void add(std::span<const Sum> sums, Executor* executor) {
     std::size_t sum;
     std::int64_t first, last;  // rows
   };
-  std::vector<std::function<void(std::int64_t, std::int64_t)>> add_rows;  // for each sum: adds rows [first, last)
+  std::vector<std::function<void(std::int64_t, std::int64_t)>> add_rows;  // for each sum, a function that adds the rows [first, last)
   std::vector<Piece> pieces;
   for (const Sum& one : sums) {
     const TensorView& sum = one.sum;

@@ -16,9 +16,9 @@ TEST(WithoutUnreachedRows, RowsWithoutAGradientAreZeroIfTheyAreNotFinite) {
     test::Random random(1);
     Tensor x = random.tensor(dtype, {2, 3, 4}), d_y = random.tensor(dtype, {2, 3, 5});
     fill(d_y.view().select(0, 0).slice(0, 1, 3), 0);
-    EXPECT_FALSE(without_unreached_rows(x, d_y, nullptr, nullptr));  // all rows are finite
+    EXPECT_FALSE(without_unreached_rows(x, d_y, nullptr, nullptr));  // no copy is made, because all rows of x are finite
     fill(x.view().select(0, 1).select(0, 0).slice(0, 2, 3), std::nan(""));
-    EXPECT_FALSE(without_unreached_rows(x, d_y, nullptr, nullptr));  // the row has a gradient
+    EXPECT_FALSE(without_unreached_rows(x, d_y, nullptr, nullptr));  // no copy is made, because the non-finite row has a gradient
     fill(x.view().select(0, 0).select(0, 2).slice(0, 3, 4), -HUGE_VAL);
     Tensor expected = x;
     fill(expected.view().select(0, 0).select(0, 2), 0);

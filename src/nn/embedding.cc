@@ -12,7 +12,7 @@
 namespace polyhead::nn {
 namespace {
 
-// Adds to d_weight. Groups the rows of d_y by id, so that one thread sums each row of the gradient, in float32 or float64.
+// Adds the gradients of all rows to d_weight. Rows of d_y are grouped by id, so that one thread sums each row of d_weight, in float32 or float64.
 template <class T>
 void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_view, TensorView d_weight_view, Executor* executor) {
   using A = Accumulator<T>;
@@ -23,7 +23,7 @@ void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_
   std::vector<std::int64_t> order(ids.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, id);
-  std::vector<const std::int64_t*> starts;  // starts of the runs of equal ids in `order`
+  std::vector<const std::int64_t*> starts;  // the places in `order` where a run of equal ids starts
   const std::int64_t* const end = order.data() + order.size();
   for (const std::int64_t* at = order.data(); at != end; at = std::find_if(at, end, [&](std::int64_t row) { return id(row) != id(*at); })) {
     starts.push_back(at);
@@ -39,7 +39,7 @@ void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_
       }
       for (std::int64_t e = 0; e < width; ++e) {
         T& target = d_weight.at(id(*starts[group]), e);
-        target = store<T>(load(target) + load(store<T>(total[e])));  // rounded in the same way as by add_gradients()
+        target = store<T>(load(target) + load(store<T>(total[e])));  // rounds in the same way as add_gradients()
       }
     }
   });

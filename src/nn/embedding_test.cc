@@ -30,7 +30,7 @@ TEST(Embedding, OfOneIdIsOneRow) {
   EXPECT_TRUE(same_bits(y, Tensor::of<float>({2}, {10, 11})));
 }
 
-TEST(Embedding, SumsWithWhatIsThere) {
+TEST(Embedding, WriteAddAddsToTheOutput) {
   const Embedding embedding(Tensor::of<float>({2, 2}, {0, 1, 10, 11}));
   Tensor y = Tensor::of<float>({1, 2}, {100, 200});
   embedding.forward(during_call(Tensor::of<std::int64_t>({1}, {1})), y, {Write::add});
@@ -58,7 +58,7 @@ TEST(Embedding, GradientsAreCentralDifferences) {
       Random random(static_cast<std::uint64_t>(width));
       Embedding embedding(random.tensor(DType::f64, {6, width})), grads(random.tensor(DType::f64, {6, width}));
       const Shape y_shape = appended(shape, {width});
-      const StridedTensor ids = random.strided(DType::i64, shape, 0, 4);  // some of the 6 ids occur twice; id 5 never occurs
+      const StridedTensor ids = random.strided(DType::i64, shape, 0, 4);  // some of the 6 ids occur twice, and id 5 never occurs
       const StridedTensor d_y = random.strided(DType::f64, y_shape), y = random.empty_strided(DType::f64, y_shape);
       embedding.backward(ids, d_y, {&grads});
       test::expect_gradients(
@@ -73,7 +73,7 @@ TEST(Embedding, GradientsAreCentralDifferences) {
 }
 
 TEST(Embedding, GradientOfARepeatedIdAddsUpInTheAccumulator) {
-  // The sum of 300 ones: a running sum stored in bfloat16 would stop at 256.
+  // Sums 300 ones. A sum that is stored in bfloat16 after each addition would stop at 256.
   const Tensor ids(DType::i64, {300});
   Tensor d_y(DType::bf16, {300, 1});
   fill(d_y, 1);

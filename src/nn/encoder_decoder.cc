@@ -14,21 +14,21 @@
 namespace polyhead::nn {
 namespace {
 
-enum Part : std::uint64_t { kEncoder, kDecoder, kSource, kTarget, kOutput };  // numbers of the parts, for derive_seed()
+enum Part : std::uint64_t { kEncoder, kDecoder, kSource, kTarget, kOutput };  // the numbers of the model's parts, for derive_seed()
 
 void require_ids(const char* operation, const Operand& ids) {
   require(static_cast<bool>(ids.view), operation, ": ", ids.name, " is missing");
   require(ids.view.rank() == 2, operation, ": ", ids.name, " is ", ids.view.shape(), "; it must be ids [sequences,tokens]");
 }
 
-// Returns the embedding of the target: the model's own or, with shared_embedding, that of the source.
+// Returns the embedding of the target. With shared_embedding it is that of the source.
 template <class M>
 auto& target_embedding_of(M& model) {
   return model.target_embedding.weight ? model.target_embedding : model.source_embedding;
 }
 
-// Returns the output projection. Its tensors share the model's memory: that of the embedding's weight if the output is tied. In the backward pass `model` is the
-// gradients, and the layer writes to this memory.
+// Returns the output projection. Its tensors share the model's memory; if the output is tied, its weight is that of the embedding. In the backward pass `model`
+// holds the gradients, and the projection's gradients are written to its memory.
 Linear output_of(const EncoderDecoder& model) {
   const Tensor& weight = model.output.weight ? model.output.weight : target_embedding_of(model).weight;
   const auto share = [](const Tensor& tensor) {
@@ -39,7 +39,7 @@ Linear output_of(const EncoderDecoder& model) {
   return {share(weight), share(model.output.bias)};
 }
 
-// Multiplies x by `scale`; if `first` is given, adds row first[b] + t of the table of positions to x[b,t,:].
+// Multiplies x by `scale`. If `first` is given, also adds row first[b] + t of the table of positions to x[b,t,:].
 void scale_and_add_positions(TensorView x, double scale, const std::vector<std::int64_t>& first, Executor* executor) {
   const std::int64_t tokens = x.extent(1), width = x.extent(2);
   const std::int64_t low = first.empty() ? 0 : std::ranges::min(first), high = first.empty() ? 0 : std::ranges::max(first);
@@ -129,7 +129,7 @@ void EncoderDecoder::forward(ConstTensorView source, ConstTensorView target, Ten
   require_parameters_separate(kOperation, {{"logits", logits}}, *this);
   const AttentionOptions attention = of_encoder(options);
   const double dropped = dropout_of(kOperation, dropout, attention);
-  if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
+  if (saved != nullptr) *saved = {};  // gives the memory of an earlier pass back to the workspace
   const RunOptions run{options.executor, options.workspace};
   const std::uint64_t seed = options.dropout_seed.value_or(0);
   Saved pass;

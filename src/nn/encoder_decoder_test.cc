@@ -48,7 +48,7 @@ TEST(EncoderDecoder, GradientsAreCentralDifferencesAndSumOverTiedUses) {
     Random random(2);
     const Tensor d_logits = random.tensor(DType::f64, logits.shape());
     EncoderDecoder grads = zeros_like(model);
-    grads.visit([](const std::string&, Tensor& tensor) { fill(tensor, 9); });  // backward must replace these values
+    grads.visit([](const std::string&, Tensor& tensor) { fill(tensor, 9); });  // backward() must replace these values
     EncoderDecoder::Saved saved;
     model.forward(texts.source, texts.target, logits, options, &saved);
     model.backward(saved, d_logits, {.parameters = &grads});
@@ -63,8 +63,8 @@ TEST(EncoderDecoder, GradientsAreCentralDifferencesAndSumOverTiedUses) {
   }
 }
 
-// The model equals the same computation with the public layers.
-TEST(EncoderDecoder, IsItsParts) {
+// The model must compute the same as its parts: the public layers, called one after the other.
+TEST(EncoderDecoder, EqualsItsLayersCalledOneByOne) {
   const Texts texts;
   const EncoderDecoder model = tiny(false, 3);
   const auto embedded = [&](const Embedding& embedding, const Tensor& ids) {
@@ -84,7 +84,7 @@ TEST(EncoderDecoder, IsItsParts) {
   EXPECT_TRUE(near(logits, expected, 1e-13));
   model.encode(texts.source, encoded, {.source_mask = texts.mask()});
   EXPECT_TRUE(near(encoded, memory, 1e-13));
-  // The rows of cross-attention weights sum to 1, and padding tokens of the source have weight 0.
+  // The cross-attention weights of a row must sum to 1, and those of padding tokens of the source must be 0.
   Tensor map(DType::f64, {2, 2, 3, 3});
   for (const DecoderLayer::Saved& layer : saved.decoder.layers) {
     attention_map(layer.cross_attention.maps(), map, layer.cross_attention.sdpa);
@@ -101,7 +101,7 @@ TEST(EncoderDecoder, NewParametersDifferAndEmbeddingsAreSmall) {
   const EncoderDecoder model(config);
   double squares = 0;
   for (const double x : test::to_doubles(model.source_embedding.weight)) squares += x * x;
-  EXPECT_NEAR(squares / 500, 1, 0.05);  // the sum of squares of an embedding is near 1: it has 64 elements of standard deviation 1/8
+  EXPECT_NEAR(squares / 500, 1, 0.05);  // the squares of an embedding sum to about 1, because it has 64 elements with the standard deviation 1/8
   std::map<std::vector<double>, std::string> seen;
   model.visit([&](const std::string& name, const Tensor& tensor) {
     if (tensor.shape().size() < 2) return;
@@ -110,7 +110,7 @@ TEST(EncoderDecoder, NewParametersDifferAndEmbeddingsAreSmall) {
   });
 }
 
-TEST(EncoderDecoder, NormsTheInputOfItsPartsUnlessToldOtherwise) {
+TEST(EncoderDecoder, IsPreNormByDefault) {
   const EncoderDecoder pre({.source_count = 5, .layer = {.width = 4, .seed = 1}}), post({.source_count = 5, .layer = {.width = 4, .norm_position = NormPosition::post, .seed = 1}});
   EXPECT_EQ(pre.encoder.layers[0].norm_position, NormPosition::pre);
   EXPECT_EQ(pre.decoder.layers[0].norm_position, NormPosition::pre);
@@ -120,8 +120,8 @@ TEST(EncoderDecoder, NormsTheInputOfItsPartsUnlessToldOtherwise) {
   EXPECT_EQ(DecoderLayer({.width = 4, .seed = 1}).norm_position, NormPosition::post);
 }
 
-// Decodes with a cache: two tokens of a target and then its third token; after cache.clear(), token by token with greedy_tokens().
-TEST(EncoderDecoder, DecodingWithACacheIsTheWhole) {
+// Decodes two tokens of a target with a cache, and then its third token. After cache.clear(), decodes token by token with greedy_tokens().
+TEST(EncoderDecoder, DecodingWithACacheEqualsTheWholeText) {
   const Texts texts;
   for (const bool tied : {false, true}) {
     const EncoderDecoder model = tiny(tied, 4);
@@ -148,7 +148,7 @@ TEST(EncoderDecoder, DecodingWithACacheIsTheWhole) {
   }
 }
 
-// If there are as many beams as open texts, beam search must find the best of all texts. The expected scores come from forward passes over whole texts.
+// With as many beams as there can be open texts, beam search must find the best of all texts. The expected scores come from forward passes over whole texts.
 TEST(EncoderDecoder, BeamSearchFindsTheBestText) {
   const Texts texts;
   constexpr std::int64_t kBeams = kCount * kCount, kStart = 1, kLength = 3;

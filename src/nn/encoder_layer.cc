@@ -10,9 +10,9 @@
 namespace polyhead::nn {
 namespace {
 
-// The forward pass of a post-norm layer without dropout and `saved`. Each half of the layer (attention, feed-forward) runs in chunks and normalises a chunk
-// while its rows are in the second-level cache. Running both halves on one chunk before the next chunk would be slower: each chunk reads the packed parameters,
-// and the parameters of both halves together do not fit into a shared third-level cache.
+// The forward pass of a post-norm layer, without dropout and `saved`. Attention runs in chunks, then the feed-forward network; each normalises a chunk while
+// its rows are in the second-level cache. Running both on one chunk before the next chunk would be slower: every chunk reads the packed parameters, and the
+// parameters of both together do not fit into a shared third-level cache.
 void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const AttentionOptions& options) {
   const auto run = [&](const auto& part, ConstTensorView in, const Norm& norm, TensorView out) {
     part.for_each_chunk([&](Executor* executor) {
@@ -30,8 +30,8 @@ void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const 
   run(ChunkedFeedForward(layer.feed_forward, attended, {options.executor, options.workspace}), attended, layer.feed_forward_norm, y);
 }
 
-// Error if a call with a cache and several tokens does not say whether a token attends to later tokens. The caller must say so, because an encoder's mask is not
-// causal by default.
+// Error if a call with a cache and several tokens does not say whether a token attends to later tokens. An encoder's mask is not causal by default, so the
+// caller must say it.
 void require_order(const char* operation, const AttentionOptions& options, ConstTensorView x) {
   const Mask& mask = options.mask;
   const auto by_query = [](const ConstTensorView& view) { return view && view.rank() >= 2 && view.extent(-2) > 1; };
@@ -75,7 +75,7 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptio
   require(attention_norm.weight || norm_position == NormPosition::pre, kOperation, ": attention_norm is absent; only layers with norm_position pre may lack it");
   if (saved == nullptr && norm_position == NormPosition::post && dropped == 0 && !mixture) return evaluate(*this, x, y, with_seed(options, 0));
 
-  if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
+  if (saved != nullptr) *saved = {};  // gives the memory of an earlier pass back to the workspace
   const auto of_saved = [&](auto Saved::*member) { return saved != nullptr ? &(saved->*member) : nullptr; };
   const RunOptions run{options.executor, options.workspace};
   const auto part = [&](const Norm& norm, const Norm& output_norm, std::uint64_t number, ConstTensorView sum) {
@@ -130,7 +130,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
   const ResidualNorms of_attention{attention_norm, attention_output_norm, of(&EncoderLayer::attention_norm), of(&EncoderLayer::attention_output_norm), write};
   const ResidualNorms of_feed_forward{feed_forward_norm, feed_forward_output_norm, of(&EncoderLayer::feed_forward_norm), of(&EncoderLayer::feed_forward_output_norm), write};
   Tensor d_read = uninitialised(dtype, shape, options.workspace);
-  if (part_order == PartOrder::parallel) {  // d_y is also the gradient of x + attention
+  if (part_order == PartOrder::parallel) {  // y = x + attention + feed-forward, so d_y is also the gradient of x + attention
     branch_backward(of_feed_forward, saved.feed_forward_residual, d_y, d_read, options, feed_forward_backward);
     residual_backward(of_attention, saved.attention_residual, d_y, d_x, options, attention_backward);
     add(d_read, d_x, options.executor);

@@ -12,7 +12,7 @@ using test::error_message;
 using test::Random;
 using test::same_bits;
 
-// Fills all parameters with random numbers. The initial ones and zeros of norms and biases could hide a missing gradient.
+// Fills all parameters with random numbers. Norms and biases initially hold ones and zeros, which could hide a missing gradient.
 template <class Module>
 void scramble(Module& module, Random& random) {
   module.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, 0.2, 1.0); });
@@ -22,7 +22,7 @@ LayerConfig tiny(Activation activation = Activation::gelu, NormPosition position
   return {.width = 6, .heads = 2, .hidden_width = 5, .activation = activation, .norm_position = position, .epsilon = 1e-3, .dtype = DType::f64, .seed = 0};
 }
 
-// Checks the gradients of a layer or a stack in training mode with dropout.
+// Compares the gradients of a layer or a stack, in training with dropout, with central differences.
 template <class Layer>
 void expect_central_differences(Layer layer, std::size_t count, std::uint64_t seed) {
   Random random(seed);
@@ -70,7 +70,7 @@ TEST(EncoderLayer, RMSNormAndSwiGLUHaveTheGradientsOfCentralDifferences) {
   }
 }
 
-// Tests configurations like the layers of Gemma 2, Qwen 3 and GPT-NeoX.
+// Tests configurations that are similar to the layers of Gemma 2, Qwen 3 and GPT-NeoX.
 TEST(EncoderLayer, GroupedHeadsAndFewerBiasesHaveTheGradientsOfCentralDifferences) {
   LayerConfig config = tiny(Activation::silu, NormPosition::both);
   config.heads = 4, config.kv_heads = 2, config.head_width = 3, config.gated = true, config.norm = NormKind::rms_norm, config.qk_norm = true, config.dropout = 0.2;
@@ -111,7 +111,7 @@ TEST(EncoderLayer, WithoutANormTheAttentionReadsItsInput) {
   }
 }
 
-// backward of one layer computes the gradient of a relative bias. A stack refuses to, because its layers share the bias.
+// The backward pass of a single layer computes the gradient of a relative bias. A stack must refuse it, because all its layers share the bias.
 TEST(EncoderLayer, ARelativeBiasHasTheGradientOfCentralDifferences) {
   Random random(12);
   EncoderLayer layer(tiny());
@@ -135,7 +135,7 @@ TEST(EncoderLayer, ARelativeBiasHasTheGradientOfCentralDifferences) {
   EXPECT_THAT(error_message([&] { stack.backward(of_stack, d_y, {.x = d_x, .relative_bias = d_table}); }), testing::HasSubstr("a relative bias is computed for one layer only"));
 }
 
-// The outputs must follow from encoder_layer.h's formulas, computed with the norms, the attention and the feed-forward network of the layer.
+// The outputs must equal the formulas in encoder_layer.h, computed with the layer's norms, attention and feed-forward network.
 TEST(EncoderLayer, NormsOfBothSidesAndParallelPartsComputeTheirFormulas) {
   Random random(9);
   for (const NormPosition position : {NormPosition::pre, NormPosition::both}) {
@@ -183,7 +183,7 @@ TEST(EncoderLayer, EachUseOfDropoutHasItsOwnBits) {
   EXPECT_FALSE(same_bits(run(true, 1), run(true, 2)));
   const Tensor x(DType::f32, {8, 64});
   Tensor y(DType::f32, {8, 64});
-  layer.forward(x, y);  // the default mode is evaluation, so nothing is dropped
+  layer.forward(x, y);  // nothing is dropped, because the default mode is evaluation
   for (const double value : test::to_doubles(y)) EXPECT_EQ(value, 1);
 }
 
@@ -225,7 +225,7 @@ TEST(EncoderLayer, GradientsOfTheInputDoNotNeedThoseOfTheParameters) {
   EXPECT_TRUE(same_bits(with, without));
 }
 
-TEST(EncoderLayer, TheLastThingItDoesIsToNormalise) {
+TEST(EncoderLayer, APostNormLayerEndsWithItsNorm) {
   Random random(5);
   EncoderLayer layer({.width = 12, .heads = 3, .seed = 5});
   Tensor y(DType::f32, {4, 12});
@@ -268,8 +268,8 @@ TEST(EncoderLayer, ResultsDoNotDependOnStrides) {
   EXPECT_TRUE(strided_y.padding_is_intact() && strided_d_x.padding_is_intact());
 }
 
-// Compares evaluation in chunks with a pass that stores `saved`, and is therefore not cut into chunks.
-TEST(EncoderLayer, EvaluationInPartsHasTheBitsOfTheWhole) {
+// Compares evaluation in chunks with a pass that stores `saved`. Such a pass is not cut into chunks.
+TEST(EncoderLayer, EvaluationInChunksHasTheBitsOfOnePass) {
   Random random(8);
   for (const NormKind norm : {NormKind::layer_norm, NormKind::rms_norm}) {
     EncoderLayer layer({.width = 64, .heads = 4, .norm = norm, .seed = 8});
@@ -334,7 +334,7 @@ TEST(EncoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { layer.forward(x, d_x); }), "EncoderLayer.forward: dropout is -3; it must lie in [0,1]");
 }
 
-// Members are public, so a layer may have members that its settings do not use.
+// The members of a layer are public, so a layer may have members that its settings do not use. They must be an Error.
 TEST(EncoderLayer, AMemberThatWouldBeIgnoredIsAnError) {
   Tensor x(DType::f64, {3, 6}), y(DType::f64, {3, 6}), d(DType::f64, {3, 6});
   for (const auto& [position, name] : {std::pair{NormPosition::post, "post"}, {NormPosition::pre, "pre"}}) {
@@ -343,7 +343,7 @@ TEST(EncoderLayer, AMemberThatWouldBeIgnoredIsAnError) {
       EncoderLayer::Saved saved;
       layer.forward(x, y, {}, &saved);
       layer.*member = layer.attention_norm;
-      const std::string expected = std::string("the layer has ") + member_name + ", but norm_position is " + name + "; only both has output norms";
+      const std::string expected = std::string("the layer has ") + member_name + ", but norm_position is " + name + "; only norm_position both has output norms";
       EXPECT_EQ(error_message([&] { layer.forward(x, y); }), "EncoderLayer.forward: " + expected);
       EXPECT_EQ(error_message([&] { layer.backward(saved, y, {.x = d}); }), "EncoderLayer.backward: " + expected);
     }

@@ -96,7 +96,7 @@ void FeedForward::forward(ConstTensorView x, TensorView y, const RunOptions& opt
       return [&, own](std::int64_t chunk, Tensor& scratch) { evaluation.run(chunk, evaluation.of(y, chunk), scratch, own); };
     });
   }
-  *saved = {};  // frees its memory first, so that the workspace can reuse it
+  *saved = {};  // frees the memory of *saved first, so that the workspace can reuse it
   Tensor before = uninitialised(dtype, with_width(x.shape(), hidden.out_width()), options.workspace);
   Tensor after = uninitialised(dtype, before.shape(), options.workspace);
   hidden.forward(x, before, options);
@@ -141,7 +141,7 @@ void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradie
     return Gradients<Linear>{.x = d_input, .parameters = grads ? &(grads->*member) : nullptr, .x_write = x_write, .parameters_write = gradients.parameters_write};
   };
   const auto like_hidden = [&] { return uninitialised(dtype, saved.hidden.shape(), options.workspace); };
-  const Tensor& activated = gated() ? saved.gate : saved.hidden;  // input of the activation
+  const Tensor& activated = gated() ? saved.gate : saved.hidden;  // the input of the activation: in a gated network the gate
   Tensor d_hidden = like_hidden(), d_gate, factor, after;
   if (grads != nullptr || gated()) {
     factor = like_hidden();
@@ -153,7 +153,7 @@ void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradie
   }
   output.backward(gated() ? after : factor, d_y, into(&FeedForward::output, d_hidden, Write::replace), options);
   after = Tensor();
-  if (gated()) {  // the gradients of a product of two factors
+  if (gated()) {  // the backward pass of the product of activated gate and hidden
     d_gate = like_hidden();
     multiply(d_hidden, saved.hidden, d_gate, options.executor);
     multiply(d_hidden, factor, d_hidden, options.executor);

@@ -13,7 +13,7 @@ using test::same_bits;
 using test::StridedTensor;
 
 TEST(FeedForward, IsTheFormula) {
-  // hidden = (x, -x), output = 10 relu(x) + 100 relu(-x) + 1
+  // hidden(x) = (x, -x), so the output is 10 relu(x) + 100 relu(-x) + 1
   const FeedForward module(Linear(Tensor::of<float>({2, 1}, {1, -1}), {}),
                            Linear(Tensor::of<float>({1, 2}, {10, 100}), Tensor::of<float>({1}, {1})), Activation::relu);
   Tensor y(DType::f32, {3, 1});
@@ -22,7 +22,7 @@ TEST(FeedForward, IsTheFormula) {
 }
 
 TEST(FeedForward, GatedIsTheFormula) {
-  // hidden = 3 x, gate = -x + 1: output = 2 relu(1 - x) 3 x
+  // hidden(x) = 3 x and gate(x) = -x + 1, so the output is 2 relu(1 - x) 3 x
   const FeedForward module(Linear(Tensor::of<float>({1, 1}, {3}), {}), Linear(Tensor::of<float>({1, 1}, {2}), {}), Activation::relu,
                            Linear(Tensor::of<float>({1, 1}, {-1}), Tensor::of<float>({1}, {1})));
   Tensor y(DType::f32, {3, 1});
@@ -30,7 +30,7 @@ TEST(FeedForward, GatedIsTheFormula) {
   EXPECT_TRUE(same_bits(y, Tensor::of<float>({3, 1}, {0, -72, 0})));
 }
 
-TEST(FeedForward, GatedPartsHaveTheBitsOfTheWhole) {
+TEST(FeedForward, GatedEvaluationInChunksHasTheBitsOfOnePass) {
   const FeedForward module({.width = 8, .hidden_width = 500, .out_width = 7, .activation = Activation::silu, .gated = true, .seed = 1});
   const Tensor x = Random(2).tensor(DType::f32, {30, 33, 8});
   Tensor whole(DType::f32, {30, 33, 7}), parts(DType::f32, {30, 33, 7});
@@ -56,7 +56,7 @@ TEST(FeedForward, SavingChangesNoBit) {
   EXPECT_TRUE(same_bits(saved.hidden, hidden));
 }
 
-TEST(FeedForward, PartsHaveTheBitsOfTheWhole) {
+TEST(FeedForward, EvaluationInChunksHasTheBitsOfOnePass) {
   const FeedForward module({.width = 8, .hidden_width = 500, .out_width = 7, .seed = 1});
   for (const Shape& leading : {Shape{1000}, Shape{1, 1000}, Shape{30, 33}, Shape{3, 1, 400}}) {
     const Tensor x = Random(2).tensor(DType::f32, appended(leading, {8}));

@@ -1,4 +1,4 @@
-// Tests that no operation sets a floating-point exception flag of the caller or traps (docs/promises.md), whatever masked vector lanes compute.
+// Tests that no operation raises a floating-point exception flag of the caller, and that none traps (docs/promises.md), whatever masked vector lanes compute.
 #include <gtest/gtest.h>
 
 #include <cfenv>
@@ -31,7 +31,7 @@ using test::Random;
 
 constexpr int kFlags = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW;
 
-// A call of the library with its name. `run` must not set exception flags; the code that makes the inputs may.
+// A call of the library, with its name. `run` must not raise exception flags; the code that makes the inputs may.
 struct Call {
   std::string name;
   std::function<void()> run;
@@ -48,7 +48,7 @@ void expect_no_flags(const std::vector<Call>& calls) {
   std::feclearexcept(FE_ALL_EXCEPT);
 }
 
-// Appends to `calls` all passes of attention, and the operations on maps, for a case.
+// Appends calls for one case to `calls`: all passes of attention, and the operations on maps.
 void add_passes(const std::string& name, AttentionCase& drawn, Random& random, std::list<test::SecondCase>& kept, std::vector<Call>& calls) {
   test::SecondCase& s = kept.emplace_back(test::SecondCase{.c = std::move(drawn), .tangents = {}, .forward = {}});
   AttentionCase& c = s.c;
@@ -83,7 +83,7 @@ void add_passes(const std::string& name, AttentionCase& drawn, Random& random, s
                    }});
 }
 
-// Returns calls for random problems, and for problems whose computation involves infinities: rows without keys, a bias of -infinity, widths of 0, key splits.
+// Returns calls for random problems, and for problems in which infinities occur: rows without keys, a bias of -infinity, widths of 0, keys cut into splits.
 std::vector<Call> attention_calls(std::list<test::SecondCase>& kept) {
   std::vector<Call> calls;
   for (const std::uint64_t seed : test::seeds(0, 60)) {
@@ -128,7 +128,7 @@ std::vector<Call> attention_calls(std::list<test::SecondCase>& kept) {
   return calls;
 }
 
-// Returns calls of layers, losses and optimizers with finite inputs of any magnitude.
+// Returns calls of layers, losses and optimizers, with finite inputs of any magnitude.
 std::vector<Call> layer_calls(std::list<Tensor>& kept) {
   std::vector<Call> calls;
   Random random(7);
@@ -192,8 +192,8 @@ std::vector<Call> layer_calls(std::list<Tensor>& kept) {
 
 class FloatingPoint : public testing::Test {
  protected:
-  // Calls f for each instruction set, with one thread and with several threads; with quick(), only the set that the machine chooses runs with several threads,
-  // because flags are those of the calling thread, which computes everything if it is alone.
+  // Calls f with each instruction set, with one thread and with several threads. With quick(), only the machine's own instruction set runs with several
+  // threads. One thread is enough to see the flags: they belong to the calling thread, which then computes everything.
   template <class F>
   static void for_each_way(const F& f) {
     const test::ThreadCount restored;
@@ -220,7 +220,7 @@ TEST_F(FloatingPoint, LayersRaiseNoFlags) {
 }
 
 #if defined(__GLIBC__) && !defined(__SANITIZE_THREAD__)
-TEST_F(FloatingPoint, TrapsOfTheCallerEndNothing) {
+TEST_F(FloatingPoint, NothingTrapsIfTheCallerEnablesTraps) {
   std::list<test::SecondCase> cases;
   std::list<Tensor> tensors;
   const std::vector<Call> attention = attention_calls(cases), layers = layer_calls(tensors);
@@ -231,7 +231,8 @@ TEST_F(FloatingPoint, TrapsOfTheCallerEndNothing) {
       return 0;
     });
   };
-  // AttentionRaisesNoFlags and LayersRaiseNoFlags use every instruction set. A trap ends the process wherever a flag is raised, so one set is enough here.
+  // A trap ends the process, whichever instruction set raised the flag. AttentionRaisesNoFlags and LayersRaiseNoFlags use all instruction sets, so one set is
+  // enough here.
   const test::ThreadCount restored;
   for (const int threads : {1, 4}) {
     set_num_threads(threads);

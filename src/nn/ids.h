@@ -1,4 +1,4 @@
-// Reads class numbers and token ids that a caller passes.
+// Reads the class numbers or token ids that a caller passes.
 #pragma once
 
 #include <optional>

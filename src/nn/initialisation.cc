@@ -13,7 +13,7 @@ bool adds_to_residual(const std::string& name, const Tensor&) {
   return name.ends_with("attention.output.weight") || name.ends_with("feed_forward.output.weight");
 }
 
-// True for the bias of an attention layer's gate; false for that of a feed-forward network's gate.
+// Returns true for the bias of an attention layer's gate, and false for that of a feed-forward network's gate.
 bool is_attention_gate(const std::string& name, const NamedParameters& list) {
   constexpr std::string_view kBias = "gate.bias";
   if (!name.ends_with(kBias)) return false;

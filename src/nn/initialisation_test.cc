@@ -10,7 +10,7 @@ namespace {
 
 using test::error_message;
 
-// The parts of a language model whose attention and feed-forward network have gates.
+// A small language model whose attention and feed-forward network have gates.
 struct InitialisedModel : Module<InitialisedModel> {
   EncoderLayer layer{{.width = 64, .heads = 4, .seed = 1}};
   LayerNorm norm{{.width = 64}};
@@ -35,7 +35,7 @@ void expect_root_mean_square(const Tensor& tensor, double expected) {
   double squares = 0;
   for (const double value : test::to_doubles(tensor)) squares += value * value;
   const auto count = static_cast<double>(tensor.numel());
-  EXPECT_NEAR(std::sqrt(squares / count), expected, 4 * expected / std::sqrt(2 * count));  // four standard errors
+  EXPECT_NEAR(std::sqrt(squares / count), expected, 4 * expected / std::sqrt(2 * count));  // the tolerance is four standard errors
 }
 
 void expect_all(const Tensor& tensor, double expected) {
@@ -69,7 +69,7 @@ TEST(InitialiseNormal, TheCallerSaysWhatIsAddedToAResidualStream) {
   expect_root_mean_square(layer.output.weight, 0.25);
 }
 
-TEST(InitialiseNormal, GateAloneIsAttentionsOrAFeedForwardNetworks) {
+TEST(InitialiseNormal, TheGateOfASingleLayerIsRecognised) {
   MultiHeadAttention attention({.query_width = 4, .gate = Gate::sigmoid, .seed = 1});
   FeedForward feed_forward({.width = 4, .hidden_width = 6, .gated = true, .seed = 1});
   initialise_normal(attention, {.seed = 2});

@@ -18,7 +18,7 @@ std::uint64_t required_seed(const char* operation, std::optional<std::uint64_t> 
 inline namespace internal {
 namespace {
 
-constexpr std::uint32_t kDomain = 0x696e6974u;  // "init" in ASCII; makes the counters differ from those of dropout with the same seed
+constexpr std::uint32_t kDomain = 0x696e6974u;  // "init" in ASCII: the random numbers differ from those of dropout with the same seed
 
 PhiloxBlock draw(std::uint64_t seed, std::uint32_t stream, std::int64_t index) {
   const auto number = static_cast<std::uint64_t>(index);
@@ -48,7 +48,7 @@ void Initialiser::uniform(TensorView parameter, double low, double high) {
 void Initialiser::normal(TensorView parameter, double mean, double deviation) {
   fill_each(parameter, [&, stream = stream_++](std::int64_t index) {
     const PhiloxBlock block = draw(seed_, stream, index);
-    // Box and Muller 1958; 1 - u is in (0,1], where the logarithm is finite.
+    // the method of Box and Muller 1958; 1 - u lies in (0,1], so its logarithm is finite
     const double radius = std::sqrt(-2 * std::log(1 - uniform_double(block[0], block[1])));
     return mean + deviation * radius * std::cos(2 * std::numbers::pi * uniform_double(block[2], block[3]));
   });

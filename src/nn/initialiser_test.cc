@@ -48,15 +48,15 @@ TEST(Initialiser, UniformCoversItsRange) {
     ASSERT_TRUE(-1 <= value && value < 3);
     ++histogram[static_cast<std::size_t>((value + 1) * 2)];
   }
-  for (const int count : histogram) EXPECT_NEAR(count, 2500, 4 * std::sqrt(20000 * 7.0 / 64));  // four standard errors of a binomial count
+  for (const int count : histogram) EXPECT_NEAR(count, 2500, 4 * std::sqrt(20000 * 7.0 / 64));  // the tolerance is four standard errors of a binomial count
 }
 
-TEST(Initialiser, XavierBoundIsOfBothWidths) {
+TEST(Initialiser, XavierBoundUsesBothWidths) {
   Tensor weight(DType::f64, {30, 66});
   Initialiser(4).xavier_uniform(weight);
   const double bound = std::sqrt(6.0 / 96), largest = test::largest_magnitude(weight);
   EXPECT_LE(largest, bound);
-  EXPECT_GT(largest, 0.99 * bound);  // the largest of 1980 values is below 0.99 bound with probability 2e-9
+  EXPECT_GT(largest, 0.99 * bound);  // with probability 2e-9 all of 1980 values are below 0.99 bound
   Tensor none(DType::f64, {0, 0});
   Initialiser(4).xavier_uniform(none);
 }

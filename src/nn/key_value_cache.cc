@@ -18,14 +18,14 @@ namespace {
 
 constexpr const char* kName = "KeyValueCache";
 
-// Copies [L,W] at once if both views are contiguous, else row by row: copy() is fast for contiguous memory, and copies element by element otherwise.
+// Copies [L,W]: at once if both views are contiguous, else row by row. copy() is fast for contiguous memory; for other strides it copies element by element.
 void copy_rows(ConstTensorView from, TensorView to) {
   if (from.is_contiguous() && to.is_contiguous()) return copy(from, to);
   for (std::int64_t row = 0; row < from.extent(0); ++row) copy(from.select(0, row), to.select(0, row));
 }
 
-// Copies the first `length` tokens of [K,L,W]; both views have one dtype and do not overlap. copy() could throw, because it allocates for strided tensors
-// that interleave; this function does not.
+// Copies the first `length` tokens of [K,L,W]. Both views have one dtype and do not overlap. Unlike copy(), this function cannot throw: copy() allocates for
+// strided tensors that interleave.
 void copy_heads(ConstTensorView from, TensorView to, std::int64_t length) noexcept {
   const std::size_t size = info(from.dtype()).size;
   const std::int64_t width = from.extent(2);
@@ -53,7 +53,7 @@ void copy_heads(ConstTensorView from, TensorView to, std::int64_t length) noexce
   }
 }
 
-// saved_shape() returns the shape [K,length,.] of the first `length` tokens of one sequence in `part` [B,K,capacity,.], which is keys, values or scales.
+// saved_shape() returns the shape [K,length,.] of the first `length` tokens of one sequence in `part` [B,K,capacity,.], which holds keys, values or scales.
 // saved_bytes_of() returns the size of these tokens in bytes, rounded up to a multiple of 8.
 Shape saved_shape(const TensorView& part, std::int64_t length) { return {part.extent(1), length, part.extent(3)}; }
 std::int64_t saved_bytes_of(const TensorView& part, std::int64_t length) {
@@ -182,7 +182,7 @@ void KeyValueCache::append(ConstTensorView k, ConstTensorView v, ConstTensorView
   require_no_overlap("KeyValueCache.append", outputs, inputs);
   std::vector<std::int64_t> after = lengths_after(k.extent(2), new_tokens);
 
-  // The new tokens of sequence b have the positions begin_of(b) to end_of(b) - 1.
+  // The new tokens of sequence b lie at the positions begin_of(b) to end_of(b) - 1.
   const auto begin_of = [&](std::int64_t b) { return lengths_[static_cast<std::size_t>(b)]; };
   const auto end_of = [&](std::int64_t b) { return after[static_cast<std::size_t>(b)]; };
   if (config_.dtype == DType::i8) {
@@ -199,7 +199,7 @@ void KeyValueCache::append(ConstTensorView k, ConstTensorView v, ConstTensorView
   }
   const std::int64_t bytes =
       k.extent(2) * (config_.head_width + config_.value_head_width) * static_cast<std::int64_t>(info(config_.dtype).size);
-  const std::int64_t grain = 1 + 200'000 / (1 + bytes);  // copying fewer than 200 KB takes less time than waking a thread
+  const std::int64_t grain = 1 + 200'000 / (1 + bytes);  // a piece for one thread: copying fewer than 200 KB takes less time than waking a thread
   parallel_for(config_.sequences * config_.kv_heads, grain, executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t b = i / config_.kv_heads, head = i % config_.kv_heads;
@@ -217,7 +217,7 @@ Mask KeyValueCache::causal_mask() const {
   return {.causal = Causal::top_left(), .key_lengths = key_lengths(), .diagonal_offsets = previous_lengths()};
 }
 
-// Copies in place, so that views of the lengths stay valid.
+// Writes the lengths in place, so that views of them stay valid.
 void KeyValueCache::set_lengths(std::span<const std::int64_t> after) noexcept {
   std::ranges::copy(lengths_, previous_.begin());
   std::ranges::copy(after, lengths_.begin());
@@ -229,15 +229,16 @@ void KeyValueCache::copy_tokens(std::int64_t from, std::int64_t to) noexcept {
   for (const TensorView& view : all.all()) copy_heads(view.select(0, from), view.select(0, to), length);
 }
 
-// Orders the copies. First it overwrites the sequences that no other sequence still has to copy. The remaining sequences form cycles, in which each sequence is
-// copied by one other sequence: plan_reorder() saves the first sequence, copies along the cycle, and writes the saved sequence to the last place.
+// Finds an order in which the sequences can be copied. First come the sequences that no other sequence still has to copy. The rest are cycles, in which each
+// sequence is copied by one other sequence. For a cycle, plan_reorder() saves the first sequence, copies along the cycle, and writes the saved sequence to the
+// last place.
 std::vector<SequenceCopy> KeyValueCache::plan_reorder(std::span<const std::int64_t> source) const {
   require(std::ssize(source) == config_.sequences, kName, ".reorder: there are ", source.size(), " sources for ", config_.sequences,
           " sequences");
   for (const std::int64_t from : source) require_sequence("reorder", from);
   const auto at = [](std::int64_t b) { return static_cast<std::size_t>(b); };
-  std::vector<std::int64_t> readers(source.size());  // for each sequence: the number of others that still have to copy it
-  std::vector<std::int64_t> ready;                   // sequences that copy another sequence, and that no sequence has to copy any more
+  std::vector<std::int64_t> readers(source.size());  // for each sequence, how many other sequences still have to copy it
+  std::vector<std::int64_t> ready;                   // sequences that copy another sequence, and that no other sequence still has to copy
   for (std::int64_t b = 0; b < config_.sequences; ++b) readers[at(source[at(b)])] += source[at(b)] != b ? 1 : 0;
   std::vector<std::uint8_t> waits(source.size());
   for (std::int64_t b = 0; b < config_.sequences; ++b) {

@@ -1,4 +1,4 @@
-// Compares the cache with plain lists of the tokens of each sequence, over random operations.
+// Compares the key/value cache, over random operations, with plain lists of the tokens of each sequence.
 #include "polyhead/nn/key_value_cache.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using test::Random;
 using test::same_bits;
 using testing::HasSubstr;
 
-// The keys or the values of one token, [K,1,W] in the dtype of a cache, and their scales [K,1].
+// The key or the value of one token: [K,1,W] in the dtype of a cache, and its scales [K,1].
 struct Token {
   Token(ConstTensorView x, DType dtype) {
     if (dtype != DType::i8) {
@@ -32,7 +32,7 @@ struct Token {
   Tensor elements, scales;
 };
 
-// The sequences that a cache should hold, as lists of tokens.
+// The sequences that the cache should hold, as lists of tokens.
 struct Lists {
   std::vector<std::vector<Token>> keys, values;
 
@@ -79,7 +79,7 @@ TEST(KeyValueCache, WithoutSequencesIsReordered) {
   EXPECT_EQ(cache.sequences(), 0);
 }
 
-TEST(KeyValueCache, HoldsWhatRandomCallsLeave) {
+TEST(KeyValueCache, EqualsListsOfTokensAfterRandomCalls) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -98,7 +98,7 @@ TEST(KeyValueCache, HoldsWhatRandomCallsLeave) {
     for (int step = 0; step < 25; ++step) {
       const auto any = [&] { return random.integer(0, sequences - 1); };
       switch (random.integer(0, 5)) {
-        case 0: {  // reorder, with repeats, cycles and unchanged sequences
+        case 0: {  // reorder(): sources repeat, form cycles, or stay in place
           std::vector<std::int64_t> source(static_cast<std::size_t>(sequences));
           std::iota(source.begin(), source.end(), 0);
           if (random.coin()) {
@@ -156,10 +156,10 @@ TEST(KeyValueCache, HoldsWhatRandomCallsLeave) {
   }
 }
 
-TEST(KeyValueCache, LivesOnTheCallersMemory) {
+TEST(KeyValueCache, WorksInTheCallersMemory) {
   Random random(1);
   Tensor keys(DType::f32, {2, 6, 3, 4}), values(DType::f32, {2, 3, 6, 5});
-  const TensorView swapped = keys.view().transpose(1, 2);  // [2,3,6,4]; in memory, the axis of tokens lies before the axis of heads
+  const TensorView swapped = keys.view().transpose(1, 2);  // [2,3,6,4]: in memory, the axis of tokens lies before the axis of heads
   const Tensor k = random.tensor(DType::f32, {2, 3, 2, 4}), v = random.tensor(DType::f32, {2, 3, 2, 5});
   const std::int64_t lengths[] = {1, 3};
   KeyValueCache cache(swapped, values, lengths);
@@ -184,8 +184,9 @@ TEST(KeyValueCache, LivesOnTheCallersMemory) {
               HasSubstr("one of lengths is 7; it must lie in [0,capacity] = [0,6]"));
 }
 
-// Chunks of unequal lengths, attended with the mask of causal_mask(), give the same bits as one causal call over each whole sequence.
-TEST(KeyValueCache, CausalMaskIsThatOfTheWholeSequence) {
+// A sequence that is computed in chunks of unequal lengths, each with the mask of causal_mask(), must have the same bits as one causal call over the whole
+// sequence.
+TEST(KeyValueCache, CausalMaskGivesTheBitsOfTheWholeSequence) {
   Random random(5);
   const Tensor q = random.tensor(DType::f64, {2, 4, 9, 8}), k = random.tensor(DType::f64, {2, 2, 9, 8}),
                v = random.tensor(DType::f64, {2, 2, 9, 8});
@@ -194,7 +195,7 @@ TEST(KeyValueCache, CausalMaskIsThatOfTheWholeSequence) {
   KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 9, .head_width = 8, .dtype = DType::f64});
   for (const std::vector<std::int64_t>& counts : {std::vector<std::int64_t>{3, 1}, {0, 2}, {1, 4}, {5, 2}}) {
     const std::int64_t tokens = std::ranges::max(counts), first[] = {cache.length(0), cache.length(1)};
-    const auto chunk = [&](const Tensor& x) {  // [2,heads,tokens,8]; rows beyond a sequence's count repeat other rows
+    const auto chunk = [&](const Tensor& x) {  // [2,heads,tokens,8]; rows beyond a sequence's count are later tokens, or zeros
       Tensor some(DType::f64, {2, x.extent(1), tokens, 8});
       for (std::int64_t b = 0; b < 2; ++b) {
         const std::int64_t begin = std::min<std::int64_t>(first[b], 9 - tokens), shift = first[b] - begin;

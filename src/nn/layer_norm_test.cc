@@ -18,7 +18,7 @@ using test::same_bits;
 using test::StridedTensor;
 
 TEST(LayerNorm, RowOfKnownMeanAndVariance) {
-  // The row (2, 4, 4, 4, 5, 5, 7, 9) has mean 5 and variance 4.
+  // the row (2, 4, 4, 4, 5, 5, 7, 9) of x has mean 5 and variance 4
   const LayerNorm norm(Tensor::of<double>({8}, {1, 1, 1, 1, 1, 1, 1, 10}), Tensor::of<double>({8}, {0, 0, 0, 0, 0, 0, 0, 3}), 0);
   Tensor y(DType::f64, {8});
   norm.forward(during_call(Tensor::of<double>({8}, {2, 4, 4, 4, 5, 5, 7, 9})), y);
@@ -28,7 +28,7 @@ TEST(LayerNorm, RowOfKnownMeanAndVariance) {
 TEST(LayerNorm, EpsilonIsAddedToTheVariance) {
   const LayerNorm norm({.width = 2, .epsilon = 3, .dtype = DType::f64});
   Tensor y(DType::f64, {2});
-  norm.forward(during_call(Tensor::of<double>({2}, {-1, 1})), y);  // this row has variance 1
+  norm.forward(during_call(Tensor::of<double>({2}, {-1, 1})), y);  // the row (-1, 1) has variance 1
   EXPECT_TRUE(near(y, Tensor::of<double>({2}, {-0.5, 0.5}), 1e-15));
 }
 
@@ -47,7 +47,8 @@ TEST(LayerNorm, LargeOffsetDoesNotCancel) {
   for (std::int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] += 1000;
   LayerNorm({.width = 384}).forward(x, y);
   LayerNorm({.width = 384, .dtype = DType::f64}).forward(during_call(Tensor::copy_of(x, DType::f64)), y64);
-  // The float32 mean, about 1000, has an error of a few times 1000 * 2^-24 = 6e-5. The differences from the mean are divided by 0.58, the standard deviation.
+  // The float32 mean, about 1000, has an error of a few times 1000 * 2^-24 = 6e-5. The norm divides the differences from the mean by 0.58, the standard
+  // deviation.
   EXPECT_TRUE(near(y, y64, 1e-3));
 }
 
@@ -62,7 +63,7 @@ TEST(LayerNorm, GradientsAreCentralDifferences) {
         const StridedTensor x = random.strided(DType::f64, shape), d_y = random.strided(DType::f64, shape);
         const StridedTensor y = random.empty_strided(DType::f64, shape), d_x = random.empty_strided(DType::f64, shape);
         LayerNorm grads = zeros_like(norm);
-        for (const auto& [name, tensor] : parameters(grads)) random.fill(*tensor);  // backward must replace these values
+        for (const auto& [name, tensor] : parameters(grads)) random.fill(*tensor);  // backward() must replace these values
         norm.backward(x, d_y, {.x = d_x, .parameters = &grads});
         auto leaves = test::parameter_leaves(norm, grads);
         EXPECT_EQ(leaves.size(), bias ? 2u : 1u);
@@ -92,7 +93,7 @@ TEST(LayerNorm, InputGradientCanBeAdded) {
 TEST(LayerNorm, ParameterGradientsSumOverAllRows) {
   Random random(5);
   const LayerNorm norm(random.tensor(DType::f64, {3}), random.tensor(DType::f64, {3}), 1e-5);
-  for (const std::int64_t rows : {127, 128, 129, 300}) {  // a thread computes chunks of 128 rows
+  for (const std::int64_t rows : {127, 128, 129, 300}) {  // a thread computes 128 rows at a time
     SCOPED_TRACE(rows);
     const Tensor x = random.tensor(DType::f64, {rows, 3}), d_y = random.tensor(DType::f64, {rows, 3});
     LayerNorm grads = zeros_like(norm), one = zeros_like(norm), sum = zeros_like(norm);

@@ -1,4 +1,4 @@
-// Compares a layer with a score rule with the same layer whose bias holds the numbers that the rule adds.
+// Compares a layer with a score rule with the same layer without the rule; the numbers that the rule adds are then given as a bias.
 #include <gmock/gmock.h>
 
 #include "polyhead/nn/multi_head_attention.h"
@@ -14,7 +14,7 @@ using test::near;
 using test::Random;
 using testing::HasSubstr;
 
-// The rule: score + (factor[n] + 0.25 b) (s - t) for head n of sequence b. `data` points to the float64 factors, which have gradients.
+// The rule: the new score is score + (factor[n] + 0.25 b) (s - t) for head n of sequence b. `data` points to the factors, which are float64 and have gradients.
 template <class T>
 void add_distances(const ScoreTile& tile, const double* factors) {
   for (std::int64_t i = 0; i < tile.rows; ++i) {
@@ -59,7 +59,7 @@ Tensor distance_bias(const std::vector<double>& factors, std::int64_t batch, std
 
 const std::vector<double> kFactors{0.3, -0.2, 0.1, 0.05};
 
-TEST(LayerScoreRules, AreThoseOfABias) {
+TEST(LayerScoreRules, GiveTheResultsOfABias) {
   Random random(1);
   const MultiHeadAttention layer({.query_width = 16, .heads = 4, .kv_heads = 2, .qk_norm = true, .gate = Gate::sigmoid, .dtype = DType::f64, .seed = 3});
   const Tensor x = random.tensor(DType::f64, {3, 9, 16}), d_out = random.tensor(DType::f64, x.shape()), bias = distance_bias(kFactors, 3, 9, DType::f64);
@@ -91,7 +91,7 @@ TEST(LayerScoreRules, AreThoseOfABias) {
   EXPECT_TRUE(test::same_bits(in_evaluation, out));
 }
 
-// Evaluation computes a large batch a few sequences at a time. A score rule must still be called with each sequence's index in the whole batch.
+// In evaluation a layer computes a large batch a few sequences at a time. A score rule must still see each sequence's index in the whole batch.
 TEST(LayerScoreRules, SeeTheirSequenceInALargeBatch) {
   Random random(2);
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .seed = 3});
@@ -115,14 +115,14 @@ TEST(LayerScoreRules, AreRefusedByNameWhereTheyHaveNoMeaning) {
   EXPECT_THAT(error_message([&] { global.forward({.query = x}, one, {.score_rule = distance_rule(kFactors)}); }), HasSubstr("score_rule cannot be combined with a global query"));
   MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, out, {}, &saved);
-  EXPECT_THAT(error_message([&] { layer.backward(saved, x, {.score_rule = d_factors}); }), HasSubstr("the gradient of score_rule is asked for, but forward did not get this input"));
+  EXPECT_THAT(error_message([&] { layer.backward(saved, x, {.score_rule = d_factors}); }), HasSubstr("the gradient of score_rule is requested, but forward() was called without this input"));
   layer.forward({.query = x}, out, {.score_rule = distance_rule(kFactors)}, &saved);
   Tensor wrong(DType::f32, {2, 1});
   EXPECT_THAT(error_message([&] { layer.backward(saved, x, {.score_rule = wrong}); }), HasSubstr("the gradient of score_rule"));
   EXPECT_THAT(error_message([&] { (void)trace(layer, {.query = x}, {.score_rule = distance_rule(kFactors)}); }), HasSubstr("trace: score_rule is given"));
 }
 
-// A refused backward pass adds nothing to the gradients of the parameters.
+// A backward pass that is refused must not change the gradients of the parameters.
 TEST(LayerScoreRules, ARefusedBackwardPassLeavesTheGradientsAsTheyAre) {
   Random random(4);
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .dtype = DType::f64, .seed = 1});
@@ -142,7 +142,7 @@ TEST(LayerScoreRules, ARefusedBackwardPassLeavesTheGradientsAsTheyAre) {
   EXPECT_EQ(test::largest_magnitude(gradients.output.weight), 0);
 }
 
-// Tests positions and gradients with cross-attention in float32.
+// In cross-attention, in float32, a rule must see the positions of the queries and of the keys, and must have the right gradients.
 TEST(LayerScoreRules, CountThePositionsOfTheInputs) {
   Random random(5);
   const MultiHeadAttention cross({.query_width = 12, .key_width = 10, .heads = 2, .seed = 2});

@@ -53,7 +53,7 @@ void PackedLinear::forward(ConstTensorView x, TensorView y, Executor* executor) 
   require_rows(kOperation, {"x", x}, "in_width", linear_->in_width(), weight.dtype());
   require_exactly(kOperation, {"y", y}, with_width(x.shape(), linear_->out_width()), weight.dtype());
   require_no_overlap(kOperation, {"y", y}, {{"x", x}, {"weight", weight}, {"bias", bias}});
-  // y[r,o] = sum_i x[r,i] weight[o,i] + bias[o]
+  // Computes y[r,o] = sum_i x[r,i] weight[o,i] + bias[o].
   cpu::gemm({.a = x, .b = weight.view().transpose(0, 1), .c = y, .bias = bias, .packed = weight_.get()}, executor, workspace_);
 }
 

@@ -47,7 +47,7 @@ TEST(Linear, InitialisedAsTorch) {
   EXPECT_FALSE(same_bits(linear.weight, Linear({.in_width = 64, .out_width = 500, .seed = 8}).weight));
 }
 
-// Returns a linear layer with random parameters.
+// Returns a linear layer with random parameters, in float64.
 Linear random_linear(Random& random, std::int64_t in, std::int64_t out, bool bias) {
   return {random.tensor(DType::f64, {out, in}), bias ? random.tensor(DType::f64, {out}) : Tensor()};
 }
@@ -78,22 +78,22 @@ TEST(Linear, GradientsAreCentralDifferences) {
   }
 }
 
-TEST(Linear, BackwardWritesOnlyWhatIsWanted) {
+TEST(Linear, BackwardWritesOnlyTheRequestedGradients) {
   Random random(3);
   const Linear linear = random_linear(random, 3, 2, true);
   const Tensor x = random.tensor(DType::f64, {4, 3}), d_y = random.tensor(DType::f64, {4, 2}), start = random.tensor(DType::f64, {4, 3});
   Tensor d_x(DType::f64, {4, 3}), added = start;
   Linear grads = zeros_like(linear), only_grads = random_linear(random, 3, 2, true);
   linear.backward(x, d_y, {.x = d_x, .parameters = &grads});
-  linear.backward({}, d_y, {.x = added, .x_write = Write::add});  // x may be absent: only the parameters' gradients need x
-  linear.backward(x, d_y, {.parameters = &only_grads});              // overwrites the earlier gradients
+  linear.backward({}, d_y, {.x = added, .x_write = Write::add});  // x may be absent, because only the gradients of the parameters need x
+  linear.backward(x, d_y, {.parameters = &only_grads});              // replaces the gradients of the first backward pass
   for (std::int64_t i = 0; i < 12; ++i) EXPECT_DOUBLE_EQ(added.data<double>()[i], start.data<double>()[i] + d_x.data<double>()[i]);
   EXPECT_TRUE(same_bits(only_grads.weight, grads.weight));
   EXPECT_TRUE(same_bits(only_grads.bias, grads.bias));
 }
 
-// 0 x NaN is NaN, so NaN in x reaches the weight's gradient even if d_y of that row is 0. Attention therefore removes masked rows before it calls
-// Linear::backward.
+// NaN in a row of x reaches the weight's gradient even if d_y of that row is 0, because 0 x NaN is NaN. Attention therefore replaces the rows of masked
+// positions before it calls Linear::backward().
 TEST(Linear, ANonFiniteRowReachesTheGradientOfTheWeightEvenIfItsOwnGradientIsZero) {
   const Linear linear({.in_width = 2, .out_width = 2, .seed = 1});
   const Tensor x = Tensor::of<float>({2, 2}, {1, 2, std::nanf(""), 3}), d_y = Tensor::of<float>({2, 2}, {1, 1, 0, 0});
@@ -119,7 +119,7 @@ TEST(Linear, SixteenBitStorageRoundsOnce) {
 TEST(Linear, WidthsOfZeroAreRefused) {
   EXPECT_EQ(error_message([] { Linear linear{LinearConfig{.seed = 1}}; }), "Linear: in_width is 0 and out_width 0; both must be at least 1");
   EXPECT_NE(error_message([] { Linear linear({.in_width = 3, .seed = 1}); }), "");
-  static_assert(!std::is_default_constructible_v<LinearConfig>);  // the seed must be given
+  static_assert(!std::is_default_constructible_v<LinearConfig>);  // LinearConfig has no default seed
 }
 
 TEST(Linear, ErrorsSayWhatWasGivenAndWhatIsAllowed) {

@@ -1,4 +1,4 @@
-// Reads logits [B,C] row by row in float64, for sampling and beam search.
+// Reads logits [B,C] row by row, in float64, for sampling and beam search.
 #pragma once
 
 #include <algorithm>

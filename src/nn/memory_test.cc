@@ -1,5 +1,5 @@
-// Tests that attention with pair bias never allocates the whole bias [*,N,T,S]: beyond inputs and outputs it allocates one block of the bias and some pieces
-// of z.
+// Tests that attention with pair bias never allocates the whole bias [*,N,T,S]. Besides inputs and outputs it may only allocate one block of the bias, and
+// memory for some pieces of z.
 #include <gtest/gtest.h>
 
 #include "polyhead/nn/pair_bias.h"
@@ -15,7 +15,8 @@ using test::Random;
 
 constexpr std::int64_t kHeads = 16, kKeys = 128, kWidth = 8, kPairWidth = 16, kBlock = 2 << 20, kPiece = 256 << 10;
 
-// Peaks of allocated memory, and the size of a whole bias, in bytes. z is one row of pairs that all queries and structures share through strides of 0.
+// The peaks of allocated memory in a forward and a backward pass, and the size of the whole bias, in bytes. z is one row that all queries and structures share
+// through strides of 0.
 struct Peaks {
   std::int64_t forward, backward, bias;
 };
@@ -34,16 +35,16 @@ Peaks peaks_of(std::int64_t structures, std::int64_t queries) {
           .bias = structures * kHeads * queries * kKeys * 4};
 }
 
-TEST(PairBiasMemory, IsThatOfABlock) {
+TEST(PairBiasMemory, HoldsOneBlockAndNeverTheWholeBias) {
   const test::ThreadCount one(1);
-  peaks_of(1, 8);  // the first call of a process also allocates a description of the machine and keeps it
-  constexpr std::int64_t kSdpa = 2 << 20;  // bytes that attention itself takes for heads this narrow
+  peaks_of(1, 8);  // The first call of a process also allocates a description of the machine, and keeps it, so it is not measured.
+  constexpr std::int64_t kSdpa = 2 << 20;  // an upper bound on the bytes that attention itself allocates for heads of this width
   for (const auto& [structures, queries] : {std::pair<std::int64_t, std::int64_t>{1, 2048}, {16, 128}, {2, 4096}}) {
     const Peaks peaks = peaks_of(structures, queries);
     const std::int64_t pieces = structures * queries * kKeys * kPairWidth * 4 / kPiece + structures, sums = pieces * (kHeads + 2) * kPairWidth * 4;
     EXPECT_GE(peaks.bias, 8 * kBlock);
     EXPECT_LT(peaks.forward, kBlock + 2 * kPiece + kSdpa) << structures << " x " << queries;
-    // The backward pass holds a block of the bias and a block of its gradient, pieces of both, and the sums of each piece.
+    // The backward pass allocates a block of the bias and a block of the bias's gradient, memory for pieces of both, and sums for each piece.
     EXPECT_LT(peaks.backward, 2 * kBlock + 4 * kPiece + 2 * sums + 2 * kSdpa) << structures << " x " << queries;
   }
 }

@@ -14,18 +14,18 @@ namespace polyhead::nn {
 namespace {
 
 constexpr const char* kOperation = "MixtureOfExperts.forward";
-constexpr const char* kClamped = " beside clamped_gate, which has a function of its own; it must be silu";
+constexpr const char* kClamped = "; with clamped_gate it must be silu, because a clamped gate has its own formula";
 
 std::string_view word_of(Activation activation) { return std::ranges::find(kActivations, activation, &ActivationInfo::activation)->name; }
 
-// A row of x that an expert processes, and the factor of the expert's output.
+// A row of x that is sent to an expert, and the factor of the expert's output.
 struct Use {
   std::int64_t row = 0;
   double factor = 0;
 };
 
-// Chooses the `mixture.chosen` experts with the largest scores; of equal scores the first. A NaN counts as the largest score, so that it reaches the
-// output. Adds the row to the `uses` of each chosen expert.
+// Chooses the mixture.chosen experts with the largest scores, and appends the row to the `uses` of each of them. Of equal scores the first counts as larger. A
+// NaN counts as the largest score, so that it reaches the output.
 void route(const MixtureOfExperts& mixture, std::int64_t row, const double* scores, std::vector<std::vector<Use>>& uses) {
   const std::size_t count = uses.size(), chosen = static_cast<std::size_t>(mixture.chosen);
   std::vector<std::size_t> order(count);
@@ -42,9 +42,9 @@ void route(const MixtureOfExperts& mixture, std::int64_t row, const double* scor
   for (std::size_t i = 0; i < chosen; ++i) uses[order[i]].push_back({row, std::exp(scores[order[i]] - largest) / sum});
 }
 
-// Sets gate = (hidden + 1) * gate * sigmoid(slope * gate), after both were clamped (see ClampedGate). Both are [r,hidden_width], contiguous.
+// Clamps hidden and gate, then sets gate = (hidden + 1) * gate * sigmoid(slope * gate) (see ClampedGate). Both are [r,hidden_width], contiguous.
 void apply_clamped_gate(const ClampedGate& rule, ConstTensorView hidden, TensorView gate, Executor* executor) {
-  constexpr std::int64_t kGrain = 1024;  // elements of a piece: an exponential takes about 10 ns
+  constexpr std::int64_t kGrain = 1024;  // elements that a thread takes at once; an exponential takes about 10 ns
   dispatch_floating(gate.dtype(), [&]<class T>(Type<T>) {
     using A = Accumulator<T>;
     const auto *h = hidden.data<T>();
@@ -72,7 +72,7 @@ void run_expert(const MixtureOfExperts& mixture, const FeedForward& expert, Cons
   expert.output.forward(gate, y, options);
 }
 
-// uses[i] = (row, factor) is a row sent to one expert, and out[i] is the expert's output for it. Computes sums[row] += factor * out[i] for every i.
+// Adds an expert's output to the sums of the rows that were sent to it: sums[row] += factor * out[i] for each uses[i] = (row, factor).
 template <class T>
 void add_scaled(const std::vector<Use>& uses, const Tensor& out, Tensor& sums) {
   using A = Accumulator<T>;

@@ -18,7 +18,7 @@ using test::Random;
 using test::same_bits;
 using testing::HasSubstr;
 
-// Returns a mixture of width 1. For x > 0, expert i computes factors[i] x^2, as output * relu(gate x) * (hidden x).
+// Returns a mixture of width 1 whose experts compute output * relu(gate x) * (hidden x). For x > 0 expert i computes factors[i] x^2.
 MixtureOfExperts squares(std::vector<float> factors, std::vector<float> router, Activation activation = Activation::relu) {
   MixtureOfExperts mixture;
   const auto one = [](float value) { return Linear(Tensor::of<float>({1, 1}, {value}), {}); };
@@ -44,7 +44,7 @@ TEST(MixtureOfExperts, IsTheFormula) {
   EXPECT_NEAR(y.data<float>()[1], expected(3, 1, 10, e(6), e(3)), 1e-5);
   mixture.normalise = false;
   EXPECT_NEAR(forward(mixture, Tensor::of<float>({1, 1}, {1})).data<float>()[0], (e(2) + 10 * e(1)) / (e(2) + e(1) + 1), 1e-6);
-  // If all router weights are 0, all experts have equal scores, and the first ones are chosen.
+  // if all weights of the router are 0, all experts have equal scores, and the first experts must be chosen
   mixture.router = Linear(Tensor(DType::f32, {3, 1}), {});
   mixture.normalise = true;
   EXPECT_NEAR(forward(mixture, Tensor::of<float>({1, 1}, {1})).data<float>()[0], 5.5, 1e-6);
@@ -121,14 +121,14 @@ TEST(MixtureOfExperts, MessagesNameTheRule) {
   };
   EXPECT_THAT(made([](auto& c) { c.chosen = 6; }), HasSubstr("chosen is 6; it must be in [1, 5], the experts"));
   EXPECT_THAT(made([](auto& c) { c.clamped_gate = ClampedGate{.limit = 0}; }), HasSubstr("both must be above 0"));
-  EXPECT_EQ(made([](auto& c) { c.clamped_gate = ClampedGate{}, c.activation = Activation::gelu; }), "MixtureOfExperts: activation is gelu beside clamped_gate, which has a function of its own; it must be silu");
+  EXPECT_EQ(made([](auto& c) { c.clamped_gate = ClampedGate{}, c.activation = Activation::gelu; }), "MixtureOfExperts: activation is gelu; with clamped_gate it must be silu, because a clamped gate has its own formula");
   MixtureOfExperts mixture(config());
   Tensor x(DType::f32, {2, 6}), y(DType::f32, {2, 6}), narrow(DType::f32, {2, 5});
   EXPECT_THAT(error_message([&] { mixture.forward(narrow, y); }), HasSubstr("its last extent must be width = 6"));
   EXPECT_THAT(error_message([&] { mixture.forward(x, x); }), HasSubstr("overlap"));
   mixture.clamped_gate = ClampedGate{};
   mixture.experts[3].activation = Activation::relu;
-  EXPECT_EQ(error_message([&] { mixture.forward(x, y); }), "MixtureOfExperts.forward: expert 3 has the activation relu beside clamped_gate, which has a function of its own; it must be silu");
+  EXPECT_EQ(error_message([&] { mixture.forward(x, y); }), "MixtureOfExperts.forward: expert 3 has the activation relu; with clamped_gate it must be silu, because a clamped gate has its own formula");
   mixture.clamped_gate.reset();
   const Linear shared_gate = mixture.shared_gate;
   mixture.shared_gate = {};

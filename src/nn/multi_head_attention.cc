@@ -18,13 +18,14 @@ namespace {
 
 constexpr const char* kForward = "MultiHeadAttention.forward";
 
-// The binding names every option, so this line must be edited for each new option. new_tokens is read only with a cache; forward() adds it to the list then.
+// Returns all tensors that a call reads, except the parameters. The structured binding names every option, so that a new option must be added here. new_tokens
+// is only read with a cache; forward() then appends it to the list.
 std::vector<Operand> inputs_of(const AttentionInput& input, const AttentionOptions& options) {
   const auto& [named, mask, mask_like_input, bias, relative_bias, sink, score_rule, mode, dropout_seed, dropout_keep, rotary, cache, new_tokens, attend_later_tokens, backend, executor, workspace] = options;
   return nn::inputs_of(input, options, dropout_keep, rotary);
 }
 
-// Returns bool [*,L]: the positions that GlobalQuery::masked_mean averages; absent for GlobalQuery::mean.
+// Returns bool [*,L], true for the positions over which GlobalQuery::masked_mean averages; absent for GlobalQuery::mean.
 Tensor mean_positions(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes, const Mask& mask) {
   if (c.global_query != GlobalQuery::masked_mean) return {};
   const Mask keys{.key_starts = mask.key_starts, .key_lengths = mask.key_lengths, .attend_keys = mask.attend_keys, .block_keys = mask.block_keys};
@@ -32,14 +33,14 @@ Tensor mean_positions(const MultiHeadAttentionConfig& c, const AttentionShapes& 
   return Tensor::copy_of(mask_of_keys.view().reshape(appended(shapes.lead, {shapes.positions})));
 }
 
-// Calls take(name, tensor, dtype, shape) for every tensor that run() computes, then sets the views of their heads.
+// Calls take(name, tensor, dtype, shape) for every tensor that run() computes. Then sets the views of the heads in these tensors.
 template <class Take>
 void lay_out(const MultiHeadAttentionConfig& c, const AttentionInput& input, const AttentionShapes& shapes, MultiHeadAttention::Activations& s,
              const Take& take) {
   const auto activation = [&](const char* name, Tensor& tensor, const Shape& outer, std::int64_t positions, std::int64_t width) {
     take(name, tensor, c.dtype, with_extents(outer, shapes.axis, positions, width));
   };
-  // Keys and values that the caller projected are used in place if no keys are added.
+  // If the layer adds no keys, keys and values that the caller has projected are used in place.
   const auto keys = [&](const char* name, Tensor& tensor, ConstTensorView given, std::int64_t width) -> ConstTensorView {
     if (given && shapes.added_keys == 0) return given;
     activation(name, tensor, shapes.key, shapes.keys + shapes.added_keys, width);
@@ -58,7 +59,7 @@ void lay_out(const MultiHeadAttentionConfig& c, const AttentionInput& input, con
   if (c.gate == Gate::sigmoid) activation("gate", s.gate, shapes.query, shapes.positions, c.heads * c.value_head_width);
 }
 
-// Sets the options of the sdpa call.
+// Sets the options for the call of sdpa_forward().
 void set_sdpa(const MultiHeadAttention& layer, const AttentionOptions& options, const AttentionShapes& shapes, MultiHeadAttention::Activations& s) {
   const MultiHeadAttentionConfig& c = layer.config;
   s.sdpa = {.scale = c.scale, .softcap = c.softcap, .score_rule = options.score_rule, .empty_rows = c.empty_rows, .precision = c.precision, .backend = options.backend};
@@ -77,20 +78,20 @@ void set_sdpa(const MultiHeadAttention& layer, const AttentionOptions& options, 
   }
 }
 
-// The norm of a layer's q or k, and the tensor that stores its input for the backward pass.
+// The norm of a layer's q or k, and the tensor that keeps the norm's input for the backward pass.
 struct HeadNorm {
-  const RMSNorm& norm;  // has no weight if the layer does not normalise
+  const RMSNorm& norm;  // without a weight if the layer does not normalise q and k
   Tensor& unnormed;
 };
 
-// Projects x, then normalises each head.
+// Projects x. If the layer has a norm of q and k, then normalises each head.
 void project(const PackedLinear& projection, ConstTensorView x, std::int64_t heads, int axis, const HeadNorm& own, TensorView y, Executor* executor) {
   if (!own.norm.weight) return projection.forward(x, y, executor);
   projection.forward(x, own.unnormed, executor);
   own.norm.forward(split_heads(own.unnormed.view(), axis, heads), split_heads(y, axis, heads), {.executor = executor});
 }
 
-// Writes projected keys or values: those of the S positions, then `learned` (bias_k or bias_v), then zeros.
+// Writes the projected keys or values: those of the S positions, then `learned` (bias_k or bias_v), then zeros.
 void project_keys(const PackedLinear& projection, ConstTensorView x, ConstTensorView given, const Tensor& learned, std::int64_t heads,
                   const AttentionShapes& shapes, const HeadNorm& norm, Executor* executor, Tensor& projected) {
   if (given && shapes.added_keys == 0) return;
@@ -122,7 +123,7 @@ void require_rotary(const char* operation, const MultiHeadAttentionConfig& confi
   const auto require_table = [&](const char* name, ConstTensorView table, std::int64_t positions) {
     require(static_cast<bool>(table), operation, ": ", name, " is missing");
     const Shape all = appended(shapes.lead, {positions, width / 2});
-    // The last two extents may not broadcast: an extent of 1 would rotate all positions, or all pairs, by the same angle.
+    // The last two extents of a table may not broadcast. With an extent of 1, all positions or all pairs of features would be rotated by the same angle.
     require(is_floating(table.dtype()) && table.rank() >= 2 && table.extent(-1) == width / 2 && table.extent(-2) == positions &&
                 broadcasts(table.shape(), all),
             operation, ": ", name, " is ", table.dtype(), " ", table.shape(), "; it must be floating, broadcast to ", all, " and end in ",
@@ -147,7 +148,8 @@ void require_rotary(const char* operation, const MultiHeadAttentionConfig& confi
   require_table("rotary.key_sin", rotary.key_sin, shapes.keys);
 }
 
-// Members are public: without this check, a member that the configuration does not have, such as a sink set after construction, would be ignored.
+// Checks that the layer has the members that its configuration names, and no others. Members are public, so a sink, for example, may have been set after
+// construction; without this check it would be ignored.
 void require_members(const char* operation, const MultiHeadAttention& layer) {
   const MultiHeadAttentionConfig& c = layer.config;
   const auto member = [&](const char* name, const Tensor& tensor, const char* setting, bool wanted, const char* on = "true", const char* off = "false") {
@@ -209,9 +211,10 @@ PackedAttention packed_projections(const MultiHeadAttention& layer, PackFor use,
   return projections;
 }
 
-//   x -> q, k, v -> norm -> heads -> sdpa -> merge -> gate -> output projection      (docs/maths.md, eq. 11-15)
-// `executor` replaces the executor of the options. keep_activations: backward will read `s`, so the gate may not overwrite `s.attended`. `s` may hold tensors
-// of an earlier pass, whose memory is reused.
+// The forward pass of an attention layer (docs/maths.md, eq. 11-15):
+//   x -> q, k, v -> norm -> heads -> sdpa -> merge -> gate -> output projection
+// `executor` is used instead of the options' executor. keep_activations: the backward pass will read `s`, so the gate may not overwrite s.attended. If `s`
+// holds tensors of an earlier pass, their memory is reused.
 void run(const MultiHeadAttention& layer, const PackedAttention& projections, const AttentionInput& input, const AttentionShapes& shapes,
          TensorView out, const AttentionOptions& options, Executor* executor, bool keep_activations, MultiHeadAttention::Activations& s,
          TensorView attention_weights = {}) {
@@ -242,7 +245,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
 
   set_sdpa(layer, options, shapes, s);
   SdpaOptions sdpa = s.sdpa;
-  sdpa.executor = executor;  // not stored in s: the executor may be gone when s is read again
+  sdpa.executor = executor;  // not stored in `s`, because the executor may no longer exist when `s` is read
   sdpa.workspace = options.workspace;
   sdpa_forward({.q = s.q_heads,
                 .k = s.k_heads,
@@ -258,7 +261,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
   if (config.gate == Gate::sigmoid) {
     projections.gate.forward(input.query, s.gate, executor);
     activate(Activation::sigmoid, s.gate, s.gate, executor);
-    // Evaluation does not read the ungated heads again, so gate in place.
+    // Evaluation does not read the ungated heads again, so the gate is applied in place.
     const bool in_place = !keep_activations && s.attended.shape() == s.gate.shape();
     if (!in_place) gated = uninitialised(config.dtype, s.gate.shape(), options.workspace);
     multiply(s.attended, s.gate, in_place ? s.attended : gated, executor);
@@ -340,7 +343,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
     });
   }
   require_options(kOperation, config, input, options, shapes);
-  Saved whole;  // moved to *saved when complete, so that an exception leaves *saved empty
+  Saved whole;  // becomes *saved at the end, so that *saved is empty if an exception is thrown
   *saved = {};
   whole.input = input;
   whole.bias = options.bias;

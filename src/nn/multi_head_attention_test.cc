@@ -112,16 +112,17 @@ TEST(MultiHeadAttention, RestoreRefusesTensorsOfAnotherPass) {
   }
 }
 
-TEST(MultiHeadAttention, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOne) {
+TEST(MultiHeadAttention, MapsHaveTheShapeOfMapsShapeAndRowsSumToOne) {
   for (const Setting& setting : settings()) {
     SCOPED_TRACE(setting.name);
-    if (setting.mask || setting.key == Shape{2, 0, 4}) continue;  // with a mask or without keys, rows may be empty
+    // with a mask or without keys, rows may be empty, and the attention weights of an empty row do not sum to 1
+    if (setting.mask || setting.key == Shape{2, 0, 4}) continue;
     Trial run(setting);
     expect_maps_of_whole_rows(run);
   }
 }
 
-// The forward pass writes the same attention weights as attention_map(), and writing them does not change the output.
+// The forward pass must write the same attention weights as attention_map(), and writing them must not change the output.
 TEST(MultiHeadAttention, TheForwardPassWritesAttentionWeightsToo) {
   for (const Setting& setting : settings()) {
     SCOPED_TRACE(setting.name);
@@ -165,7 +166,7 @@ TEST(MultiHeadAttention, IsTheFormula) {
   }
 }
 
-TEST(MultiHeadAttention, AnyAxisIsTheSecondToLastOneOfTheMovedInput) {
+TEST(MultiHeadAttention, AnyAxisEqualsAxisMinusTwoOfTheMovedInput) {
   MultiHeadAttentionConfig config{.query_width = 4, .heads = 2, .axis = 0, .dtype = DType::f64, .seed = 3};
   Random random(2);
   const Tensor x = random.tensor(DType::f64, {5, 2, 3, 4});
@@ -176,7 +177,7 @@ TEST(MultiHeadAttention, AnyAxisIsTheSecondToLastOneOfTheMovedInput) {
   EXPECT_TRUE(same_bits(out.view().move_axis(0, -2), moved_out));
 }
 
-TEST(MultiHeadAttention, GlobalQueryIsTheProjectionOfTheMeanAndOfTheMeanOfProjections) {
+TEST(MultiHeadAttention, TheGlobalQueryIsTheMeanOfTheProjectedQueries) {
   Trial run({"global", {.query_width = 4, .heads = 2, .global_query = GlobalQuery::mean, .dtype = DType::f64}, {1, 3, 4}});
   run.loss();
   Tensor projected(DType::f64, {1, 3, 4});
@@ -238,12 +239,12 @@ TEST(MultiHeadAttention, InitialisedAsTorch) {
   EXPECT_FALSE(same_bits(layer.q.weight, layer.k.weight));
 }
 
-TEST(MultiHeadAttention, WhatManySequencesAddToOneParameterIsRoundedOnce) {
+TEST(MultiHeadAttention, AParameterGradientOverManySequencesIsRoundedOnce) {
   const MultiHeadAttention layer({.query_width = 1, .output = OutputProjection::none, .add_bias_kv = true, .dtype = DType::bf16, .seed = 1});
-  constexpr std::int64_t kSequences = 1000;  // a running sum of ones in bfloat16 would stop at 256
+  constexpr std::int64_t kSequences = 1000;  // if sums were stored in bfloat16 after each addition, a sum of ones would stop at 256
   const Tensor query(DType::bf16, {kSequences, 1, 1});
   Tensor out(DType::bf16, query.shape()), d_out(DType::bf16, query.shape());
-  fill(d_out, 2);  // the attention weights of both keys are 1/2 where the query is 0
+  fill(d_out, 2);  // where the query is 0, both keys have the attention weight 1/2
   MultiHeadAttention::Saved saved;
   layer.forward({.query = query}, out, {}, &saved);
   MultiHeadAttention grads = zeros_like(layer);
@@ -281,7 +282,7 @@ TEST(MultiHeadAttention, ABiasGradientWithAddedKeysIsRoundedOnceAndMayShareItsMe
 
 TEST(MultiHeadAttention, BackwardRunsOnItsOwnExecutorAndNotOnThatOfForward) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 8, .seed = 1});
-  const Tensor x = Random(1).tensor(DType::f32, {8, 128, 64});  // large enough for several threads
+  const Tensor x = Random(1).tensor(DType::f32, {8, 128, 64});  // the input is large enough for several threads
   Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
   test::LastPieceFirst of_backward(2);
   MultiHeadAttention::Saved saved;

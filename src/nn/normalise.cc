@@ -25,7 +25,7 @@ struct Normalised {
     for (std::int64_t e = 0; e < width; ++e) v[e] = load(x.at(row, e));
     if (norm.centred) {
       const A mean = sum<A>(width, [v](std::int64_t e) { return v[e]; }) / static_cast<A>(width);
-      for (std::int64_t e = 0; e < width; ++e) v[e] -= mean;  // subtract before squaring: E[x^2] - E[x]^2 would cancel
+      for (std::int64_t e = 0; e < width; ++e) v[e] -= mean;  // the mean is subtracted before squaring, because E[x^2] - E[x]^2 would cancel
     }
     const A variance = sum<A>(width, [v](std::int64_t e) { return v[e] * v[e]; }) / static_cast<A>(width);
     inverse_deviation = 1 / std::sqrt(variance + static_cast<A>(norm.epsilon));
@@ -41,7 +41,7 @@ std::vector<Accumulator<T>> load_vector(ConstTensorView parameter, std::int64_t 
   return values;
 }
 
-// Normalises dtypes that are computed in float32. If sums_view is given (then T is float): sums += x, y = norm(sums).
+// Normalises tensors of a dtype that is computed in float32. If sums_view is given, T is float, and the function computes sums += x and y = norm(sums).
 template <class T>
 void normalise_floats(const Normalisation& norm, ConstTensorView x_view, TensorView sums_view, TensorView y_view, Executor* executor) {
   const std::int64_t width = norm.weight.extent(0);
@@ -92,11 +92,11 @@ struct Backward {
   std::vector<Accumulator<T>> weight;
   Rows<const T> x, d_y;
   const Rows<T>* d_x;  // nullptr: not computed
-  bool add;            // true: adds to d_x
+  bool add;            // true: the gradient is added to d_x; false: it replaces d_x
 };
 
-// Computes the gradients of some rows. With n the normalised row and g = d_y (weight + weight_offset): d_x (+)= (g - mean(g) - n mean(g n)) / deviation. Unless
-// their pointers are nullptr: d_weight += d_y n and d_bias += d_y.
+// Computes the gradients for some rows. With the normalised row n and g = d_y (weight + weight_offset): d_x = (g - mean(g) - n mean(g n)) / deviation, or d_x
+// += this if b.add is true. If the pointers are not nullptr, d_weight += d_y n and d_bias += d_y.
 void backward_rows(const Backward<double>& b, std::int64_t first, std::int64_t last, double* d_weight, double* d_bias) {
   const auto width = static_cast<std::int64_t>(b.weight.size());
   Normalised<double> n{std::vector<double>(b.weight.size()), 0};
@@ -120,7 +120,7 @@ void backward_rows(const Backward<double>& b, std::int64_t first, std::int64_t l
   }
 }
 
-// Computes the same gradients with the kernels, for dtypes that are computed in float32.
+// Computes the same gradients with the kernels. For dtypes that are computed in float32.
 template <class T>
 void backward_rows(const Backward<T>& b, std::int64_t first, std::int64_t last, double* d_weight, double* d_bias) {
   constexpr int kRows = cpu::NormBackwardRows::kRows;
@@ -152,14 +152,14 @@ void backward_rows(const Backward<T>& b, std::int64_t first, std::int64_t last, 
   }
 }
 
-// Threads take chunks of rows of a fixed size; the chunks' sums of d_weight and d_bias are added in order, so that no bit depends on the
-// threads. Sums are float64 for every storage: there may be many rows, and their terms cancel.
+// Computes the gradients of all rows. Threads take pieces of a fixed number of rows. The pieces' sums of d_weight and d_bias are added in order, so that their
+// bits do not depend on the threads. The sums are float64 for every dtype, because there may be many rows, and their terms cancel.
 template <class T>
 void backward_all(const Backward<T>& b, TensorView d_weight, TensorView d_bias, Write parameters_write, const RunOptions& options) {
   constexpr std::int64_t kChunk = 128;
   const auto width = static_cast<std::int64_t>(b.weight.size());
   const std::int64_t chunks = (b.x.count() + kChunk - 1) / kChunk;
-  const std::int64_t size = d_bias ? 2 * width : d_weight ? width : 0;  // elements of a chunk's sums: d_weight, then d_bias
+  const std::int64_t size = d_bias ? 2 * width : d_weight ? width : 0;  // the number of sums of a piece: for d_weight, then for d_bias
   std::vector<double> sums(static_cast<std::size_t>(chunks * size));
   parallel_for(chunks, row_grain(width * kChunk, 4), options.executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t chunk = first; chunk < last; ++chunk) {

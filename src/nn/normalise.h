@@ -1,5 +1,5 @@
-// Layer normalisation and RMS normalisation in one implementation: y = (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * (weight + weight_offset) +
-// bias over the last axis.
+// Implements both layer normalisation and RMS normalisation: y = (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * (weight + weight_offset) + bias over the
+// last axis.
 #pragma once
 
 #include "nn/check.h"
@@ -13,19 +13,19 @@ struct Normalisation {
   const Tensor& weight;  // [width]
   ConstTensorView bias;  // [width], or absent
   double epsilon;
-  bool centred;  // false: mean is 0 (RMS normalisation)
+  bool centred;  // false: the mean is not subtracted (RMS normalisation)
   double weight_offset = 0;
 };
 
-// Error unless weight and bias have the shapes that the members of Normalisation state, and epsilon is not negative.
+// Error unless weight and bias have the shapes that Normalisation names, and epsilon is not negative.
 void require_norm(const Normalisation& norm);
 
-// x and y [*,width].
+// Computes y = norm(x) for x and y [*,width].
 void normalise(const Normalisation& norm, ConstTensorView x, TensorView y, Executor* executor);
-// sums += x, then y = norm(sums); see add_norm.h.
+// Computes sums += x, then y = norm(sums); see add_norm.h.
 void add_and_normalise(const Normalisation& norm, ConstTensorView x, TensorView sums, TensorView y, Executor* executor);
 
-// Absent gradients are not computed. d_weight and d_bias were checked by require_gradients.
+// Computes the gradients of x, weight and bias. An absent gradient is not computed. The caller has checked d_weight and d_bias with require_gradients().
 void norm_backward(const Normalisation& norm, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write x_write, TensorView d_weight, TensorView d_bias,
                    Write parameters_write, const RunOptions& options);
 

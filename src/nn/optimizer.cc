@@ -12,10 +12,10 @@
 namespace polyhead::nn {
 namespace {
 
-// Number of elements that a thread takes at once. It is fixed, so that sums do not depend on the number of threads.
+// Number of elements that a thread takes at once. It does not depend on the number of threads, so neither do sums.
 constexpr std::int64_t kPiece = 1 << 14;
 
-// Messages put these words before a tensor's name.
+// Messages put these words before the name of a tensor.
 constexpr const char *kParameter = "the parameter ", *kGradient = "the gradient of ";
 
 bool is_rate(double x) { return x >= 0 && std::isfinite(x); }
@@ -54,7 +54,8 @@ void require_plain(const char* operation, const char* what, const std::string& n
   require(tensor.view().is_contiguous(), operation, ": ", what, name, " is not contiguous");
 }
 
-// Error if a tensor that is written shares memory with another tensor. `written` and `read` name the kinds of tensors for the message.
+// Error if a tensor in `outputs`, which will be written, shares memory with another tensor of either list. `written` and `read` name the two kinds of tensors
+// in the message.
 void require_distinct(const char* operation, const char* written, const ConstNamedParameters& outputs, const char* read = "",
                       const ConstNamedParameters& inputs = {}) {
   struct Item {
@@ -68,7 +69,8 @@ void require_distinct(const char* operation, const char* written, const ConstNam
   std::vector<const Item*> order;
   for (const Item& item : items) order.push_back(&item);
   std::ranges::sort(order, {}, [](const Item* item) { return item->span.first; });
-  std::pair<const Item*, const Item*> first{};  // the first pair in the order of the lists, so that the message does not depend on addresses
+  // The first two tensors that share memory, in the order of the lists. The message names them, so it does not depend on addresses.
+  std::pair<const Item*, const Item*> first{};
   for (std::size_t i = 0; i < order.size(); ++i) {
     for (std::size_t j = i + 1; j < order.size() && order[j]->span.first < order[i]->span.last; ++j) {
       const std::pair<const Item*, const Item*> pair = std::minmax(order[i], order[j]);
@@ -121,7 +123,7 @@ void AdamW::step(const NamedParameters& list, const ConstNamedParameters& gradie
   for (const auto& [name, tensor] : gradients) require_plain(kOperation, kGradient, name, *tensor);
   require_distinct(kOperation, kParameter, list, kGradient, gradients);
 
-  // The step is counted at the end, because running the pieces allocates and may throw.
+  // The step is counted at the end of the function, because the code before it allocates and may throw.
   const auto number = static_cast<double>(steps() + 1);
   const double first = 1 - std::pow(config_.beta1, number), second = 1 - std::pow(config_.beta2, number);
   const auto& kernels = cpu::current_kernels_of<cpu::AdamKernels>();
@@ -185,7 +187,7 @@ void add_gradients(const ConstNamedParameters& gradients, const NamedParameters&
   }
   require_distinct(kOperation, "the sum ", sums, kGradient, gradients);
   std::vector<Sum> all;
-  // add() needs tensors of at least one dimension, so a scalar gets one here.
+  // add() needs tensors of at least one dimension, so a scalar gets a dimension here.
   for (std::size_t i = 0; i < sums.size(); ++i) all.push_back({gradients[i].second->view().unsqueeze(0), sums[i].second->view().unsqueeze(0)});
   add(all, executor);
 }

@@ -21,7 +21,7 @@ FeedForward random_layer(DType dtype, std::uint64_t seed, std::int64_t hidden_wi
 }
 
 TEST(AdamW, FirstStepMovesByTheLearningRateAgainstTheSign) {
-  // In the first step m / (1 - beta1) = g and sqrt(v / (1 - beta2)) = |g|. After the weight decay, each parameter therefore changes by the learning rate.
+  // In the first step m / (1 - beta1) = g and sqrt(v / (1 - beta2)) = |g|. So after the weight decay, each parameter changes by the learning rate.
   Linear layer(Tensor::of<double>({1, 2}, {3, -4}), {}), gradient(Tensor::of<double>({1, 2}, {0.5, -7}), {});
   AdamW optimizer(layer, {.learning_rate = 0.1, .epsilon = 0, .weight_decay = 0.2});
   optimizer.step(layer, gradient);
@@ -127,7 +127,7 @@ TEST(ClipGradients, NonFiniteGradientIsNamedAndNothingIsScaled) {
   EXPECT_EQ(error_message([&] { clip_gradients(gradient, -1); }), "clip_gradients: max_norm is -1; it may not be negative");
 }
 
-// Returns a tensor that shares 3 elements of `memory`, those from index `first` on.
+// Returns a tensor that shares 3 elements of `memory`, beginning with element `first`.
 Tensor part(Tensor& memory, std::int64_t first) { return Tensor::share(memory.view().slice(0, first, first + 3), memory.owner()); }
 
 TEST(ClipGradients, GradientsThatShareMemoryAreRefused) {
@@ -153,7 +153,7 @@ TEST(AddGradients, SumsThatShareMemoryAreRefused) {
   EXPECT_EQ(error_message([&] { add_gradients({{"w", &other}}, {{"w", &repeated}}); }),
             "add_gradients: elements of the sum w share memory; each needs memory of its own");
   EXPECT_TRUE(same_bits(memory, before));
-  // The columns of a tensor interleave in memory but share no element, so they may be parameters. Gradients are only read, so they may share memory.
+  // The columns of a tensor interleave in memory but share no element, so they may be parameters. Gradients may share memory, because they are only read.
   Tensor columns = Tensor::of<double>({2, 2}, {1, 2, 3, 4});
   Tensor left = Tensor::share(columns.view().select(1, 0), columns.owner()), right = Tensor::share(columns.view().select(1, 1), columns.owner());
   const Tensor gradient = Tensor::of<double>({2}, {10, 20});
@@ -163,7 +163,7 @@ TEST(AddGradients, SumsThatShareMemoryAreRefused) {
   EXPECT_TRUE(same_bits(memory, Tensor::of<double>({6}, {1, 2, 3, 5, 7, 9})));
 }
 
-// A type of the caller that is no Module. Its only parameter is a scalar, a learned temperature.
+// A type with visit(f) that is no Module. Its only parameter is a scalar, a learned temperature.
 struct Scalar {
   Tensor value = Tensor::of<double>({}, {3});
   template <class F>
@@ -186,7 +186,7 @@ TEST(Optimizer, ScalarParameterOfACallersType) {
   EXPECT_DOUBLE_EQ(*model.value.data<double>(), 2.5);
 }
 
-TEST(Optimizer, ListsDoAsModulesDo) {
+TEST(Optimizer, ListsOfParametersGiveTheResultsOfModules) {
   FeedForward model = random_layer(DType::f32, 1), same = model;
   FeedForward gradient = random_layer(DType::f32, 2), sums = random_layer(DType::f32, 3), same_sums = sums;
   AdamW of_model(model);

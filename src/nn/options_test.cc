@@ -1,4 +1,4 @@
-// Tests that a plain value does not convert to a struct of options. Without NamedMembers, GCC would use the value for the struct's first member.
+// Tests that a plain value does not convert to a struct of options. If NamedMembers did not prevent it, GCC would set the struct's first member to the value.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -48,12 +48,12 @@ POLYHEAD_REFUSES_VALUES(nn::DecoderOptions, memory_mask);
 static_assert(!takes_attention<nn::DecoderOptions, Mask>);
 static_assert(!takes_causal<Mask, bool> && !takes_causal<Mask, int> && !takes_causal<Mask, std::int64_t>);
 
-// With the right types, Options{.member = value} compiles.
+// With a value of the member's own type, Options{.member = value} compiles.
 static_assert(takes_dropout<SdpaOptions, Dropout> && takes_mask<SdpaOptions, Mask> && takes_window<Mask, Window> && takes_relative_bias<SdpaOptions, RelativeBias>);
 static_assert(takes_rotary<nn::AttentionOptions, nn::Rotary> && takes_attention<nn::DecoderOptions, nn::AttentionOptions> && takes_causal<Mask, Causal>);
 static_assert(takes_scale<SdpaOptions, double> && takes_tangents<SdpaJvp, SdpaTangents>);
 
-TEST(Options, AreNamedMemberByMember) {
+TEST(Options, DesignatedInitialisersSetTheNamedMembers) {
   const SdpaOptions options{.mask = {.causal = Causal::top_left(), .window = {.left = 3}}, .dropout = {.p = 0.25, .seed = 7}};
   EXPECT_EQ(options.dropout.p, 0.25);
   EXPECT_EQ(options.dropout.seed, 7u);

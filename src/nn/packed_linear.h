@@ -1,4 +1,4 @@
-// A linear layer whose weight is packed once: for several products of one call, or for all calls if parameters are constant.
+// A linear layer whose weight is packed for the kernels once, for several products of a call or, if parameters are constant, for all calls.
 #pragma once
 
 #include <memory>
@@ -13,12 +13,12 @@ enum class PackFor : std::uint8_t { one_product, several_products };
 class PackedLinear {
  public:
   PackedLinear() = default;
-  // The weight may not change while this object lives. The constructor packs it for several products, or if the workspace caches it;
+  // The weight may not change while this object lives. The constructor packs the weight if the workspace caches it, or with PackFor::several_products;
   // otherwise forward() packs it.
   PackedLinear(const Linear& linear, PackFor use, const RunOptions& options);
 
   std::int64_t out_width() const { return linear_->out_width(); }
-  void forward(ConstTensorView x, TensorView y, Executor* executor) const;  // computes what Linear::forward() computes
+  void forward(ConstTensorView x, TensorView y, Executor* executor) const;  // Computes the same as Linear::forward().
 
  private:
   const Linear* linear_ = nullptr;

@@ -19,9 +19,9 @@ namespace polyhead::nn {
 namespace {
 
 constexpr const char *kPairForward = "PairBias.forward", *kPairBackward = "PairBias.backward";
-constexpr std::int64_t kPieceBytes = 256 << 10;  // bytes of z that a thread normalises at a time; they stay in the second-level cache until they are projected
+constexpr std::int64_t kPieceBytes = 256 << 10;  // bytes of z that a thread normalises at once; they stay in the second-level cache until they are projected
 constexpr std::int64_t kBlockBytes = 2 << 20;    // bytes of the bias that are computed at a time
-constexpr std::int64_t kLeastRows = 32;          // fewest queries of a block; not fewer, because each block packs the keys again
+constexpr std::int64_t kLeastRows = 32;          // minimum number of queries of a block; smaller blocks would be slow, because each block packs the keys again
 
 std::int64_t pair_element_bytes(DType dtype) { return static_cast<std::int64_t>(info(dtype).size); }
 
@@ -36,7 +36,7 @@ void require_pair(const char* operation, const PairBias& pair) {
 
 Normalisation norm_of_pair(const char* operation, const PairBias& pair) { return {operation, pair.norm.weight, pair.norm.bias, pair.norm.epsilon, true}; }
 
-// [*,T,S,C] -> [*,N,T,S]
+// Returns the shape of the bias, [*,N,T,S], for the shape of z, [*,T,S,C].
 Shape bias_shape(const Shape& z, std::int64_t heads) {
   Shape shape = z.first(z.size() - 1);
   shape.insert(z.size() - 3, heads);
@@ -48,8 +48,8 @@ void require_z(const char* operation, const PairBias& pair, ConstTensorView z) {
   require(z.rank() >= 3, operation, ": z is ", z.shape(), "; it must be [*,T,S,pair_width]");
 }
 
-// Cuts z [*,T,S,C] into pieces of some rows, or of some keys of one row. A piece is normalised and projected while it is in the cache. The sizes of pieces
-// depend on the shape alone, so that sums over pieces have the same bits for any number of threads.
+// Cuts z [*,T,S,C] into pieces. A piece is some whole rows or, if rows are long, some keys of one row. Each piece is normalised and projected while it is in
+// the cache. The sizes of pieces depend only on the shape, so sums over pieces have the same bits for any number of threads.
 class Pieces {
  public:
   explicit Pieces(const ConstTensorView& z)
@@ -64,7 +64,7 @@ class Pieces {
   std::int64_t count() const { return numel(lead_) * row_pieces_ * key_pieces_; }
   Shape largest(std::int64_t width) const { return {std::min(row_step_, rows_), std::min(key_step_, keys_), width}; }
 
-  // Returns the piece of a view [*,T,S,·].
+  // Returns the part of a view [*,T,S,·] that belongs to a piece.
   template <class View>
   View of(View view, std::int64_t piece) const {
     const std::int64_t key = piece % key_pieces_ * key_step_, row = piece / key_pieces_ % row_pieces_ * row_step_;
@@ -81,7 +81,7 @@ class Pieces {
   std::int64_t rows_, keys_, row_step_ = 1, key_step_ = 1, row_pieces_ = 0, key_pieces_ = 0;
 };
 
-// Returns the part of the scratch memory that has as many rows and keys as the piece.
+// Returns a part of the scratch memory with as many rows and keys as the piece.
 TensorView like_piece(Tensor& scratch, const ConstTensorView& piece) { return scratch.view().slice(0, 0, piece.extent(0)).slice(1, 0, piece.extent(1)); }
 
 class PairBiasForward {
@@ -109,10 +109,11 @@ class PairBiasForward {
   const PackedLinear projection_;
 };
 
-// Computes the gradients of z and of the parameters, block by block. Each piece has its own sums, which finish() adds in order.
+// Computes the gradients of z and of the parameters, block by block. Each piece has its own sums of the parameters' gradients. finish() adds them in the order
+// of the pieces.
 class PairBiasBackward {
  public:
-  // pieces: the number of pieces of all blocks.
+  // Pass the number of pieces of all blocks together as `pieces`.
   PairBiasBackward(const PairBias& pair, PairBias* gradients, Write write, std::int64_t pieces, const RunOptions& options)
       : pair_(pair), gradients_(gradients), write_(write), options_(options) {
     if (gradients == nullptr) return;
@@ -179,12 +180,12 @@ class PairBiasBackward {
   Tensor norm_weight_, norm_bias_, weight_, bias_;  // [pieces, ...]
 };
 
-// A part of the bias that is computed at a time: for some leading indices of q and some queries.
+// A block of the bias, which is computed at once: some indices of the leading dimensions, and some queries.
 struct PairBlock {
   Dims first, last;  // the block has the indices [first, last) of each leading dimension
   std::int64_t first_row = 0, last_row = 0;
 
-  // Returns this block's part of a view that has the leading dimensions of q; an extent of 1 is the same for all blocks.
+  // Returns this block's part of a view that has the leading dimensions of q. If an extent is 1, all blocks share it.
   template <class View>
   View of(View view) const {
     for (int axis = 0; axis < first.size(); ++axis) {
@@ -198,7 +199,7 @@ struct PairBlock {
   }
 };
 
-// The list of all blocks. Blocks with the same leading indices follow each other.
+// Makes the list of all blocks. Blocks with the same leading indices follow each other.
 class PairBlocks {
  public:
   PairBlocks(const Shape& lead, const ConstTensorView& z, std::int64_t heads) : z_(z), row_bytes_(heads * z.extent(-2) * pair_element_bytes(z.dtype())) {
@@ -242,7 +243,7 @@ class PairBlocks {
   std::vector<PairBlock> blocks_;
 };
 
-// Checks the input, except what sdpa itself checks of q, k and v. Returns it with attend_keys expanded to [*,S].
+// Checks everything about the input that sdpa_forward() does not check. Returns the input with attend_keys expanded to [*,S].
 PairBiasSdpa checked_pair_input(const char* operation, const PairBias& pair, PairBiasSdpa input) {
   require_pair(operation, pair);
   const DType dtype = pair.projection.weight.dtype();
@@ -281,7 +282,8 @@ SdpaOptions options_of_block(const PairBiasSdpa& input, ConstTensorView bias, co
 }
 
 void require_lead(const char* operation, const PairBiasSdpa& input) {
-  // sdpa would refuse leading dimensions of k and v that broadcast. Check them here, because blocks are cut before sdpa is called.
+  // Leading dimensions of k and v that broadcast are an Error in sdpa_forward(). They are checked here, because the blocks are cut before sdpa_forward() is
+  // called.
   const auto lead = [](const ConstTensorView& view) { return view.shape().first(view.rank() - 3); };
   require(input.v.rank() == input.q.rank() && lead(input.k) == lead(input.q) && lead(input.v) == lead(input.q) && input.v.extent(-3) == input.k.extent(-3) &&
               input.v.extent(-2) == input.k.extent(-2) && input.k.extent(-1) == input.q.extent(-1),
@@ -379,7 +381,7 @@ void pair_bias_sdpa_backward(const PairBias& pair, const PairBiasSdpa& given, Co
   for (const PairBlock& block : blocks.list()) pieces += Pieces(block.rows_of(input.z, -3)).count();
   const PairBiasForward bias_of(pair, options);
   PairBiasBackward through_bias(pair, gradients.parameters, gradients.parameters_write, pieces, options);
-  // Sums the gradient of keys or values over the blocks: in the caller's gradient or, if that has 16 bits, in a float32 tensor.
+  // Adds up the gradient of keys or values over the blocks. The sum is in the caller's gradient or, if that has 16 bits, in a float32 tensor.
   struct KeySum {
     ConstTensorView of;
     TensorView gradient;

@@ -96,7 +96,7 @@ void PairBiasAttention::forward(const Input& input, TensorView out, const RunOpt
   const Operand written{"out", out};
   polyhead::require_no_overlap(kOperation, {&written, 1}, pair_operands_of(input));
   require_parameters_separate(kOperation, {written}, *this);
-  if (saved) *saved = {};  // frees its memory first, so that the workspace can reuse it
+  if (saved) *saved = {};  // frees the memory of *saved first, so that the workspace can reuse it
   const Shape merged = with_width(input.query.shape(), q.out_width()), merged_keys = with_width(pair_keys_of(input).shape(), k.out_width());
   const auto allocate = [&](const Shape& shape) { return uninitialised(dtype, shape, options.workspace); };
   Saved s{.input = input, .q = allocate(merged), .k = allocate(merged_keys), .v = allocate(merged_keys), .attended = allocate(merged), .lse = {}, .gate = {},
@@ -143,7 +143,7 @@ void PairBiasAttention::backward(const Saved& s, ConstTensorView d_out, const Gr
   const ConstTensorView gradient_of[] = {input.query, input.key, input.z, input.pair_bias};
   for (std::size_t i = 0; i < std::size(written); ++i) {
     if (!written[i].view) continue;
-    require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is asked for, but forward did not get this input");
+    require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is requested, but forward() was called without this input");
     require_exactly(kOperation, written[i], gradient_of[i].shape(), dtype);
   }
   std::vector<Operand> read = pair_operands_of(input);
@@ -161,7 +161,7 @@ void PairBiasAttention::backward(const Saved& s, ConstTensorView d_out, const Gr
   };
   const auto allocate = [&](const Shape& shape) { return uninitialised(dtype, shape, options.workspace); };
 
-  // out = output(attended * gate)
+  // the backward pass of out = output(attended * gate)
   Tensor d_attended = allocate(merged), d_gate;
   if (gate.weight) {
     d_gate = allocate(merged);
@@ -170,7 +170,7 @@ void PairBiasAttention::backward(const Saved& s, ConstTensorView d_out, const Gr
   output.backward(gate.weight ? d_gate : s.attended, d_out, into(&PairBiasAttention::output, d_attended, Write::replace), options);
   if (gate.weight) gate_backward(s.gate, s.attended, d_attended, d_gate, executor);
 
-  // attended = sdpa(q, k, v, bias)
+  // the backward pass of attended = sdpa(q, k, v, bias)
   const TensorView d_query = gradients.query, d_keys = input.key ? gradients.key : d_query;
   Tensor d_q, d_k, d_v;
   if (d_query || grads) d_q = allocate(merged);
@@ -190,7 +190,7 @@ void PairBiasAttention::backward(const Saved& s, ConstTensorView d_out, const Gr
     if (grads && write == Write::replace) grads->pair.visit([](const std::string&, Tensor& tensor) { fill(tensor, 0); });
   }
 
-  // q = q(query), k = k(keys), v = v(keys), gate = sigmoid(gate(query))
+  // the backward pass of q = q(query), k = k(keys), v = v(keys), gate = sigmoid(gate(query))
   if (d_q) q.backward(input.query, d_q, into(&PairBiasAttention::q, d_query, Write::replace), options);
   const auto keys_backward = [&](Linear PairBiasAttention::*projection, const Tensor& d, Write x_write) {
     const Tensor reached = grads && input.attend_keys ? without_unreached_rows(pair_keys_of(input), d, executor, options.workspace) : Tensor();

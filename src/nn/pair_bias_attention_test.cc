@@ -21,7 +21,7 @@ PairBias random_pair(Random& random, DType dtype, std::int64_t width, std::int64
           Linear(random.tensor(dtype, {heads, width}), bias ? random.tensor(dtype, {heads}) : Tensor())};
 }
 
-// The inputs and results of a call of attention with pair bias. z has extent 1 in leading dimensions whose entries share z.
+// A call of attention with pair bias: its inputs and results. z has the extent 1 in a leading dimension along which z is shared.
 struct PairCase {
   PairBias pair;
   Tensor q, k, v, z, keep, d_out;
@@ -38,7 +38,7 @@ struct PairCase {
     if (masked) {
       keep = random.tensor(DType::boolean, appended(lead, {keys}));
       empty_rows = random.pick({EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
-      if (keep.numel() > 0 && random.coin()) fill(keep.view().reshape({keep.numel() / keys, keys}).select(0, 0), 0);  // a sequence all of whose keys are masked
+      if (keep.numel() > 0 && random.coin()) fill(keep.view().reshape({keep.numel() / keys, keys}).select(0, 0), 0);  // masks all keys of one sequence
     }
     out = Tensor(dtype, d_out.shape()), lse = Tensor(accumulation_dtype(dtype), q.shape().first(q.shape().size() - 1));
     d_q = zeros_like(q), d_k = zeros_like(k), d_v = zeros_like(v), d_z = zeros_like(z), d_pair = zeros_like(pair);
@@ -117,7 +117,7 @@ PairCase small_case(Random& random, DType dtype) {
   return {random, dtype, lead, z_lead, random.integer(1, 4), random.integer(0, 9), random.integer(0, 9), random.integer(1, 9), random.integer(1, 20), random.coin()};
 }
 
-// Returns cases that are cut into several blocks of queries, and each block into several pieces. Some pieces hold only a part of the keys of a row.
+// Returns cases that are cut into several blocks of queries, where each block is cut into several pieces. Some pieces hold only a part of the keys of a row.
 std::vector<PairCase> large_cases(Random& random, DType dtype) {
   std::vector<PairCase> cases;
   cases.emplace_back(random, dtype, Shape{2, 2}, Shape{2, 1}, 16, 75, 530, 8, 4, true);
@@ -140,7 +140,7 @@ TEST(PairBiasAttention, IsTheFormula) {
   }
 }
 
-TEST(PairBiasAttention, BlocksAreTheFormula) {
+TEST(PairBiasAttention, SeveralBlocksEqualTheFormula) {
   Random random(2);
   for (PairCase& c : large_cases(random, DType::f64)) {
     c.forward();
@@ -162,14 +162,14 @@ TEST(PairBiasAttention, BlocksHaveTheBitsOfTheWholeBias) {
       EXPECT_TRUE(same_bits(c.out, out));
       EXPECT_TRUE(same_bits(c.lse, lse));
       const auto whole = c.gradients();
-      // A constant added to all scores of a row changes nothing, so the gradients of the biases cancel to rounding noise. The noise is compared with the
-      // gradients of the weights.
+      // A constant that is added to all scores of a row changes nothing. The gradients of the biases therefore cancel to rounding noise, whose size is compared
+      // with the gradients of the weights.
       const double largest = test::largest_magnitude(c.d_pair.projection.weight);
       for (std::size_t i = 0; i < whole.size(); ++i) {
         const double scale = whole[i].first.ends_with("bias") ? largest : test::largest_magnitude(whole[i].second);
         EXPECT_TRUE(test::near(by_blocks[i].second, whole[i].second, scale * (dtype == DType::f32 ? 1e-5 : 1.0 / 64))) << whole[i].first << " " << info(dtype).name;
       }
-      // d_q and d_z are not summed over blocks, so they have the same bits with one block and with many.
+      // d_q and d_z are not summed over blocks, so they must have the same bits with one block and with many blocks.
       EXPECT_TRUE(same_bits(by_blocks[0].second, whole[0].second));
       EXPECT_TRUE(same_bits(by_blocks[3].second, whole[3].second));
     }
@@ -211,7 +211,7 @@ TEST(PairBiasAttention, GradientsOfHeadsAndPairsAreCentralDifferences) {
   }
 }
 
-// z of pairs whose key is masked is not read, so it may be NaN.
+// z is not read for pairs whose key is masked, so it may be NaN there.
 TEST(PairBiasAttention, AMaskedKeyMayBeNaN) {
   Random random(5);
   PairCase c(random, DType::f32, {2}, {2}, 3, 6, 7, 4, 5, true);
@@ -288,7 +288,7 @@ TEST(PairBiasAttention, GradientsOfTheLayerAreCentralDifferences) {
   }
 }
 
-TEST(PairBiasAttention, ABiasThatIsKeptGivesTheSameBits) {
+TEST(PairBiasAttention, APrecomputedBiasGivesTheSameBits) {
   Random random(8);
   PairLayerCase c(random, DType::f32, false, true);
   Tensor bias(DType::f32, {2, 1, 2, 4, 4}), d_bias = zeros_like(bias), out = zeros_like(c.query), kept = out, d_z = zeros_like(c.z), kept_d_z = d_z, d_query = out, kept_d_query = out;
@@ -299,7 +299,7 @@ TEST(PairBiasAttention, ABiasThatIsKeptGivesTheSameBits) {
   c.layer.pair.forward(c.z, bias);
   const PairBiasAttention::Input input{.query = c.query, .pair_bias = bias, .attend_keys = c.keep};
   c.layer.forward(input, kept, {}, &kept_saved);
-  random.fill(kept_grads.pair.projection.weight);  // backward must overwrite these values
+  random.fill(kept_grads.pair.projection.weight);  // backward() must replace these values
   c.layer.backward(kept_saved, c.d_out, {.query = kept_d_query, .pair_bias = d_bias, .parameters = &kept_grads});
   EXPECT_EQ(test::largest_magnitude(kept_grads.pair.projection.weight), 0);
   c.layer.pair.backward(c.z, d_bias, {.x = kept_d_z, .parameters = &kept_grads.pair});
@@ -338,7 +338,7 @@ TEST(PairBiasAttention, Messages) {
   c.layer.forward(c.input(), out, {}, &saved);
   Tensor d_bias = zeros_like(bias);
   EXPECT_EQ(error_message([&] { c.layer.backward(saved, c.d_out, {.pair_bias = d_bias}); }),
-            "PairBiasAttention.backward: the gradient of pair_bias is asked for, but forward did not get this input");
+            "PairBiasAttention.backward: the gradient of pair_bias is requested, but forward() was called without this input");
   EXPECT_EQ(error_message([] { PairBiasAttention layer({.width = 6, .pair_width = 4, .heads = 4, .seed = 1}); }), "PairBiasAttention: width 6 is not a multiple of heads = 4; give head_width");
   EXPECT_NE(error_message([] { PairBias pair({.heads = 4, .seed = 1}); }), "");
 }

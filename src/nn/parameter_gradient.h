@@ -1,4 +1,4 @@
-// Writes gradients of parameters, which replace or are added to the contents of their memory.
+// Writes the gradient of a parameter: the gradient replaces what the memory holds, or is added to it.
 #pragma once
 
 #include "nn/elementwise.h"
@@ -6,8 +6,9 @@
 
 namespace polyhead::nn {
 
-// Calls f(target) to compute a gradient into `gradient`, unless `gradient` is absent. With Write::add, f writes to a temporary tensor, which is then added, so
-// that the sum has the same bits as with add_gradients(). A matrix product that adds to its result might round more often.
+// Calls f(target) to compute the gradient of a parameter, unless `gradient` is absent. With Write::replace, f writes to `gradient` itself. With Write::add, f
+// writes to a temporary tensor that is then added to `gradient`, so that the sum has the same bits as with add_gradients(). A matrix product that adds to its
+// result might round more often.
 template <class F>
 void write_gradient(TensorView gradient, Write write, const RunOptions& options, const F& f) {
   if (!gradient || write == Write::replace) return f(gradient);

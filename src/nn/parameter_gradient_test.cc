@@ -1,4 +1,5 @@
-// Tests parameters_write of every layer, with which gradients are added over micro-batches and over the uses of a layer that a model calls twice.
+// Tests the option parameters_write of every layer: with Write::add, gradients are added up over micro-batches, and over the uses of a layer that a model calls
+// twice.
 #include "nn/parameter_gradient.h"
 
 #include "polyhead/nn/encoder_decoder.h"
@@ -23,7 +24,7 @@ M like(const M& layer, double value) {
   return result;
 }
 
-// Checks that gradients of two micro-batches add up. backward(i, parameters, write) computes the gradients of micro-batch i.
+// Checks that the gradients of two micro-batches are added up. backward(i, parameters, write) computes the gradients of micro-batch i.
 template <class M, class F>
 void expect_sums(const M& layer, const F& backward) {
   M first = like(layer, test::kNaN), second = like(layer, test::kNaN), from_zero = like(layer, 0), added = like(layer, test::kNaN);
@@ -49,7 +50,7 @@ M scrambled(M layer, Random& random) {
   return layer;
 }
 
-// Tests a layer whose forward and backward have one input.
+// Tests a layer that has one input.
 template <class M>
 void expect_sums_of(const M& layer, const Shape& x_shape, const Shape& y_shape, DType dtype, Random& random) {
   const Tensor x[] = {random.tensor(dtype, x_shape), random.tensor(dtype, x_shape)}, d_y = random.tensor(dtype, y_shape);
@@ -155,7 +156,7 @@ TEST(ParametersWrite, OfAnEncoderDecoderAddsMicroBatches) {
     const EncoderDecoder model = model_of(false, dtype);
     with_backward(model, dtype, [&](const auto& backward) { expect_sums(model, backward); });
   }
-  // A tied embedding is used several times, and its gradient is rounded after each use. The sums are therefore compared with a tolerance.
+  // A model uses a tied embedding several times, and rounds its gradient after each use. The sums are therefore compared with a tolerance.
   const EncoderDecoder tied = model_of(true, DType::f64);
   with_backward(tied, DType::f64, [&](const auto& backward) {
     EncoderDecoder first = zeros_like(tied), second = zeros_like(tied), added = zeros_like(tied);

@@ -26,7 +26,7 @@ TEST(SinusoidalPositions, AreTheFormula) {
 }
 
 TEST(SinusoidalPositions, AShiftIsARotation) {
-  // (sin, cos) at position p + k is (sin, cos) at position p, rotated by k times the frequency ("Attention Is All You Need", section 3.5).
+  // The pair (sin, cos) at position p + k must be the pair at position p, rotated by k times the frequency ("Attention Is All You Need", section 3.5).
   Tensor table(DType::f64, {30, 2}), later(DType::f64, {30, 2});
   sinusoidal_positions(table);
   sinusoidal_positions(later, 7);

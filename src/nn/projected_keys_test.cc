@@ -11,7 +11,7 @@ namespace {
 using test::error_message;
 using test::same_bits;
 
-// Keys and values that an earlier pass projected, as in a cache, give the same output as the layer's own projections. They also get gradients.
+// Keys and values that an earlier pass projected, as for a cache, must give the same output as the layer's own projections, and must get gradients.
 TEST(ProjectedKeys, AreTheKeysThatTheLayerWouldProject) {
   for (const bool added : {false, true}) {
     Trial run({"projected",
@@ -46,7 +46,7 @@ TEST(ProjectedKeys, AreTheKeysThatTheLayerWouldProject) {
   }
 }
 
-TEST(ProjectedKeys, WrongOnesAreSaidInNumbers) {
+TEST(ProjectedKeys, MessagesOfWrongShapesGiveTheShapes) {
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1});
   const Tensor x(DType::f32, {2, 3, 8}), keys(DType::f32, {2, 2, 5, 4}), short_values(DType::f32, {2, 2, 4, 4});
   Tensor out(DType::f32, x.shape());
@@ -60,8 +60,8 @@ TEST(ProjectedKeys, WrongOnesAreSaidInNumbers) {
   EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = keys}), "");
 }
 
-// Keys and values in the dtype of a cache give the same bits as the same values in the layer's dtype, in one pass and in chunks of sequences.
-TEST(ProjectedKeys, InAStorageOfTheirOwn) {
+// Keys and values in the dtype of a cache must give the same bits as the same values in the layer's dtype, in one pass and in chunks of sequences.
+TEST(ProjectedKeys, InTheDtypeOfACacheGiveTheSameBits) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .kv_heads = 2, .seed = 1});
   for (const DType storage : {DType::i8, DType::bf16, DType::f16}) {
     test::Random random(2);
@@ -96,7 +96,7 @@ TEST(ProjectedKeys, InAStorageOfTheirOwn) {
   }
 }
 
-TEST(ProjectedKeys, StorageThatDoesNotFitIsRefused) {
+TEST(ProjectedKeys, ADtypeThatDoesNotFitIsRefused) {
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1}), added({.query_width = 8, .heads = 2, .add_zero_attn = true, .seed = 1});
   const Tensor x(DType::f32, {2, 3, 8}), wide(DType::f64, {2, 2, 5, 4}), half(DType::f16, {2, 2, 5, 4}), i8(DType::i8, {2, 2, 5, 4}),
       scale(DType::f32, {2, 2, 5});
@@ -116,8 +116,8 @@ TEST(ProjectedKeys, StorageThatDoesNotFitIsRefused) {
   EXPECT_THAT(message(added, stored), testing::HasSubstr("projected_key is int8 and cannot be combined with add_bias_kv or add_zero_attn"));
 }
 
-// Gradients that are not requested are not computed and need no memory. The requested gradients have the same bits.
-TEST(ProjectedKeys, GradientsThatNobodyWantsAreNotComputed) {
+// Gradients that are not requested must need no memory, and the requested gradients must keep their bits.
+TEST(ProjectedKeys, GradientsThatAreNotRequestedAreNotComputed) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .seed = 1});
   Random random(2);
   constexpr std::int64_t kKeys = 4096, kBytes = kKeys * 64 * 4;  // bytes of d_k

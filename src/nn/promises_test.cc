@@ -1,5 +1,5 @@
-// Tests a promise of docs/promises.md: a row of a layer's output has the same bits however the call is cut. The layers have projections, rotary positions,
-// attention, a gate and an output projection.
+// Tests a promise of docs/promises.md: a row of a layer's output has the same bits, whatever other rows are computed in the same call. The layers have
+// projections, rotary positions, attention, a gate and an output projection.
 #include <algorithm>
 
 #include "nn/cache_test_feed.h"
@@ -13,7 +13,7 @@ using test::for_each_instruction_set;
 using test::Random;
 using test::same_bits;
 
-// A causal layer with random parameters, an input x [B,T,E], and the layer's output for x from one call.
+// A causal layer with random parameters, an input x [B,T,E], and the output that one call computes for the whole input.
 class RandomLayer {
  public:
   RandomLayer(Random& random, DType dtype, std::int64_t tokens)
@@ -42,7 +42,7 @@ class RandomLayer {
     EXPECT_TRUE(same_bits(through_a_cache(random, 1, most, config_.dtype), whole_)) << "chunks of at most " << most;
   }
 
-  // A cache with a narrower dtype rounds each token separately, so one call with all tokens gives the same bits as many calls.
+  // A cache with a narrower dtype than the layer rounds each token separately, so one call with all tokens must give the same bits as many calls.
   void in_chunks_of_a_narrow_cache(Random& random, std::int64_t most) {
     if (config_.dtype == DType::f64) return;
     const DType storage = random.pick({DType::bf16, DType::f16, DType::i8});
@@ -50,7 +50,7 @@ class RandomLayer {
     EXPECT_TRUE(same_bits(through_a_cache(random, 1, most, storage), at_once)) << "a narrow cache, chunks of at most " << most;
   }
 
-  // Computes the first tokens of one sequence alone. The layer is causal, so later tokens do not matter.
+  // Computes the first tokens of one sequence alone. Later tokens have no effect on them, because the layer is causal.
   void alone(Random& random) {
     const std::int64_t b = random.integer(0, sequences_ - 1), tokens = random.integer(1, tokens_);
     const Tensor x = Tensor::copy_of(x_.view().slice(0, b, b + 1).slice(1, 0, tokens));
@@ -66,7 +66,7 @@ class RandomLayer {
   }
 
  private:
-  // Returns the layer's output computed in chunks of `least` to `most` tokens (the last may be shorter), with keys and values in a cache.
+  // Returns the layer's output if it is computed `least` to `most` tokens at a time, with a cache for keys and values. The last call may have fewer tokens.
   Tensor through_a_cache(Random& random, std::int64_t least, std::int64_t most, DType storage) {
     KeyValueCache cache({.sequences = sequences_,
                          .kv_heads = config_.kv_heads,

@@ -1,4 +1,5 @@
-// One part of an encoder or decoder layer with its residual connection and norm, forward and backward (polyhead/nn/residual.h).
+// A part of an encoder or decoder layer, which is attention or the feed-forward network, with its residual connection and norm: forward and backward pass
+// (polyhead/nn/residual.h).
 #pragma once
 
 #include <initializer_list>
@@ -20,13 +21,13 @@ struct ResidualPart {
   const Norm& output_norm;  // used with NormPosition::both
   NormPosition position;
   double dropout;      // 0 in evaluation
-  std::uint64_t seed;  // seed of the dropout
+  std::uint64_t seed;  // with this seed the dropout bits are drawn
   RunOptions options;
-  ConstTensorView sum = {};  // the tensor to which the part's output is added; absent: x. Not with NormPosition::post.
-  bool norm_is_optional = false;  // with NormPosition::pre: without a norm the part reads x itself
+  ConstTensorView sum = {};  // the tensor to which the part's output is added; absent: x. Not used with NormPosition::post.
+  bool norm_is_optional = false;  // with NormPosition::pre: the norm may be absent, and the part then reads x itself
 };
 
-// f(in, out) computes the part (attention or feed-forward). x and y do not overlap.
+// The forward pass of a part. f(in, out) computes the attention or the feed-forward network. x and y do not overlap.
 template <class F>
 SavedResidual residual_forward(const ResidualPart& part, ConstTensorView x, TensorView y, const F& f) {
   const auto like_x = [&] { return uninitialised(y.dtype(), x.shape(), part.options.workspace); };
@@ -48,15 +49,15 @@ SavedResidual residual_forward(const ResidualPart& part, ConstTensorView x, Tens
           .seed = part.seed};
 }
 
-// A part's norms, and the modules that receive the gradients of their parameters; nullptr: not computed.
+// The norms of a part, and the modules that receive the gradients of their parameters; nullptr: these gradients are not computed.
 struct ResidualNorms {
   const Norm &norm, &output_norm;
   Norm *grads, *output_grads;
   Write parameters_write;
 };
 
-// Writes to d_x the gradient that flows through the part, without the gradient through the residual connection. f(d_out, d_in) computes the gradient
-// of the part itself.
+// Writes the gradient of x that flows through the part to d_x, without the gradient that flows through the residual connection. f(d_out, d_in) is the backward
+// pass of the attention or the feed-forward network.
 template <class F>
 void branch_backward(const ResidualNorms& norms, const SavedResidual& saved, ConstTensorView d_sum, TensorView d_x, const RunOptions& options, const F& f) {
   const auto like_x = [&] { return uninitialised(d_x.dtype(), d_x.shape(), options.workspace); };
@@ -79,7 +80,7 @@ void branch_backward(const ResidualNorms& norms, const SavedResidual& saved, Con
   norms.norm.backward(saved.x, d_normed, {.x = d_x, .parameters = norms.grads, .parameters_write = norms.parameters_write}, options);
 }
 
-// Does what branch_backward() does, but d_x includes the gradient through the residual connection. d_x does not overlap d_y.
+// Like branch_backward(), but d_x includes the gradient that flows through the residual connection. d_x does not overlap d_y.
 template <class F>
 void residual_backward(const ResidualNorms& norms, const SavedResidual& saved, ConstTensorView d_y, TensorView d_x, const RunOptions& options, const F& f) {
   Tensor d_sum;
@@ -92,24 +93,25 @@ void residual_backward(const ResidualNorms& norms, const SavedResidual& saved, C
   add(of_sum, d_x, options.executor);
 }
 
-// Error unless `saved`, which belongs to a layer's last part, comes from a forward pass of a layer with this position and kind of norm.
+// Error unless `saved`, which belongs to the last part of a layer, comes from a forward pass of a layer with this NormPosition and NormKind.
 inline void require_saved(const char* operation, const SavedResidual& saved, NormPosition position, NormKind kind) {
   require(static_cast<bool>(saved.normed), operation, ": saved is empty; give it to forward first");
-  static constexpr const char* kNames[] = {"post-norm", "pre-norm", "both-norm"};  // in the order of NormPosition
+  static constexpr const char* kNames[] = {"post-norm", "pre-norm", "both-norm"};  // the names in the order of NormPosition
   const auto name = [](NormPosition p) { return kNames[static_cast<std::size_t>(p)]; };
   require(saved.position == position, operation, ": saved comes from a ", name(saved.position), " layer; this one is ", name(position));
   const auto kind_name = [](NormKind k) { return k == NormKind::rms_norm ? "rms_norm" : "layer_norm"; };
   require(saved.kind == kind, operation, ": saved comes from a layer with ", kind_name(saved.kind), "; this one has ", kind_name(kind));
 }
 
-// Members are public: without this check, an output norm that norm_position does not use would be ignored.
+// Error if the layer has an output norm that norm_position does not use, or lacks one that it uses. Members are public, so without this check such a norm would
+// be ignored.
 inline void require_output_norms(const char* operation, NormPosition position, std::initializer_list<std::pair<const char*, const Norm*>> norms) {
-  static constexpr const char* kNames[] = {"post", "pre", "both"};  // in the order of NormPosition
+  static constexpr const char* kNames[] = {"post", "pre", "both"};  // the names in the order of NormPosition
   const bool used = position == NormPosition::both;
   for (const auto& [name, norm] : norms) {
     if (static_cast<bool>(norm->weight) == used) continue;
     if (used) fail(ErrorCode::invalid_argument, operation, ": norm_position is both, but the layer has no ", name);
-    fail(ErrorCode::invalid_argument, operation, ": the layer has ", name, ", but norm_position is ", kNames[static_cast<std::size_t>(position)], "; only both has output norms");
+    fail(ErrorCode::invalid_argument, operation, ": the layer has ", name, ", but norm_position is ", kNames[static_cast<std::size_t>(position)], "; only norm_position both has output norms");
   }
 }
 
@@ -118,7 +120,7 @@ inline void require_part_order(const char* operation, PartOrder order, NormPosit
           ": part_order is parallel and norm_position post; parallel parts norm x first, so norm_position must be pre or both");
 }
 
-// Returns the attention of an encoder or decoder layer. key_width: 0 means the width of the layer.
+// Makes the attention of an encoder or decoder layer. key_width 0: the width of the layer.
 inline MultiHeadAttention attention_of(const LayerConfig& config, std::uint64_t seed, std::int64_t key_width = 0) {
   MultiHeadAttention attention({.query_width = config.width,
                                 .key_width = key_width,
@@ -145,7 +147,7 @@ inline FeedForwardConfig feed_forward_config(const LayerConfig& config, std::uin
           .seed = seed};
 }
 
-// Returns options with the dropout seed for a layer's `number`-th use of randomness; every use has another seed.
+// Returns the options with the dropout seed for the `number`-th use of randomness in a layer. Every use has another seed.
 inline AttentionOptions with_seed(AttentionOptions options, std::uint64_t number) {
   if (options.dropout_seed) options.dropout_seed = derive_seed(*options.dropout_seed, number);
   return options;
@@ -155,9 +157,9 @@ inline void require_dropout(const char* operation, double dropout) {
   require(dropout >= 0 && dropout <= 1, operation, ": dropout is ", dropout, "; it must lie in [0,1]");
 }
 
-// Returns the dropout probability that a call applies: 0 in evaluation. Error in training without a seed.
+// Returns the dropout probability of a call, which is 0 in evaluation. Error in training without a seed.
 inline double dropout_of(const char* operation, double dropout, const AttentionOptions& options) {
-  require_dropout(operation, dropout);  // check again: the caller may have changed the public member
+  require_dropout(operation, dropout);  // checked again, because the caller may have changed the public member
   if (options.mode != Mode::training || dropout == 0) return 0;
   require(options.dropout_seed.has_value(), operation,
           ": dropout in training needs dropout_seed, a different seed for each layer and step (derive_seed)");

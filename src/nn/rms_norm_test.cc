@@ -22,7 +22,7 @@ TEST(RMSNorm, RowOfKnownMeanSquare) {
   EXPECT_TRUE(near(y, Tensor::of<double>({2}, {0.5, -7}), 1e-15));
 }
 
-// Gemma's files store the weight minus 1, so a norm may add an offset to its weight.
+// A norm may add an offset to its weight, because Gemma's files store the weight minus 1.
 TEST(RMSNorm, AnOffsetIsAddedToTheWeight) {
   EXPECT_EQ(test::to_doubles(RMSNorm({.width = 2, .weight_offset = 1}).weight), std::vector<double>(2));
   for (const DType dtype : {DType::f64, DType::f32}) {
@@ -51,7 +51,7 @@ TEST(RMSNorm, GradientsAreCentralDifferences) {
       const StridedTensor x = random.strided(DType::f64, shape), d_y = random.strided(DType::f64, shape);
       const StridedTensor y = random.empty_strided(DType::f64, shape), d_x = random.empty_strided(DType::f64, shape);
       RMSNorm grads = zeros_like(norm);
-      random.fill(grads.weight);  // backward must replace these values
+      random.fill(grads.weight);  // backward() must replace these values
       norm.backward(x, d_y, {.x = d_x, .parameters = &grads});
       auto leaves = test::parameter_leaves(norm, grads);
       leaves.push_back({"x", x, d_x});
@@ -95,7 +95,7 @@ TEST(RMSNorm, BitsDoNotDependOnThreads) {
 TEST(RMSNorm, WeightGradientSumsOverAllRows) {
   Random random(5);
   const RMSNorm norm(random.tensor(DType::f64, {3}), 1e-5);
-  for (const std::int64_t rows : {127, 128, 129, 300}) {  // a thread computes chunks of 128 rows
+  for (const std::int64_t rows : {127, 128, 129, 300}) {  // a thread computes 128 rows at a time
     SCOPED_TRACE(rows);
     const Tensor x = random.tensor(DType::f64, {rows, 3}), d_y = random.tensor(DType::f64, {rows, 3});
     RMSNorm grads = zeros_like(norm), one = zeros_like(norm), sum = zeros_like(norm);

@@ -23,7 +23,7 @@ void rotate(ConstTensorView cos, ConstTensorView sin, RotaryOrder order, Rotatio
   Shape shape = x.shape();
   shape[-1] = pairs;
   const DType precise = accumulation_dtype(x.dtype());
-  // Returns the caller's table if the loop can read it, else a converted copy.
+  // Returns the caller's table if the loop below can read it, else a converted copy.
   const auto readable = [&](ConstTensorView table, Tensor& converted) -> ConstTensorView {
     if (table.dtype() == precise && table.stride(-1) == 1) return table;
     return converted = Tensor::copy_of(table, precise);
@@ -37,7 +37,7 @@ void rotate(ConstTensorView cos, ConstTensorView sin, RotaryOrder order, Rotatio
     const Rows<const A> cosines(for_all_heads(readable_cos)), sines(for_all_heads(readable_sin));
     const Rows<T> rows(x);
     const A sign = rotation == Rotation::forward ? A{1} : A{-1};
-    // The calls with kOne or kTwo pass compile-time constants, with which the compiler vectorises this loop.
+    // Calls pass the compile-time constants kOne or kTwo for step or distance, so that the compiler vectorises this loop.
     const auto rotate_row = [pairs, sign](T* at, auto step, auto distance, const A* cosine, const A* sine) {
       for (std::int64_t i = 0; i < pairs; ++i) {
         T &low = at[i * step], &high = at[i * step + distance];

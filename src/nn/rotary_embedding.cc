@@ -70,7 +70,7 @@ void require_config(const RotaryEmbeddingConfig& c) {
 void scale_as_llama3(const RotaryEmbeddingConfig& c, std::vector<double>& frequencies) {
   const double original = c.original_max_position_embeddings;
   for (double& f : frequencies) {
-    const double turns = original * f / kTurn;  // number of turns in the original length
+    const double turns = original * f / kTurn;  // the number of turns that the frequency makes in the original length
     const double kept = std::clamp((turns - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor), 0.0, 1.0);
     f = (1 - kept) * f / c.factor + kept * f;
   }
@@ -79,14 +79,14 @@ void scale_as_llama3(const RotaryEmbeddingConfig& c, std::vector<double>& freque
 // docs/maths.md, eq. 11e.
 void scale_as_yarn(const RotaryEmbeddingConfig& c, std::vector<double>& frequencies) {
   const double width = static_cast<double>(c.width);
-  // Returns the index i, as a real number, whose frequency makes `turns` turns in the original length.
+  // Returns the index i, as a real number, of the frequency that makes `turns` turns in the original length.
   const auto index_of = [&](double turns) {
     return width * std::log(c.original_max_position_embeddings / (turns * kTurn)) / (2 * std::log(c.base));
   };
   double low = index_of(c.beta_fast), high = index_of(c.beta_slow);
   if (c.truncate) low = std::floor(low), high = std::ceil(high);
   low = std::max(low, 0.0), high = std::min(high, width - 1);
-  if (low == high) high += 0.001;  // as in the published code: avoids 0/0
+  if (low == high) high += 0.001;  // avoids 0/0, as the published code does
   for (std::size_t i = 0; i < frequencies.size(); ++i) {
     const double scaled = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
     frequencies[i] = scaled * frequencies[i] / c.factor + (1 - scaled) * frequencies[i];

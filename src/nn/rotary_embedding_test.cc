@@ -1,4 +1,4 @@
-// Compares rotary tables with numbers that modeling_rope_utils.py of transformers computed, and with other forms of the formulas.
+// Compares rotary tables with numbers that modeling_rope_utils.py of transformers computed, and with the formulas in another form.
 #include "polyhead/nn/rotary_embedding.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ TEST(RotaryEmbedding, NtkKeepsTheHighestFrequencyAndScalesTheLowest) {
   EXPECT_NEAR(embedding.frequencies()[7], plain.frequencies()[7] / 8, 1e-18);
 }
 
-// The config of Llama 3.1 has base 500,000, factor 8 and original length 8192. Here the rotated width is 8.
+// The config is that of Llama 3.1: base 500,000, factor 8 and original length 8192. Only the rotated width is smaller: 8.
 TEST(RotaryEmbedding, Llama3) {
   const RotaryEmbeddingConfig config{
       .width = 8, .base = 500'000, .scaling = RotaryScaling::llama3, .factor = 8, .original_max_position_embeddings = 8192};
@@ -53,7 +53,7 @@ TEST(RotaryEmbedding, Yarn) {
   config.truncate = false;
   expect_frequencies(config, {1.0, 0.31622776601683794, 0.1, 0.023870192321736323, 0.005056971521129435, 0.0008112903817014311, 0.00025,
                               7.905694150420948e-05});
-  config.mscale = 0.707, config.mscale_all_dim = 1.5;  // values of DeepSeek's models
+  config.mscale = 0.707, config.mscale_all_dim = 1.5;  // the values in DeepSeek's models
   EXPECT_NEAR(RotaryEmbedding(config).attention_factor(), (0.0707 * std::log(4.0) + 1) / (0.15 * std::log(4.0) + 1), 1e-15);
   config.mscale = config.mscale_all_dim = 0, config.attention_factor = 1.25;
   EXPECT_EQ(RotaryEmbedding(config).attention_factor(), 1.25);

@@ -13,7 +13,7 @@ using test::same_bits;
 
 TEST(Rotary, GradientsAreCentralDifferences) {
   for (const RotaryOrder order : {RotaryOrder::halves, RotaryOrder::pairs}) {
-    for (const std::int64_t features : {4, 6}) {  // rotates 4 of the 6 features of a head, or all 6
+    for (const std::int64_t features : {4, 6}) {  // 4 of a head's 6 features are rotated, or all 6
       for (const bool added : {false, true}) {
         SCOPED_TRACE(std::to_string(static_cast<int>(order)) + " " + std::to_string(features) + (added ? " with added keys" : ""));
         Trial run({"rotary",
@@ -36,7 +36,8 @@ TEST(Rotary, GradientsAreCentralDifferences) {
   }
 }
 
-// For one head: pair i of the features at position t is rotated by t theta_i (RoFormer, eq. 34), so shifting all positions does not change scores.
+// A layer with one head must rotate pair i of the features at position t by t theta_i (RoFormer, eq. 34). Shifting all positions then does not change the
+// scores.
 TEST(Rotary, RotatesPairsOfBothOrdersAndScoresDependOnDistances) {
   const auto [cos, sin] = rotary_tables({2}, 4);
   const auto rotated = [&, &c = cos, &s = sin](RotaryOrder order) {
@@ -67,7 +68,7 @@ TEST(Rotary, RotatesPairsOfBothOrdersAndScoresDependOnDistances) {
   EXPECT_FALSE(near(run.out, without, 1e-3));
 }
 
-TEST(Rotary, WrongTablesAreSaidInNumbers) {
+TEST(Rotary, MessagesOfWrongTablesGiveTheirShapes) {
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1}), global({.query_width = 8, .heads = 2, .global_query = GlobalQuery::mean, .seed = 1});
   const Tensor x(DType::f32, {2, 3, 8}), key(DType::f32, {2, 5, 8}), table(DType::f32, {3, 2}), wide(DType::f32, {3, 3}),
       long_table(DType::f32, {4, 2}), one_position(DType::f32, {1, 2}), one_angle(DType::f32, {3, 1}), projected(DType::f32, {2, 2, 3, 4});
@@ -122,7 +123,7 @@ TEST(Rotary, TablesOfEveryTypeAndStrideAreRead) {
       copy(x, strided);
       rotate(columns_cos.view().transpose(0, 1), columns_sin.view().transpose(0, 1), order, Rotation::forward, strided);
       EXPECT_TRUE(same_bits(strided, expected));
-      // (a, b) of each pair becomes (a cos - b sin, a sin + b cos).
+      // The features (a, b) of each pair must become (a cos - b sin, a sin + b cos).
       const std::vector<double> before = test::to_doubles(x), after = test::to_doubles(expected), c = test::to_doubles(narrow_cos),
                                 s = test::to_doubles(narrow_sin);
       for (std::size_t row = 0; row < 30; ++row) {

@@ -1,4 +1,4 @@
-// Access to a tensor [*,width] row by row.
+// Reads and writes a tensor [*,width] row by row.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class Rows {
   bool contiguous() const { return step_ == 1; }  // true if the elements of a row are contiguous
   T& at(std::int64_t row, std::int64_t column) const { return data_[rows_[row] + column * step_]; }
 
-  // One row. Finding a row costs divisions, so find it once, before the loop over its columns.
+  // One row of a tensor. Finding a row takes divisions, so find it once, before the loop over its columns.
   struct Row {
     T* data;
     std::int64_t step;
@@ -38,7 +38,8 @@ class Rows {
   std::int64_t step_;
 };
 
-// One row as contiguous numbers of the type that arithmetic uses: the tensor's memory if the row is stored like this, else a copy that put() writes back.
+// One row as contiguous numbers of the type in which arithmetic is done. If the row is stored in this form, it is the tensor's memory, else a copy that put()
+// writes back.
 template <class T>
 class ComputedRow {
  public:
@@ -68,10 +69,11 @@ class ComputedRow {
   std::vector<A> copy_;
 };
 
-// A stride of 1 known at compile time, so that the compiler vectorises loops that are generic in the stride.
+// A stride of 1 that is known at compile time. With it the compiler vectorises loops that are written for any stride.
 inline constexpr std::integral_constant<std::int64_t, 1> kOne;
 
-// Returns the sum of term(0) … term(count - 1), computed as eight running sums: they fit into a vector register, and rounding errors grow with count / 8 only.
+// Returns the sum of term(0) … term(count - 1). It is computed as eight running sums, which fit into a vector register, and whose rounding errors grow only
+// with count / 8.
 template <class A, class F>
 A sum(std::int64_t count, const F& term) {
   A lanes[8] = {};
@@ -83,8 +85,8 @@ A sum(std::int64_t count, const F& term) {
   return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
 }
 
-// Returns the grain of parallel_for in rows, if scalar code takes about `nanoseconds` for an element. AVX-512 code takes an eighth of this time (layer norm) or
-// less (sigmoid), so a piece has 5 times kLeastPieceNanoseconds of scalar code.
+// Returns the number of rows of a piece for parallel_for, if scalar code takes about `nanoseconds` for an element. AVX-512 code takes an eighth of this time
+// (layer norm) or less (sigmoid), so a piece has 5 times kLeastPieceNanoseconds of scalar code.
 inline std::int64_t row_grain(std::int64_t width, double nanoseconds) {
   constexpr double kLeast = 5 * kLeastPieceNanoseconds;
   const double row = nanoseconds * static_cast<double>(width > 0 ? width : 1);

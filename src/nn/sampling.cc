@@ -13,16 +13,16 @@
 namespace polyhead::nn {
 namespace {
 
-// Returns the random number in [0,1) for a seed, a position and a row.
+// Returns the random number in [0,1) that belongs to a seed, a position and a row.
 double uniform(std::uint64_t seed, std::uint64_t position, std::int64_t row) {
   const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
-  constexpr std::uint32_t kDomain = 0x746f6b65;  // "toke" in ASCII; makes the counters differ from those of other uses of the seed
+  constexpr std::uint32_t kDomain = 0x746f6b65;  // "toke" in ASCII: the random numbers differ from those of other uses of the seed
   const PhiloxBlock bits = philox4x32({low(position), low(position >> 32), low(static_cast<std::uint64_t>(row)), kDomain}, {low(seed), low(seed >> 32)});
   return uniform_double(bits[0], bits[1]);
 }
 
-// Returns the smallest number of tokens, the first ones in the order of `before`, whose probabilities sum to `enough`. Partitions like quickselect
-// instead of sorting all tokens.
+// Returns how many tokens are needed, in the order `before`, until their probabilities sum to `enough`. It moves these tokens to the front. It partitions them
+// as quickselect does, instead of sorting all tokens.
 template <class Before, class Sum>
 std::size_t count_of_mass(std::vector<std::int64_t>& tokens, double enough, const Before& before, const Sum& sum) {
   auto first = tokens.begin(), last = tokens.end();
@@ -40,7 +40,7 @@ std::size_t count_of_mass(std::vector<std::int64_t>& tokens, double enough, cons
   return static_cast<std::size_t>(last - tokens.begin());
 }
 
-// Draws one of the row's tokens by u in [0,1).
+// Draws one of the row's tokens with the random number u in [0,1).
 std::int64_t draw(const std::vector<double>& logits, const SamplingOptions& options, double u) {
   const double largest = *std::ranges::max_element(logits);
   std::vector<double> p(logits.size());
@@ -49,7 +49,7 @@ std::int64_t draw(const std::vector<double>& logits, const SamplingOptions& opti
   std::iota(tokens.begin(), tokens.end(), 0);
   const auto probability = [&](std::int64_t token) { return p[static_cast<std::size_t>(token)]; };
   const auto sum = [&](auto first, auto last) { return std::transform_reduce(first, last, 0.0, std::plus(), probability); };
-  // Compares logits, because two different tokens may both have probability 0 in float64.
+  // The order is that of the logits, because two different tokens may both have the probability 0 in float64.
   const auto before = [&](std::int64_t a, std::int64_t b) {
     const double x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
     return x > y || (x == y && a < b);
@@ -59,7 +59,7 @@ std::int64_t draw(const std::vector<double>& logits, const SamplingOptions& opti
     tokens.resize(static_cast<std::size_t>(options.top_k));
   }
   if (options.top_p < 1) tokens.resize(count_of_mass(tokens, options.top_p * sum(tokens.begin(), tokens.end()), before, sum));
-  if (tokens.size() < logits.size()) std::ranges::sort(tokens);  // so that the draw does not depend on the order in which top_k and top_p left the tokens
+  if (tokens.size() < logits.size()) std::ranges::sort(tokens);  // top_k and top_p leave the tokens in any order, and the draw must not depend on it
   double left = u * sum(tokens.begin(), tokens.end());
   std::int64_t last = tokens.front();
   for (const std::int64_t token : tokens) {
@@ -71,7 +71,7 @@ std::int64_t draw(const std::vector<double>& logits, const SamplingOptions& opti
   return last;
 }
 
-// Writes choose(row, values) for every row; if a row is refused, writes nothing.
+// Writes choose(row, values) for every row. If a row is refused, nothing is written.
 template <class F>
 void choose_tokens(const char* operation, ConstTensorView logits, TensorView tokens, const F& choose) {
   require_logits(operation, logits);

@@ -19,7 +19,7 @@ using testing::ElementsAre;
 
 std::vector<std::int64_t> values(const Tensor& tokens) { return {tokens.data<std::int64_t>(), tokens.data<std::int64_t>() + tokens.numel()}; }
 
-// Returns the share of each token in `draws` draws from one row of logits.
+// Returns how often each token is drawn from one row of logits, as a share of `draws` draws.
 std::map<std::int64_t, double> shares(const Tensor& logits, SamplingOptions options, int draws) {
   std::map<std::int64_t, int> counts;
   Tensor token(DType::i64, {1});
@@ -51,7 +51,7 @@ TEST(Sampling, SharesAreTheProbabilities) {
   const double p[] = {0.5, 0.25, 0.125, 0.0625, 0.0625};
   Tensor logits(DType::f64, {1, 5});
   for (int c = 0; c < 5; ++c) logits.data<double>()[c] = std::log(p[c]) + 3;
-  // The tolerance is four standard deviations of a share.
+  // the tolerance is four standard deviations of a share
   const auto expect = [&](const SamplingOptions& options, const std::map<std::int64_t, double>& expected) {
     const auto found = shares(logits, options, kDraws);
     EXPECT_EQ(found.size(), expected.size());
@@ -66,7 +66,7 @@ TEST(Sampling, SharesAreTheProbabilities) {
   expect({.top_p = 0.5, .seed = 4}, {{0, 1}});
   expect({.top_p = 0.51, .seed = 5}, {{0, 2.0 / 3}, {1, 1.0 / 3}});
   expect({.top_k = 3, .top_p = 0.7, .seed = 6}, {{0, 2.0 / 3}, {1, 1.0 / 3}});  // top_k leaves 4/7, 2/7 and 1/7; the first two sum to more than 0.7
-  expect({.temperature = 0.5, .top_k = 2, .seed = 7}, {{0, 0.8}, {1, 0.2}});     // squared probabilities 0.25 and 0.0625 are 4 : 1
+  expect({.temperature = 0.5, .top_k = 2, .seed = 7}, {{0, 0.8}, {1, 0.2}});     // temperature 0.5 squares the probabilities: 0.25 and 0.0625 are 4 : 1
   expect({.temperature = 1e-3, .seed = 8}, {{0, 1}});
 }
 
@@ -85,12 +85,12 @@ TEST(Sampling, ADrawDependsOnSeedPositionAndRowOnly) {
   }
 }
 
-TEST(Sampling, RowsOfEqualLogitsHaveDrawsOfTheirOwn) {
+TEST(Sampling, RowsOfEqualLogitsGetDifferentDraws) {
   const Tensor logits(DType::f32, {64, 50});
   Tensor tokens(DType::i64, {64});
   sample_tokens(logits, tokens, {.seed = 1, .position = 0});
   const std::vector<std::int64_t> drawn = values(tokens);
-  EXPECT_GT((std::set<std::int64_t>(drawn.begin(), drawn.end()).size()), 20u);  // 64 draws from 50 tokens give about 36 different ones
+  EXPECT_GT((std::set<std::int64_t>(drawn.begin(), drawn.end()).size()), 20u);  // 64 draws from 50 tokens give about 36 different tokens
 }
 
 TEST(Sampling, ATokenOfProbability0IsNeverDrawn) {

@@ -8,10 +8,11 @@ namespace polyhead::nn {
 
 SequenceChunks::SequenceChunks(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options)
     : rank_(shapes.lead.size()) {
-  constexpr std::int64_t kFewestQueries = 16;  // least queries of a chunk: with fewer, most time is spent reading keys
+  // minimum number of queries for cutting into chunks: with fewer queries, most of the time is spent on reading keys
+  constexpr std::int64_t kFewestQueries = 16;
   const bool drops = options.mode == Mode::training && (config.dropout > 0 || options.dropout_keep);
   while (lead_ < rank_ && shapes.lead[lead_] == 1) ++lead_;
-  // A score rule needs the sequence's index in the whole call, so such a call is not cut.
+  // A call with a score rule is not cut, because the rule needs each sequence's index in the whole call.
   if (lead_ == rank_ || numel(shapes.lead) == 0 || shapes.queries < kFewestQueries || shapes.added_keys > 0 || drops || options.cache || options.score_rule) return;
   dimension_ = lead_ < shapes.axis ? lead_ : lead_ + 1;
   const bool gated = config.gate == Gate::sigmoid;
@@ -38,8 +39,8 @@ AttentionInput SequenceChunks::of(const AttentionInput& input, std::int64_t chun
 }
 
 AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_t chunk) const {
-  // `behind` is the number of dimensions after the leading ones. A view that broadcasts may lack outer leading dimensions: the index of the dimension to cut is
-  // then negative, and every chunk uses the whole view.
+  // `behind` is the number of dimensions after the leading dimensions. A view that broadcasts may lack the first leading dimensions. The index of the dimension
+  // to cut is then negative, and every chunk uses the whole view.
   const auto cut = [&](ConstTensorView& view, int behind) {
     if (view) view = chunks_.of(view, view.rank() - behind - rank_ + lead_, chunk);
   };
@@ -50,18 +51,18 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
       case ArgumentExtent::pairs:
       case ArgumentExtent::query_blocks: return cut(view, 3);
       case ArgumentExtent::rows:
-        if (view.rank() != 1) cut(view, 2);  // a view of one dimension is [N], the same for all sequences
+        if (view.rank() != 1) cut(view, 2);  // a view of one dimension is [N], which all sequences share
         return;
       case ArgumentExtent::keys: return cut(view, 1);
       case ArgumentExtent::sequences: view = chunks_.of(view, lead_, chunk); return;
-      default: return;  // the same for every sequence
+      default: return;  // all sequences share these tensors
     }
   }});
   return own;
 }
 
 void require_sdpa_options(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options) {
-  // H = 0, so these tensors need no memory; only their shapes are read.
+  // These tensors have H = 0, so they need no memory; only their shapes are read.
   const Tensor q(config.dtype, appended(shapes.lead, {config.heads, shapes.queries, 0}));
   const Tensor k(config.dtype, appended(shapes.lead, {config.kv_heads, shapes.keys, 0}));
   SdpaOptions checked{.empty_rows = config.empty_rows};

@@ -1,4 +1,4 @@
-// Compares evaluation in chunks with evaluation as a whole, which is how a pass with `saved` is computed.
+// Compares evaluation in chunks with evaluation in one piece, which is how a pass with `saved` is computed.
 #include <gtest/gtest.h>
 
 #include "core/index.h"
@@ -15,14 +15,14 @@ using test::same_bits;
 
 struct Call {
   const char* name;
-  Shape query;  // shape of the queries; inputs have width 64
+  Shape query;  // shape of the query input, whose width is 64
   int axis = -2;
   std::int64_t keys = 0;  // 0: self-attention
 
   friend void PrintTo(const Call& call, std::ostream* out) { *out << call.name; }
 };
 
-// The activations of each call are larger than 768 KiB, so the call is cut into chunks.
+// In each of these calls the activations are larger than 768 KiB, so the call is cut into chunks.
 const Call kCalls[] = {{"sequences", {40, 40, 64}},
                        {"behind an extent of one", {1, 40, 33, 64}},
                        {"two leading dimensions", {20, 3, 40, 64}},
@@ -38,7 +38,7 @@ Shape sequences_of(const Call& call) {
 
 class SequencesOf : public testing::TestWithParam<Call> {
  protected:
-  // Compares evaluation in chunks with evaluation as a whole, for these options. Returns the number of chunks.
+  // Compares evaluation in chunks with evaluation in one piece, for these options. Returns the number of chunks.
   std::int64_t compare(const MultiHeadAttentionConfig& config, const AttentionOptions& options, std::uint64_t seed) {
     Random random(seed);
     const Call& call = GetParam();
@@ -71,7 +71,7 @@ class SequencesOf : public testing::TestWithParam<Call> {
 
 INSTANTIATE_TEST_SUITE_P(Calls, SequencesOf, testing::ValuesIn(kCalls));
 
-TEST_P(SequencesOf, HaveTheBitsOfTheWhole) {
+TEST_P(SequencesOf, HaveTheBitsOfOnePass) {
   for (const Gate gate : {Gate::none, Gate::sigmoid}) EXPECT_GT(compare(config(gate), {}, 1), 1);
 }
 
@@ -136,7 +136,7 @@ TEST(Sequences, DropoutFewQueriesAndLargeWeightsAreNotCut) {
     return SequenceChunks(c, attention_shapes("test", c, {.query = query}), options).count();
   };
   EXPECT_EQ(parts(plain, many, {.mode = Mode::training, .dropout_keep = keep, .executor = &one}), 1);
-  EXPECT_EQ(parts(wide, short_and_wide, {.executor = &one}), 1);  // 64 MiB of parameters would be packed for 2 MiB of activations
+  EXPECT_EQ(parts(wide, short_and_wide, {.executor = &one}), 1);  // the call is not cut: 64 MiB of parameters would have to be packed for 2 MiB of activations
   EXPECT_EQ(parts(plain, none, {.executor = &one}), 1);
 }
 

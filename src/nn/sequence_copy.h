@@ -1,11 +1,11 @@
-// A step of reordering the sequences of a cache.
+// One of the copies by which a key/value cache reorders its sequences.
 #pragma once
 
 #include <cstdint>
 
 namespace polyhead::nn {
 
-inline constexpr std::int64_t kSavedSequence = -1;  // stands for the temporary memory that saves one sequence
+inline constexpr std::int64_t kSavedSequence = -1;  // in SequenceCopy: the temporary memory in which one sequence is saved
 
 struct SequenceCopy {
   std::int64_t from, to;

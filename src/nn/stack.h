@@ -1,4 +1,4 @@
-// A stack of encoder or decoder layers, forward and backward.
+// The forward and the backward pass of a stack of encoder or decoder layers.
 #pragma once
 
 #include <vector>
@@ -32,7 +32,7 @@ inline Norm make_final_norm(const LayerConfig& config) {
   return Norm({.width = config.width, .kind = config.norm, .epsilon = config.epsilon, .dtype = config.dtype});
 }
 
-// Runs a stack forward. f(i, in, out, saved of layer i) computes layer i.
+// The forward pass of a stack. f(i, in, out, saved of layer i) computes layer i.
 template <class Stack, class F>
 void stack_forward(const char* operation, const Stack& stack, ConstTensorView x, TensorView y, const RunOptions& options,
                    typename Stack::Saved* saved, const F& f) {
@@ -52,7 +52,7 @@ void stack_forward(const char* operation, const Stack& stack, ConstTensorView x,
     Tensor next = i + 1 < count || normed ? uninitialised(y.dtype(), x.shape(), options.workspace) : Tensor();
     const TensorView out = next ? next.view() : y;
     f(i, in, out, saved != nullptr ? &saved->layers[i] : nullptr);
-    if (saved == nullptr) outputs.clear();  // evaluation needs only the last output
+    if (saved == nullptr) outputs.clear();  // in evaluation only the last output is needed
     if (next) outputs.push_back(std::move(next));
     in = out;
   }
@@ -64,7 +64,7 @@ inline void require_no_cache(const char* operation, const AttentionOptions& opti
   require(options.cache == nullptr, operation, ": the option cache is for one layer; for a stack use ", type);
 }
 
-// Evaluates the next tokens with a cache. f(i, in, out, options with layer i's cache) computes layer i.
+// Computes the next tokens of a stack with a cache. f(i, in, out, options with the cache of layer i) computes layer i.
 template <class Stack, class F>
 void cached_forward(const char* operation, const Stack& stack, ConstTensorView x, TensorView y, std::vector<KeyValueCache>& caches,
                     const AttentionOptions& options, const F& f) {
@@ -80,7 +80,7 @@ void cached_forward(const char* operation, const Stack& stack, ConstTensorView x
   before.commit();
 }
 
-// Runs a stack backward. f(i, d_out, d_in) writes the gradient of layer i's input; x is the input of layer 0.
+// The backward pass of a stack. f(i, d_out, d_in) writes the gradient of the input of layer i; x is the input of layer 0.
 template <class Stack, class F>
 void stack_backward(const char* operation, const Stack& stack, const typename Stack::Saved& saved, ConstTensorView x, ConstTensorView d_y,
                     TensorView d_x, Stack* grads, Write parameters_write, const RunOptions& options, const F& f) {

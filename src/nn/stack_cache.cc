@@ -39,7 +39,7 @@ std::int64_t EncoderCache::length(std::int64_t sequence) const {
   return layers_[0].length(sequence);
 }
 
-// No rollback is needed: all layers have the same sequences, capacity and lengths, so a call that one layer refuses fails at the first layer.
+// These functions need no rollback. All layers have the same sequences, capacity and lengths, so a call that any layer refuses is refused by the first layer.
 void EncoderCache::reorder(std::span<const std::int64_t> source) {
   if (layers_.empty()) return;
   const std::vector<SequenceCopy> copies = layers_[0].plan_reorder(source);
@@ -97,7 +97,7 @@ DecoderCache::DecoderCache(const Decoder& decoder, ConstTensorView memory, const
 void DecoderCache::reorder(std::span<const std::int64_t> source) {
   for (std::int64_t r = 0; r < std::min<std::int64_t>(std::ssize(source), sequences()); ++r) {
     const std::int64_t from = source[static_cast<std::size_t>(r)];
-    if (from < 0 || from >= sequences()) break;  // the layers refuse this with an Error
+    if (from < 0 || from >= sequences()) break;  // the layers' own reorder() throws an Error for this
     require(from / beams_ == r / beams_, "DecoderCache.reorder: sequence ", r, " would become sequence ", from,
             ", which reads another memory; with ", beams_, " beams the sequences of memory ", r / beams_, " are ", r / beams_ * beams_, " to ",
             r / beams_ * beams_ + beams_ - 1);

@@ -1,4 +1,4 @@
-// Feeds stacks a few tokens at a time through a cache and compares them with the same stacks over each whole sequence alone.
+// Compares stacks that read a few tokens at a time through a cache with the same stacks on each whole sequence alone.
 #include "polyhead/nn/stack_cache.h"
 
 #include <array>
@@ -26,7 +26,7 @@ LayerConfig decoder_layer(NormPosition position) {
 
 Tensor rows_like(const Tensor& x) { return Tensor(x.dtype(), x.shape()); }
 
-TEST(StackCache, EncoderFedInPartsIsTheWhole) {
+TEST(StackCache, AnEncoderInSeveralCallsEqualsTheWholeSequence) {
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
     Random random(3);
     const Encoder encoder(encoder_layer(position), 3);
@@ -38,7 +38,7 @@ TEST(StackCache, EncoderFedInPartsIsTheWhole) {
     Tensor whole = rows_like(x);
     encoder.forward(x, whole, {.mask = causal, .rotary = all.rotary()});
     EncoderCache cache(encoder, {.sequences = 2, .capacity = kLength});
-    for (int round = 0; round < 2; ++round) {  // the second round reuses the memory of the first
+    for (int round = 0; round < 2; ++round) {  // the second round reuses the memory of the first round
       Tensor parts = rows_like(x);
       for (std::int64_t begin = 0, end = 4; begin < kLength; begin = end++) {
         const RotaryTables own = rotary.tables_from(cache.key_lengths(), end - begin);
@@ -70,7 +70,7 @@ TEST(StackCache, SequencesOfAnEncoderMayHaveDifferentLengths) {
   EXPECT_TRUE(near(y.view().select(0, 1), whole.view().select(0, 1).slice(0, 2, 3), 1e-12));
 }
 
-TEST(StackCache, AnEncoderIsToldWhetherTokensAttendToLaterOnes) {
+TEST(StackCache, ACallMustSayWhetherTokensAttendToLaterTokens) {
   Random random(5);
   const Encoder encoder(encoder_layer(NormPosition::pre), 2);
   const Tensor x = random.tensor(DType::f64, {2, 3, kWidth});
@@ -94,7 +94,7 @@ TEST(StackCache, AnEncoderIsToldWhetherTokensAttendToLaterOnes) {
     of_layer.cache = &one;
     EXPECT_EQ(error_message([&] { encoder.layers[0].forward(x, y, of_layer); }), "EncoderLayer" + message.substr(7));
   }
-  // If each call has one token, there are no later tokens in it, so attend_later_tokens changes nothing.
+  // If each call has only one token, there are no later tokens, so attend_later_tokens must change nothing.
   EncoderCache cache(encoder, {.sequences = 2, .capacity = 3});
   encoder.forward(part(x, 1), part(y, 1), cache);
 
@@ -116,7 +116,7 @@ TEST(StackCache, APreNormStackWithoutItsFinalNormIsRefused) {
   const Tensor x(DType::f64, {2, 3, kWidth}), memory(DType::f64, {2, 5, 6});
   Tensor y = rows_like(x);
   const std::string message = " layer 1 norms its input and final_norm is absent, so nothing would norm y; set final_norm, or norm_position of the layers to post";
-  // The stack is made layer by layer, and its attention is replaced by one with grouped heads.
+  // This stack is made layer by layer, and its attention is replaced by attention with grouped heads.
   Encoder encoder;
   for (int i = 0; i < 2; ++i) {
     encoder.layers.emplace_back(encoder_layer(NormPosition::pre));
@@ -136,7 +136,7 @@ TEST(StackCache, APreNormStackWithoutItsFinalNormIsRefused) {
   encoder.forward(x, y);
   decoder.forward(x, memory, y);
   encoder.final_norm = {};
-  encoder.layers[1].norm_position = NormPosition::post;  // a last layer with a norm at its end needs no final_norm
+  encoder.layers[1].norm_position = NormPosition::post;  // a last layer that ends with a norm needs no final_norm
   encoder.forward(x, y);
 }
 
@@ -156,9 +156,9 @@ TEST(StackCache, ViewsOfLengthsStayValid) {
   EXPECT_EQ(lengths.data(), cache.key_lengths().data());
 }
 
-// Two memories of different lengths, three beams each. Each row of a step must equal the last row of the beam's whole text, computed alone with the beam's
-// memory, cut to the memory's length. The projections of the memory are overwritten after the cache is made, because no step may read them.
-TEST(StackCache, EachBeamOfADecoderIsThatBeamAlone) {
+// Two memories have different lengths, and three beams read each of them. Each row of a step must equal the last row of a forward pass over the beam's whole
+// text with the beam's memory, cut to its length. After the cache is made, the projections of the memory are overwritten, because no step may read them.
+TEST(StackCache, EachBeamOfADecoderEqualsThatBeamAlone) {
   constexpr std::int64_t kBeams = 3, kRows = 2 * kBeams, kPrefill = 3;
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
     for (const bool by_lengths : {true, false}) {
@@ -178,7 +178,7 @@ TEST(StackCache, EachBeamOfADecoderIsThatBeamAlone) {
         cache = DecoderCache(decoder, spoilt, {.beams = kBeams, .capacity = kLength, .memory_mask = mask});
       }
       for (DecoderLayer& layer : decoder.layers) fill(layer.cross_attention.k.weight, test::kNaN), fill(layer.cross_attention.v.weight, test::kNaN);
-      std::vector<Tensor> texts;  // the text [tokens,E] of each row
+      std::vector<Tensor> texts;  // for each row its text [tokens,E]
       for (std::int64_t r = 0; r < kRows; ++r) texts.push_back(Tensor::copy_of(prefill.view().select(0, r)));
       Tensor y = rows_like(prefill);
       decoder.forward(prefill, y, cache);
@@ -232,7 +232,7 @@ TEST(StackCache, ErrorsSayWhatWasGivenAndLeaveTheCacheAsItWas) {
             "KeyValueCache.append: sequence 0 has 2 tokens and gets 3; the capacity is 4");
   const auto first = [](auto& tensor) { return tensor.view().slice(1, 0, 1); };
   Encoder other = encoder;
-  other.layers[1].attention.config.kv_heads = 1;  // with this setting, the second layer refuses the call after the first layer has appended its keys
+  other.layers[1].attention.config.kv_heads = 1;  // with this setting the second layer refuses the call, after the first layer has appended its keys
   EXPECT_NE(error_message([&] { other.forward(first(x), first(y), cache); }), "");
   EXPECT_NE(error_message([&] { encoder.forward(first(x), first(y), cache, {.mode = Mode::training}); }).find("a cache cannot be used in training"), std::string::npos);
   EXPECT_EQ(cache.length(0), 2);

@@ -21,14 +21,14 @@ namespace {
 
 using test::Random;
 
-// The promises hold for optimised code. Without optimisation every temporary has its own stack slot, and sanitizers add more.
+// The promises are only made for optimised code. Without optimisation every temporary has its own stack slot, and sanitizers need more stack.
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr std::size_t kOfAttention = 64 << 10, kOfLayers = 256 << 10;
 #else
 constexpr std::size_t kOfAttention = 1 << 20, kOfLayers = 2 << 20;
 #endif
 
-// Returns the bytes of stack that a thread uses while it calls f. The stack is filled with a pattern first; afterwards the changed bytes are counted.
+// Returns how many bytes of stack a thread uses while it calls f. The stack is first filled with a pattern; afterwards the changed bytes are counted.
 std::size_t stack_of(const std::function<void()>& f) {
   constexpr std::size_t kSize = 3 << 20, kPage = 4096;
   constexpr unsigned char kPaint = 0xa5;
@@ -47,14 +47,14 @@ std::size_t stack_of(const std::function<void()>& f) {
   EXPECT_EQ(pthread_create(&thread, &attributes, run, const_cast<std::function<void()>*>(&f)), 0);
   EXPECT_EQ(pthread_join(thread, nullptr), 0);
   pthread_attr_destroy(&attributes);
-  // Painted pages are compared as a whole: a loop over bytes would take longer than the calls, because tests are not optimised.
+  // Pages with the pattern are compared as a whole. Tests are not optimised, so a loop over bytes would take longer than the calls.
   const unsigned char *used = first, *const end = first + kSize;
   while (used < end && std::memcmp(used, painted.data(), kPage) == 0) used += kPage;
   while (used < end && *used == kPaint) ++used;
   return static_cast<std::size_t>(end - used);
 }
 
-// Runs calls on a new thread and keeps the largest use of stack. Arguments lie outside of that thread's stack.
+// Runs calls on a new thread, and keeps the largest number of bytes of stack that one of them used. The arguments of the calls are not on that thread's stack.
 class Measure {
  public:
   template <class F>
@@ -67,7 +67,7 @@ class Measure {
   std::size_t most_ = 0;
 };
 
-// Measures the forward pass, the backward pass with all gradients, forward mode, second derivatives and maps.
+// Measures the forward pass, the backward pass with all gradients, forward mode, the gradient of the backward pass, and maps.
 void attend(DType dtype, std::int64_t length, Executor* executor, Measure& measure) {
   Random random(1);
   const Shape shape{1, 4, length, 64}, keys{1, 2, length, 64};
@@ -128,14 +128,14 @@ TEST(ThreadStack, CallsOfAThreadWithASmallStack) {
       for (const int count : {1, 3}) {
         LimitedThreads threads(count);
         for (const std::int64_t length : {1, 70, 600}) {
-          // More threads do not increase the stack that the calling thread uses. So long sequences on several threads are tested for one dtype only.
+          // The calling thread uses no more stack if there are more threads, so long sequences on several threads are tested for one dtype only.
           if (length == 70 || count == 1 || dtype == DType::f32) attend(dtype, length, &threads, of_attention);
         }
         train(dtype, &threads, of_layers);
       }
     }
   };
-  // The promise is made for optimised kernels. A quick run does not optimise kernels that the machine does not choose, so it measures only the chosen set.
+  // The promise is made for optimised kernels. A quick run only optimises the kernels that the machine chooses, so it only measures those.
   test::quick() ? measure() : test::for_each_instruction_set(measure);
   EXPECT_LE(of_attention.most(), kOfAttention);
   EXPECT_LE(of_layers.most(), kOfLayers);

@@ -40,8 +40,8 @@ class Tracer {
     steps_.push_back({kind, std::move(letters), Tensor::copy_of(value)});
   }
 
-  // Returns a shape in letters, with `positions` inserted before leading dimension `at`: "[B1,T,B2,E]" for positions "T" at the attention axis, "[B,N,T,H]" for
-  // positions "N,T" after all leading dimensions.
+  // Returns the names of a shape's extents, with `positions` before leading dimension `at`. "[B1,T,B2,E]" has the positions "T" at the axis of attention;
+  // "[B,N,T,H]" has the positions "N,T" after all leading dimensions.
   std::string letters(int at, const std::string& positions, const std::string& width) const {
     const int lead = shapes_.lead.size();
     std::string text;
@@ -73,7 +73,7 @@ class Tracer {
   void projections() {
     const ConstTensorView key = input_.key ? input_.key : input_.query, value = input_.value ? input_.value : key;
     const auto own = [&](const Tensor& x) { return x.view().slice(shapes_.axis, 0, shapes_.keys); };
-    // The steps after a projection. q and k may be normed and rotated head by head; v has no such steps.
+    // The steps after a projection: q and k may be normalised and rotated head by head. v has no such steps.
     struct Later {
       const RMSNorm& norm;
       std::int64_t heads;
@@ -83,7 +83,7 @@ class Tracer {
                              const Later* later) {
       const bool norms = later != nullptr && config_.qk_norm, rotates = later != nullptr && options_.rotary.cos;
       if (!norms && !rotates) return add(kind, text, saved);
-      Tensor projected(config_.dtype, saved.shape());  // `saved` holds the result of the last of these steps, so compute the projection again
+      Tensor projected(config_.dtype, saved.shape());  // `saved` holds the result of the last step, so the projection itself is computed again
       linear.forward(x, projected, {.executor = options_.executor});
       add(kind, text, projected);
       if (norms) {
@@ -113,7 +113,7 @@ class Tracer {
     add(TraceKind::split_v, head_letters(key_heads_, keys_, "V"), saved_.v_heads);
   }
 
-  // Adds the steps whose values are [*,N,T,S]: the intermediate values of attention, in the order in which the formula in sdpa.h computes them.
+  // Adds the steps whose values are [*,N,T,S]: the intermediate values of attention, in the order of the formula in sdpa.h.
   void pairs() {
     const auto stage = [&](TraceKind kind, SdpaOptions options, MapValue value) {
       options.executor = options_.executor;
@@ -143,7 +143,8 @@ class Tracer {
     if (saved_.sdpa.dropout.p > 0) stage(TraceKind::dropout, saved_.sdpa, MapValue::dropped);
   }
 
-  // Copies the parts of the mask that define the distances of a relative bias: diagonals and documents. Needed for a step that shows the bias without the mask.
+  // Copies the parts of a mask that define the distances of a relative bias, which are diagonals and documents. The step `bias` needs them, because it shows
+  // the bias without the mask.
   static void keep_distances(const SdpaOptions& from, SdpaOptions* to) {
     const Mask& mask = from.mask;
     to->relative_bias = from.relative_bias;
@@ -156,7 +157,8 @@ class Tracer {
   MaskCounts mask_counts() const {
     const std::int64_t keys = shapes_.keys + shapes_.added_keys;
     Mask mask = saved_.sdpa.mask;
-    if (!mask.causal && !mask.window.left && !mask.window.right) mask.diagonal_offsets = {}, mask.window.diagonal = {};  // without a band they only shift the relative bias
+    // without causal and without bounds of the window, these members only shift the relative bias
+    if (!mask.causal && !mask.window.left && !mask.window.right) mask.diagonal_offsets = {}, mask.window.diagonal = {};
     const Tensor dense = dense_mask("trace", mask, shapes_.lead, config_.heads, shapes_.queries, keys);
     const std::int64_t rows = keys == 0 ? numel(shapes_.lead) * shapes_.queries : dense.numel() / keys;
     MaskCounts counts{.pairs = dense.numel(), .shared_by_heads = dense.extent(-3) == 1 && config_.heads > 1};

@@ -82,7 +82,7 @@ TEST(Trace, HasTheShapesOfTheTutorialWithHeadsBesideTheBatch) {
   EXPECT_EQ(find(steps, TraceKind::output_projection).shape(), Shape({2, 10, 100}));
 }
 
-// Returns layers with one optional setting each, layers with several of these settings, and calls with masks and biases.
+// Returns layers that each have one optional setting, layers that have several of these settings, and calls with masks and biases.
 std::vector<Problem> sweep() {
   std::vector<Problem> list;
   const auto add = [&](const auto& change) { change(list.emplace_back()); };
@@ -129,7 +129,7 @@ TEST(Trace, EndsWithTheBitsThatForwardWrites) {
   }
 }
 
-// Computes x W^T + b over the last extent, directly from the definition.
+// Computes x W^T + b over the last extent, as the definition says.
 Tensor linear(ConstTensorView x, const Linear& map) {
   Shape shape = x.shape();
   shape[-1] = map.out_width();
@@ -143,7 +143,7 @@ Tensor linear(ConstTensorView x, const Linear& map) {
   return Tensor::of<double>(shape, std::span<const double>(result));
 }
 
-// [*,N,T,C] = a [*,N,T,R] times b [*,K,R,C] or, transposed, b [*,K,C,R]; head n of a is multiplied by head n / (N/K) of b.
+// Multiplies heads: [*,N,T,C] = a [*,N,T,R] times b [*,K,R,C]; if `transposed`, b is [*,K,C,R]. Head n of a is multiplied by head n / (N/K) of b.
 Tensor multiply_heads(ConstTensorView a, ConstTensorView b, bool transposed) {
   if (transposed) b = b.transpose(-1, -2);
   Shape shape = a.shape();
@@ -166,7 +166,7 @@ Tensor multiply_heads(ConstTensorView a, ConstTensorView b, bool transposed) {
   return Tensor::of<double>(shape, std::span<const double>(result));
 }
 
-// Recomputes the values of every step from the values of earlier steps.
+// Computes the values of every step from the values of earlier steps, and compares them with the trace.
 TEST(Trace, StepsFollowFromEachOther) {
   int number = 0;
   for (Problem& p : sweep()) {
@@ -214,17 +214,17 @@ TEST(Trace, StepsFollowFromEachOther) {
       Tensor added(DType::f64, before.shape());
       Shape own = before.shape();
       own[-1] = keys;
-      copy(p.memory.back().view().expand(own), added.view().slice(-1, 0, keys));  // keys that the layer adds have no attention bias
+      copy(p.memory.back().view().expand(own), added.view().slice(-1, 0, keys));  // the keys that the layer adds have no bias
       const std::vector<double> bias = to_doubles(added);
       for (std::size_t i = 0; i < scores.size(); ++i) scores[i] += bias[i];
       expect_scores(at[TraceKind::bias]);
     }
-    if (at[TraceKind::mask]) {  // masked scores are -inf, other scores stay; a row without a key follows empty_rows of the layer
+    if (at[TraceKind::mask]) {  // masked scores must be -inf, and other scores must not change; a row without a key follows the layer's empty_rows
       const std::vector<double> masked = to_doubles(at[TraceKind::mask]);
       const auto keys = static_cast<std::size_t>(at[TraceKind::mask].extent(-1));
       std::size_t gone = 0;
       for (std::size_t i = 0; i < scores.size(); ++i) {
-        const bool uniform_row = c.empty_rows == EmptyRows::uniform && i / keys * keys >= scores.size() / 2;  // the second sequence has no key
+        const bool uniform_row = c.empty_rows == EmptyRows::uniform && i / keys * keys >= scores.size() / 2;  // all keys of the second sequence are masked
         if (masked[i] == -INFINITY) ++gone;
         EXPECT_TRUE(masked[i] == -INFINITY || std::abs(masked[i] - (uniform_row ? 0 : scores[i])) < kTolerance) << i;
       }
@@ -293,14 +293,14 @@ TEST(Trace, CountsThePairsOfAMaskAndTheRowsWithoutAKey) {
   EXPECT_TRUE(counts.shared_by_heads);
 }
 
-// The values of the bias step are not masked. Their distances still follow from the diagonals and documents of the mask.
+// The step `bias` shows the bias without the mask. Its distances must still follow from the mask's diagonals and documents.
 TEST(Trace, ARelativeBiasKeepsItsDistancesWithoutTheMask) {
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .dtype = DType::f64, .seed = 2});
   const Tensor x = test::Random(1).tensor(DType::f64, {2, 5, 8}), slopes = Tensor::of<double>({2}, {0.5, 2}),
                documents = Tensor::of<std::int64_t>({3}, {0, 2, 5}), offsets = Tensor::of<std::int64_t>({2}, {1, -2});
   struct Given {
     Mask mask;
-    std::function<double(int b, int t, int s)> distance;  // NaN: query and key are in different documents
+    std::function<double(int b, int t, int s)> distance;  // the distance of key s from query t; NaN if they are in different documents
   };
   const Given all[] = {{{.causal = Causal::offset(1), .query_offsets = documents},
                         [](int, int t, int s) { return (t < 2) == (s < 2) ? s - t - 1 : std::nan(""); }},

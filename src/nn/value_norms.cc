@@ -11,7 +11,7 @@ namespace polyhead::nn {
 namespace {
 
 constexpr const char* kNorms = "value_norms";
-constexpr std::int64_t kBlock = 64;  // keys whose transformed values are in memory at once
+constexpr std::int64_t kBlock = 64;  // number of keys whose transformed values are in memory at once
 
 template <class View>
 View at(View view, const Dims& place) {
@@ -53,14 +53,16 @@ void value_norms(ConstTensorView v, const Linear& output, TensorView out, const 
     const std::int64_t head = n / (heads / shared), out_width = projects ? output.out_width() : width;
     const ConstTensorView given = projects ? output.weight.view().slice(1, n * width, (n + 1) * width) : ConstTensorView();
     const Tensor converted = projects && given.dtype() != dtype ? Tensor::copy_of(given, dtype) : Tensor();
-    const ConstTensorView weight = converted ? ConstTensorView(converted) : given;  // gemm takes any strides, and a copy would take longer than the product for few keys
+    // not copied: gemm takes any strides, and for few keys a copy would take longer than the product
+    const ConstTensorView weight = converted ? ConstTensorView(converted) : given;
     for (std::int64_t i = 0; i < numel(lead); ++i) {
       const Dims place = position_at(lead, i);
       const ConstTensorView of_head = at(v, place).select(0, head);
       const TensorView norms = at(out, place).select(0, n);
       for (std::int64_t first = 0; first < keys; first += kBlock) {
         const std::int64_t last = std::min(keys, first + kBlock);
-        const Tensor rows = Tensor::copy_of(of_head.slice(0, first, last), dtype);  // a copy: gemm needs operands of one dtype, and norm_of_row needs adjacent elements
+        // copied, because gemm needs operands of one dtype, and norm_of_row() needs adjacent elements
+        const Tensor rows = Tensor::copy_of(of_head.slice(0, first, last), dtype);
         Tensor transformed = projects ? Tensor(dtype, {last - first, out_width}) : Tensor(), block(DType::f64, {last - first});
         if (projects) cpu::gemm({.a = rows, .b = weight.transpose(0, 1), .c = transformed}, options.executor, options.workspace);
         for (std::int64_t s = 0; s < last - first; ++s) block.data<double>()[s] = norm_of_row(projects ? transformed : rows, s, out_width);
@@ -90,7 +92,7 @@ void weight_by_norms(ConstTensorView norms, TensorView map) {
   require_no_overlap(kOperation, {"map", map}, {{"norms", norms}});
   const std::int64_t rows = map.extent(-2), keys = map.extent(-1);
   const Shape lead = map.shape().first(map.rank() - 2);
-  for (std::int64_t i = 0; i < numel(lead); ++i) {  // row by row, so that a map [*,N,T,S] is never held twice
+  for (std::int64_t i = 0; i < numel(lead); ++i) {  // the map is changed row by row, so that no second map [*,N,T,S] is needed
     const Dims place = position_at(lead, i);
     const Tensor factors = Tensor::copy_of(at(norms, place), DType::f64);
     const TensorView one = at(map, place);

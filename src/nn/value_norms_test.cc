@@ -22,7 +22,7 @@ Tensor filled(Random& random, DType dtype, const Shape& shape) {
   return tensor;
 }
 
-// The formula, element by element: f[e] = sum_i W[e, n V + i] v[i].
+// Computes a value norm as the formula says, element by element: f[e] = sum_i W[e, n V + i] v[i].
 double norm(const Tensor& v, const Tensor& weight, std::int64_t b, std::int64_t n, std::int64_t s, std::int64_t heads) {
   const std::int64_t shared = v.extent(1), keys = v.extent(2), width = v.extent(3), out = weight ? weight.extent(0) : width;
   const std::vector<double> values = to_doubles(v), w = weight ? to_doubles(weight) : std::vector<double>();
@@ -46,7 +46,7 @@ TEST(ValueNorms, AreTheFormulaForEveryDtypeHeadsAndStrides) {
         for (const bool projects : {true, false}) {
           Linear output;
           if (projects) output.weight = filled(random, dtype, {11, heads * 5});
-          const Tensor v = filled(random, dtype, {2, keys, shared, 5});  // as a layer projects them: keys before heads
+          const Tensor v = filled(random, dtype, {2, keys, shared, 5});  // v as a layer projects it: the axis of keys lies before that of heads
           const ConstTensorView strided = v.view().transpose(1, 2);
           Tensor out(DType::f64, {2, heads, keys});
           value_norms(strided, output, out);
@@ -63,8 +63,8 @@ TEST(ValueNorms, AreTheFormulaForEveryDtypeHeadsAndStrides) {
   }
 }
 
-// The output of a layer is its bias plus the sum of p f over heads and keys, where the norm of f is the value norm.
-TEST(ValueNorms, AreThoseOfWhatALayerAddsForAKey) {
+// A layer's output must be its bias plus the sum of p f over heads and keys. The norm of f must be the value norm.
+TEST(ValueNorms, MeasureWhatALayerAddsForAKey) {
   for (const std::int64_t kv_heads : {4, 2}) {
     const MultiHeadAttention layer({.query_width = 12, .heads = 4, .kv_heads = kv_heads, .head_width = 3, .bias = true, .dtype = DType::f64, .seed = 5});
     Random random(2);
@@ -91,7 +91,7 @@ TEST(ValueNorms, AreThoseOfWhatALayerAddsForAKey) {
           }
           EXPECT_NEAR(weighted[(n * 6 + t) * 6 + s], std::sqrt(square), 1e-14);
         }
-      for (std::size_t e = 0; e < 12; ++e) EXPECT_NEAR(sum[e], wanted[t * 12 + e], 1e-13);  // the sum of p f is the layer's output, so f is right
+      for (std::size_t e = 0; e < 12; ++e) EXPECT_NEAR(sum[e], wanted[t * 12 + e], 1e-13);  // the sum of p f must be the layer's output, so that f is right
     }
   }
 }

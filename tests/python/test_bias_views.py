@@ -110,7 +110,7 @@ def test_a_place_for_the_gradient_that_does_not_fit_is_refused(rng: np.random.Ge
     with pytest.raises(ValueError, match="without a bias"):
         polyhead.sdpa_backward(*given, d_bias=np.zeros_like(bias))
     x = np.ones((2, T, 8), np.float32)
-    with pytest.raises(ValueError, match="gradient of bias is asked for"):
+    with pytest.raises(ValueError, match="gradient of bias is requested"):
         polyhead.MultiHeadAttention(8, 2).forward(x)[1].backward(x, d_bias=np.zeros((T, T), np.float32))
 
 

@@ -2,7 +2,7 @@
 //
 // Every rank passes its own part of the arguments of polyhead/sdpa.h:
 //   q, out, lse, d_out, d_q       the rank's T_r queries              k, v, d_k, d_v            the rank's S_r keys
-//   bias, attend, block, keep     [*,N,T_r,S]: its queries, all keys   key_starts, key_lengths   [*], or [*,T_r]; positions in the whole sequence
+//   bias, attend, block, keep     [*,N,T_r,S]: own queries, all keys   key_starts, key_lengths   [*], or [*,T_r]; positions in the whole sequence
 //   attend_keys, block_keys       [*,S]: all keys                     sink                      [N], or broadcasts to [*,N,T_r]
 // All other arguments (causal, window, documents, diagonal_offsets, relative_bias, ...) describe the whole sequence, as in a call on one machine, and
 // must be the same on all ranks: the ranks compare sizes and rules, and an Error names the rank that differs.
@@ -30,37 +30,38 @@
 #pragma GCC visibility push(default)
 namespace polyhead::distributed {
 
-// If every rank has one query, a bias or sink of one row could mean two things: the row of the rank's own query, or one row that all ranks share.
+// If every rank has one query, a bias or sink with one row could mean two things. own: the row belongs to the rank's own query. shared: all ranks share the
+// row.
 enum class OneRow : std::uint8_t { own, shared };
 
-// The time that each part of a call took on this rank.
+// The seconds that a call took on this rank, as a whole and by part.
 struct CallReport {
-  double agreement_seconds = 0;  // time for exchanging and comparing the ranks' arguments
-  double compute_seconds = 0;    // time in attention kernels
-  double waiting_seconds = 0;    // time of waiting for messages
-  double seconds = 0;            // time of the whole call
+  double agreement_seconds = 0;  // seconds in which the ranks exchanged and compared their arguments
+  double compute_seconds = 0;    // seconds in attention kernels
+  double waiting_seconds = 0;    // seconds of waiting for messages
+  double seconds = 0;            // seconds of the whole call
   std::int64_t sent_bytes = 0;
 };
 
 struct DistributedOptions {
-  SliceOrder order = SliceOrder::contiguous;  // order of the slices of queries and of keys
+  SliceOrder order = SliceOrder::contiguous;  // which positions of the sequence each rank holds, for queries and for keys
   std::optional<Plan> plan{};                 // absent: choose_plan() decides
-  Links links{};                              // speeds that choose_plan() assumes
-  std::optional<OneRow> one_row{};            // required if every rank has one query and the gradient of a bias or sink of one row is computed
-  // Set d_bias_follows (or d_sink_follows) if a backward pass with d_bias (or d_sink) follows: if any rank sets it and one_row is required but missing,
-  // sdpa_forward already throws, on all ranks.
+  Links links{};                              // speeds of machines and network that choose_plan() assumes
+  std::optional<OneRow> one_row{};            // Required if every rank has one query and the call computes the gradient of a bias or sink that has one row.
+  // Tell sdpa_forward that a backward pass with d_bias (or d_sink) follows. If that pass will need one_row and one_row is missing, sdpa_forward already throws,
+  // on all ranks. It is enough that one rank sets the member.
   bool d_bias_follows = false, d_sink_follows = false;
-  // The longest time that a rank may send nothing before the other ranks give up. A rank sends nothing while it computes, so the library adds 4 times the
-  // compute time that it predicts for the busiest rank, in this call and the previous one together. The prediction uses the speed of the rank that waits.
+  // A rank that sends nothing for this time makes the other ranks give up. A rank sends nothing while it computes. The waiting rank therefore adds 4 times the
+  // predicted compute time of the busiest rank, in this call and the previous one together; it predicts with its own speed.
   std::chrono::milliseconds timeout{30'000};
-  CallReport* report = nullptr;               // if given, receives the times of the call
+  CallReport* report = nullptr;               // receives the times of the call; nullptr: no report
 };
 
 void sdpa_forward(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
 void sdpa_backward(Communicator& communicator, const SdpaBackward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
 
-// Describes the plan of a forward pass with its reason, and the steps of this rank, one fact per line. All ranks must call explain(), because it is a
-// distributed call.
+// Describes the plan of a forward pass, the reason for it, and the steps of this rank, one fact per line. Ranks exchange messages in explain(), so all ranks
+// must call it.
 std::string explain(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
 
 }  // namespace polyhead::distributed

@@ -10,22 +10,22 @@
 #pragma GCC visibility push(default)
 namespace polyhead::distributed {
 
-// Returns part `rank` of `ranks` of a layer, with copies of the parameters. The part holds the heads, or hidden units, [N rank / ranks, N (rank + 1) / ranks)
-// of N. The outputs of all parts sum to the output of the layer; the bias of the output belongs to part 0. An attention layer is refused if kv_heads is no
-// multiple of `ranks`, if it has no output projection, or if it has dropout (several ranks would drop other attention weights than one rank). A feed-forward
-// layer is refused if it has fewer hidden units than there are ranks.
+// Returns part `rank` of a layer that is divided into `ranks` parts; the part has copies of the parameters. Of N heads, or N hidden units, the part holds those
+// from N rank / ranks up to, but not including, N (rank + 1) / ranks. The outputs of all parts sum to the output of the layer; part 0 has the output's bias.
+// Error for an attention layer if kv_heads is no multiple of `ranks`, if the layer has no output projection, or if it has dropout, because several ranks would
+// drop other attention weights than one rank. Error for a feed-forward layer with fewer hidden units than ranks.
 nn::MultiHeadAttention part_of(const nn::MultiHeadAttention& layer, int rank, int ranks);
 nn::FeedForward part_of(const nn::FeedForward& layer, int rank, int ranks);
 
-// A layer of which each rank has a part. Every rank passes the same whole inputs and the same d_out, and gets the same whole output and gradients of the
-// inputs. The gradients of parameters are those of the rank's own part.
+// An attention layer of which each rank holds a part. Every rank passes the same whole inputs and the same d_out, and receives the same whole output and the
+// same gradients of the inputs. The gradients of the parameters are those of the rank's own part.
 class TensorParallelAttention {
  public:
   TensorParallelAttention(Communicator& communicator, const nn::MultiHeadAttention& whole, const CollectiveOptions& options = {});
 
-  // Does what MultiHeadAttention::forward() does. On every rank the mask, bias and sink of the options cover all heads, and so does the gradient of the bias.
+  // Computes what MultiHeadAttention::forward() computes. On every rank the mask, bias and sink in the options cover all heads.
   void forward(const nn::AttentionInput& input, TensorView out, const nn::AttentionOptions& options = {}, nn::MultiHeadAttention::Saved* saved = nullptr) const;
-  // gradients.bias covers all heads, as the bias of the forward pass does.
+  // gradients.bias covers all heads, like the bias of the forward pass.
   void backward(const nn::MultiHeadAttention::Saved& saved, ConstTensorView d_out, const nn::MultiHeadAttention::Gradients& gradients, const nn::RunOptions& options = {}) const;
 
   nn::MultiHeadAttention part;
@@ -50,36 +50,37 @@ class TensorParallelFeedForward {
   CollectiveOptions options_;
 };
 
-// Attention along the rows or the columns of a pair tensor z [R,R,C], with a bias that a linear layer makes of z itself (triangle attention around the starting
-// and the ending node, Jumper et al. 2021, supplementary algorithms 13 and 14, without their layer norm). Each rank holds some rows of z, in the order of the
-// ranks. The bias is gathered once. For attention along columns, the ranks exchange rows for columns before the attention, and columns for rows after it.
+// Attention along the rows or the columns of a pair tensor z [R,R,C]. A linear layer computes the bias of the scores from z itself. This is triangle attention
+// around the starting and the ending node (Jumper et al. 2021, supplementary algorithms 13 and 14), without its layer norm.
+// Each rank holds some rows of z, in the order of the ranks. The bias is gathered once. For attention along columns, the ranks exchange rows for columns before
+// the attention, and columns for rows after it.
 enum class PairAxis : std::uint8_t { rows, columns };
 
 class PairAttention {
  public:
-  // attention: self-attention of width C with `axis` -2. bias: a linear layer C -> N without a bias parameter. Both layers must outlive this object.
+  // `attention` is self-attention of width C along axis -2. `bias` is a linear layer C -> N without a bias parameter. Both layers must outlive this object.
   PairAttention(Communicator& communicator, const nn::MultiHeadAttention& attention, const nn::Linear& bias, PairAxis axis, const CollectiveOptions& options = {});
 
   PairAttention(Communicator&, nn::MultiHeadAttention&&, const nn::Linear&, PairAxis, const CollectiveOptions& = {}) = delete;
   PairAttention(Communicator&, const nn::MultiHeadAttention&, nn::Linear&&, PairAxis, const CollectiveOptions& = {}) = delete;
 
   struct Saved {
-    Tensor z;     // this rank's rows of z, or of its transpose if attention runs along columns; [R_r,R,C]
-    Tensor bias;  // [R,R,N], gathered from all ranks
+    Tensor z;     // [R_r,R,C]: this rank's rows of z; with PairAxis::columns, this rank's rows of the transpose of z
+    Tensor bias;  // [R,R,N]: the bias of the scores, gathered from all ranks
     nn::MultiHeadAttention::Saved attention;
   };
   struct Gradients {
     TensorView z = {};                             // [R_r,R,C]
-    nn::MultiHeadAttention* attention = nullptr;  // sums over this rank's rows; all_reduce() adds up the sums of all ranks
+    nn::MultiHeadAttention* attention = nullptr;  // receives the sums over this rank's rows; call all_reduce() to add up the sums of all ranks
     nn::Linear* bias = nullptr;
   };
 
-  // z and out [R_r,R,C]: this rank's rows.
+  // z and out [R_r,R,C] are this rank's rows.
   void forward(ConstTensorView z, TensorView out, const nn::RunOptions& options = {}, Saved* saved = nullptr) const;
   void backward(const Saved& saved, ConstTensorView d_out, const Gradients& gradients, const nn::RunOptions& options = {}) const;
 
  private:
-  Tensor as_rows(ConstTensorView z) const;                  // a copy of z or, if attention runs along columns, this rank's columns of z as rows
+  Tensor as_rows(ConstTensorView z) const;                  // Returns a copy of z; with PairAxis::columns, this rank's columns of z as rows.
   void as_given(ConstTensorView rows, TensorView to) const;  // the inverse of as_rows()
   Communicator& communicator_;
   const nn::MultiHeadAttention& attention_;

@@ -1,5 +1,5 @@
-// Distributed calls over MPI: the component `mpi`, target polyhead::mpi. With it a program that mpirun starts computes attention over several
-// processes or machines:
+// Distributed calls over MPI: a program that mpirun starts computes attention over several processes or machines. This is the component `mpi`, CMake target
+// polyhead::mpi.
 //
 //   int level = 0;
 //   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
@@ -11,11 +11,11 @@
 //
 // Many MPIs move a large message only while the program is inside MPI. What moves messages during a computation depends on the thread level:
 //   MPI_THREAD_MULTIPLE       a thread of the communicator, which sleeps while no message is under way
-//   MPI_THREAD_SERIALIZED     progress(), which the distributed calls call now and then; no other thread may be inside MPI during a call
-//   MPI_THREAD_FUNNELED, _SINGLE   progress(), too; besides, the thread that initialised MPI must make the distributed calls
+//   MPI_THREAD_SERIALIZED     the distributed calls, which call progress() now and then; no other thread may be inside MPI during a call
+//   MPI_THREAD_FUNNELED, _SINGLE   the same; besides, the thread that initialised MPI must make the distributed calls
 #pragma once
 
-// MPI's own C++ interface is not used, and old versions of it do not compile as C++20.
+// These macros keep MPI's own C++ interface out. polyhead does not use it, and old versions of it do not compile as C++20.
 #ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1
 #endif
@@ -36,15 +36,16 @@ namespace internal {
 class MpiRequests;
 }
 
-// The functions throw an Error (ErrorCode::communication) if MPI cannot move a message, or if the sender's message has another size than the receiver's memory;
-// the Error names the other rank and quotes MPI's message. Many MPIs do not report that a rank has ended; wait() then returns false at its limit.
+// Connects ranks over MPI. A function throws an Error (ErrorCode::communication) if MPI cannot move a message, or if the size of a message is not that of the
+// receiver's memory. The Error names the other rank and quotes MPI's message. Many MPIs do not report that a rank has ended; wait() then returns false at its
+// limit.
 class MpiCommunicator final : public Communicator {
  public:
-  // All ranks of `ranks` must call the constructor together, because it duplicates `ranks`: messages of this object do not mix with those of the program
-  // and of other MpiCommunicators. A message of `piece_bytes` or more is sent as several MPI messages; piece_bytes must be the same on all ranks, and
-  // below 2^31. Error if MPI is not initialised, or has ended.
+  // All ranks of `ranks` must call the constructor together, because it duplicates `ranks`. The duplicate keeps the messages of this object apart from those of
+  // the program and of other MpiCommunicators. A message of at least `piece_bytes` bytes is sent as several MPI messages; piece_bytes must be the same on all
+  // ranks, and below 2^31. Error if MPI is not initialised, or has ended.
   explicit MpiCommunicator(MPI_Comm ranks, std::size_t piece_bytes = std::size_t{1} << 30);
-  // All ranks must call the destructor together, before MPI_Finalize(). Unfinished transfers are cancelled. Memory of messages that are still under way is
+  // All ranks must call the destructor together, before MPI_Finalize(). It cancels unfinished transfers. The memory of a message that is still being moved is
   // never freed, because MPI may still use it.
   ~MpiCommunicator() override;
   MpiCommunicator(const MpiCommunicator&) = delete;
@@ -58,7 +59,7 @@ class MpiCommunicator final : public Communicator {
 
  private:
   int rank_ = 0, size_ = 0;
-  std::shared_ptr<internal::MpiRequests> requests_;  // shared by the communicator and its transfers
+  std::shared_ptr<internal::MpiRequests> requests_;  // the communicator and its transfers share this object
 };
 
 }  // namespace polyhead::distributed

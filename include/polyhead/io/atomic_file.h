@@ -1,4 +1,4 @@
-// Files that appear whole or not at all.
+// Files that are replaced as a whole or not at all: a reader never sees a half-written file.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@ namespace polyhead::io {
 
 // Writes to a temporary file in the target's folder; commit() renames it over the target. Without commit() the destructor removes the
 // temporary file and leaves the target unchanged. Every failure is an Error (ErrorCode::io) that names the target and the system's reason.
-//  - A new file gets the permissions that the umask leaves; a file that is replaced keeps its permissions.
-//  - A symbolic link stays, and what it points at is replaced.
+//  - A new file gets the permissions that the umask allows. A file that is replaced keeps its permissions.
+//  - A symbolic link stays; the file that it points to is replaced.
 //  - A target that is not a regular file (/dev/stdout, /dev/fd/N, a pipe, a device) is written directly.
 class AtomicFile {
  public:
@@ -33,12 +33,12 @@ class AtomicFile {
 
   std::filesystem::path path_;
   std::filesystem::path target_;     // path_, or the file that the symbolic link path_ points to
-  std::filesystem::path temporary_;  // empty: the target is written directly
+  std::filesystem::path temporary_;  // empty: write() writes to the target itself
   int descriptor_ = -1;
 };
 
-// Removes the temporary files of all living AtomicFiles. Async-signal-safe: for the signal handlers of a program that is about to end. The
-// library installs no handler.
+// Removes the temporary files of all AtomicFiles that exist. It is async-signal-safe, so a program may call it from a signal handler before it ends. The
+// library installs no signal handler.
 void remove_temporary_files() noexcept;
 
 // Writes and commits a small file.

@@ -13,7 +13,8 @@ namespace polyhead::models {
 // Returns the names of the trained models in the library, in alphabetical order.
 std::vector<std::string> default_models();
 
-// Returns the path "polyhead:NAME" of a folder inside the library; functions that load a trained model can open it. Error if there is no such model.
+// Returns the path "polyhead:NAME" of a trained model inside the library. All functions that load trained models accept this path. Error if there is no such
+// model.
 std::filesystem::path default_model(std::string_view name);
 
 }  // namespace polyhead::models

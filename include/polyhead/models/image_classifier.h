@@ -1,4 +1,4 @@
-// A Vision Transformer for small grey images (Dosovitskiy et al. 2021, section 3.1): patches become tokens, and a class token attends to them.
+// A Vision Transformer for small grey images (Dosovitskiy et al. 2021, section 3.1). The patches of the image become tokens, and a class token attends to them.
 #pragma once
 
 #include <filesystem>
@@ -12,17 +12,17 @@
 namespace polyhead::models {
 
 struct ImageClassifierConfig {
-  static constexpr std::string_view kModelType = "polyhead-image-classifier";  // in config.json
-  std::int64_t height = 8, width = 8;  // size of an image in pixels
-  std::int64_t patch = 2;              // side of a patch in pixels; divides height and width
-  double white = 1;                    // the pixel value that classify() maps to 1; 0 stays 0
+  static constexpr std::string_view kModelType = "polyhead-image-classifier";  // the value of model_type in config.json
+  std::int64_t height = 8, width = 8;  // the size of an image, in pixels
+  std::int64_t patch = 2;              // the side of a square patch, in pixels; it divides height and width
+  double white = 1;                    // the pixel value of white: classify() divides pixels by it
   std::int64_t classes = 10;
   std::int64_t model_width = 64;  // E
   std::int64_t layers = 4;
   std::int64_t heads = 4;
   double dropout = 0;
-  DType dtype = DType::f32;             // not stored in files; the seed is not stored either
-  nn::Seed seed;  // draws the initial parameters
+  DType dtype = DType::f32;             // dtype of the parameters. Model files store neither the dtype nor the seed.
+  nn::Seed seed;  // the initial parameters are drawn with this seed
 
   std::int64_t patches() const { return (height / patch) * (width / patch); }
 
@@ -33,15 +33,15 @@ struct ImageClassifierConfig {
   }
 };
 
-// logits = output(encoder(x)[0]): token 0 is the class token, token 1 + i patch i in row-major order. Pre-norm layers.
+// The classifier computes logits = output(encoder(x)[0]). Token 0 is the class token; token 1 + i is patch i, in row-major order. Layers are pre-norm.
 struct ImageClassifier : nn::Module<ImageClassifier> {
   ImageClassifierConfig config{.seed = 0};
-  nn::Linear patch;         // pixels of a patch, row major, -> E
-  nn::Embedding positions;  // [1 + patches,E]; row 0 is the class token
+  nn::Linear patch;         // projects the pixels of a patch, in row-major order, to E
+  nn::Embedding positions;  // [1 + patches,E]; row 0 is the class token with its position
   nn::Encoder encoder;
   nn::Linear output;  // E -> classes
 
-  // What backward and maps need from a forward pass. The next pass of the same shapes reuses the memory.
+  // What backward() and maps need from a forward pass. The next forward pass with the same shapes reuses its memory.
   struct Saved {
     Tensor pixels;        // [B,patches,patch*patch]
     Tensor x, y, d_x, d_y;  // [B,1 + patches,E]
@@ -51,9 +51,9 @@ struct ImageClassifier : nn::Module<ImageClassifier> {
   ImageClassifier() = default;
   explicit ImageClassifier(const ImageClassifierConfig& config);
 
-  // images [B,height,width] with pixels from 0 to 1, logits [B,classes], both of the parameters' dtype.
+  // images is [B,height,width] with pixels from 0 to 1, logits is [B,classes]; both have the parameters' dtype.
   void forward(ConstTensorView images, TensorView logits, Saved& saved, const nn::AttentionOptions& options = {}) const;
-  // Computes the gradients of all parameters from the gradient of the logits.
+  // Computes the gradients of all parameters from d_logits, the gradient of the logits.
   void backward(Saved& saved, ConstTensorView d_logits, ImageClassifier& gradients, const nn::RunOptions& options = {}) const;
 
   template <class F, class... Self>
@@ -63,12 +63,12 @@ struct ImageClassifier : nn::Module<ImageClassifier> {
 };
 
 struct ClassifiedImage {
-  std::vector<double> probabilities;  // probabilities of the classes
+  std::vector<double> probabilities;  // the probability of each class
   std::int64_t best = 0;
-  Tensor attentions;  // [L,N,1 + patches,1 + patches]
+  Tensor attentions;  // [L,N,1 + patches,1 + patches]: the attention weights of each layer
 };
 
-// image [height,width] floating, with pixels from 0 to config.white.
+// Classifies one image [height,width], floating, with pixels from 0 to config.white.
 ClassifiedImage classify(const ImageClassifier& model, ConstTensorView image);
 
 void save_image_classifier(const ImageClassifier& model, const std::filesystem::path& folder);

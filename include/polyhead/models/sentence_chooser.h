@@ -1,4 +1,5 @@
-// Chooses the sentence that sums a text up. The model is an encoder over the text's sentences; its heads show which other sentences each sentence reads.
+// Chooses the sentence that sums a text up. The model is an encoder whose tokens are the text's sentences; its heads show which other sentences each sentence
+// reads.
 #pragma once
 
 #include <filesystem>
@@ -14,17 +15,17 @@
 namespace polyhead::models {
 
 struct SentenceChooserConfig {
-  static constexpr std::string_view kModelType = "polyhead-sentence-chooser";  // in config.json
-  static constexpr std::string_view kNewField = "taught_heads";                 // folders of version 0.2 lack it
-  std::int64_t slots = 8192;       // rows of the table of terms
+  static constexpr std::string_view kModelType = "polyhead-sentence-chooser";  // the value of model_type in config.json
+  static constexpr std::string_view kNewField = "taught_heads";                 // model folders that polyhead 0.2 wrote lack this entry of config.json
+  std::int64_t slots = 8192;       // number of rows in the table of learned vectors for terms
   std::int64_t model_width = 32;   // E
-  std::int64_t hidden_width = 64;  // hidden width of the feed-forward parts
+  std::int64_t hidden_width = 64;  // hidden width of the feed-forward networks
   std::int64_t layers = 1;
   std::int64_t heads = 4;
-  std::int64_t taught_heads = 0;  // number of heads of layer 0 (the first ones) whose attention was guided in training
+  std::int64_t taught_heads = 0;  // the first taught_heads heads of layer 0 are those whose attention was guided in training
   double dropout = 0;
-  DType dtype = DType::f32;             // float32 or float64; not stored in files; the seed is not stored either
-  nn::Seed seed;  // draws the initial parameters
+  DType dtype = DType::f32;             // dtype of the parameters, float32 or float64. Model files store neither the dtype nor the seed.
+  nn::Seed seed;  // the initial parameters are drawn with this seed
 
   template <class F, class Self>
   static void visit_fields(const F& f, Self& self) {
@@ -33,14 +34,18 @@ struct SentenceChooserConfig {
   }
 };
 
-// The features of a sentence that the model reads. A term is a word, a pair of neighbouring words (the first word is also paired with an empty word), the
-// sentence's first one, two or three words, or the first one or two words of the sentence before or after it. A sentence without words also has an empty term.
+// The features of a sentence that the model reads. A term is one of: a word; a pair of neighbouring words, where the first word is also paired with an empty
+// word; the sentence's first one, two or three words; the first one or two words of the sentence before or after. A sentence without words also has an empty
+// term.
 struct SentenceTerms {
-  std::vector<std::int64_t> slots;   // for each distinct term a hash of its text; some terms share a slot
-  std::vector<std::int64_t> places;  // rows of SentenceChooser::places: position from start and end, length, overlap with other sentences, use of "we"
+  std::vector<std::int64_t> slots;   // for each distinct term a row of SentenceChooser::terms, chosen by a hash of the term's text; some terms share a row
+  // rows of SentenceChooser::places. They stand for the sentence's position from start and end, its length, its overlap with other sentences, and its use of
+  // "we".
+  std::vector<std::int64_t> places;
 };
 
-// x[s] = sum of terms[slots of s] / sqrt(number of slots) + sum of places[places of s];  score[s] = output(encoder(x)[s]). Pre-norm layers.
+// With x[s] = sum of terms[slots of s] / sqrt(number of slots) + sum of places[places of s] for sentence s, score[s] = output(encoder(x)[s]). Layers are
+// pre-norm.
 struct SentenceChooser : nn::Module<SentenceChooser> {
   SentenceChooserConfig config{.seed = 0};
   nn::Embedding terms;   // [slots,E]
@@ -50,27 +55,27 @@ struct SentenceChooser : nn::Module<SentenceChooser> {
 
   using Text = std::vector<SentenceTerms>;
 
-  // What backward and maps need from a forward pass. Saved holds only a view of the texts.
+  // What backward() and maps need from a forward pass. Saved only has a view of the texts, so the caller must keep them.
   struct Saved {
     std::span<const Text> texts;
-    Tensor lengths;  // [B], number of sentences of each text
+    Tensor lengths;  // [B]: the number of sentences of each text
     Tensor x, y;     // [B,S,E]
     nn::Encoder::Saved encoder;
-    double dropout = 0;  // dropout probability of that pass; 0 in evaluation
+    double dropout = 0;  // dropout probability of the forward pass; 0 in evaluation
     std::uint64_t seed = 0;
   };
 
   SentenceChooser() = default;
   explicit SentenceChooser(const SentenceChooserConfig& config);
 
-  // Returns the features of a text's sentences. Error if there is no sentence. A sentence without a word has one term, the empty one.
+  // Returns the features of a text's sentences. Error if there is no sentence. The only term of a sentence without words is the empty term.
   Text read(std::span<const std::string> sentences) const;
 
-  // scores [B,S], where S is the number of sentences of the longest text; scores beyond a text's last sentence are unspecified. Of `options`, only mode,
-  // dropout_seed, executor and workspace are used.
+  // Computes scores [B,S], where S is the number of sentences of the longest text. Scores after a text's last sentence are unspecified. Of `options`, only
+  // mode, dropout_seed, executor and workspace are used.
   void forward(std::span<const Text> texts, TensorView scores, Saved& saved, const nn::AttentionOptions& options = {}) const;
-  // Writes the gradients of all parameters, given the gradients of the scores, which must be 0 beyond a text's last sentence. attention_weights: gradients of a
-  // loss on the attention weights of heads, d_p [B,S,S], which are added.
+  // Computes the gradients of all parameters from d_scores, which must be 0 after a text's last sentence. `attention_weights` adds gradients d_p [B,S,S] of a
+  // loss on the attention weights of heads.
   void backward(const Saved& saved, ConstTensorView d_scores, SentenceChooser& gradients, const nn::RunOptions& options = {}, std::span<const nn::AttentionWeightsGradient> attention_weights = {}) const;
 
   template <class F, class... Self>
@@ -81,15 +86,16 @@ struct SentenceChooser : nn::Module<SentenceChooser> {
 
 struct ChosenSentence {
   std::int64_t best = 0;
-  std::vector<double> scores;  // softmax over the sentences
+  std::vector<double> scores;  // probability of each sentence: the softmax of the model's scores
   Tensor attentions;           // [L,N,S,S]
 };
 
 ChosenSentence choose(const SentenceChooser& model, std::span<const std::string> sentences);
-// Returns choose().best without computing attention maps, whose memory grows with the square of the number of sentences.
+// Returns choose().best without computing attention maps. The memory of maps grows with the square of the number of sentences.
 std::int64_t best_sentence(const SentenceChooser& model, std::span<const std::string> sentences);
 
-// A sentence ends at . ! or ? before white space and a capital letter or a digit, but not after an abbreviation such as "e.g." or an initial.
+// Splits a text into sentences. A sentence ends at . ! or ? before white space and a capital letter or a digit, but not after an abbreviation such as "e.g." or
+// an initial.
 std::vector<std::string> split_sentences(std::string_view text);
 
 void save_sentence_chooser(const SentenceChooser& model, const std::filesystem::path& folder);

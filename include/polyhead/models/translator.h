@@ -1,5 +1,5 @@
-// A translator of short texts: byte-pair tokens, a Transformer encoder and decoder (Vaswani et al. 2017), and one head of the decoder that training
-// guided to show which source word each word of the translation comes from.
+// A translator of short texts. It is a Transformer with an encoder and a decoder (Vaswani et al. 2017) on byte-pair tokens. Training guided one head of the
+// decoder to show which source word each word of the translation comes from.
 #pragma once
 
 #include <filesystem>
@@ -16,17 +16,17 @@
 namespace polyhead::models {
 
 struct TranslatorConfig {
-  static constexpr std::string_view kModelType = "polyhead-translator";  // in config.json
-  std::int64_t vocabulary = 0;  // size of the tokenizer's vocabulary, which both languages share
-  std::int64_t longest = 128;   // maximum number of tokens of a text of either language, without start and end
+  static constexpr std::string_view kModelType = "polyhead-translator";  // the value of model_type in config.json
+  std::int64_t vocabulary = 0;  // number of tokens in the tokenizer's vocabulary, which both languages share
+  std::int64_t longest = 128;   // maximum number of tokens of a source or a translation, without start and end token
   std::int64_t model_width = 64;
-  std::int64_t hidden_width = 256;  // hidden width of the feed-forward parts
-  std::int64_t layers = 2;          // number of layers of the encoder, and of the decoder
+  std::int64_t hidden_width = 256;  // hidden width of the feed-forward networks
+  std::int64_t layers = 2;          // number of encoder layers, and of decoder layers
   std::int64_t heads = 4;
-  std::int64_t guided_head = 0;  // index of the guided head in the cross-attention of the decoder's last layer
+  std::int64_t guided_head = 0;  // the head, of the cross-attention in the decoder's last layer, that training guided
   double dropout = 0;
-  DType dtype = DType::f32;             // not stored in files; the seed is not stored either
-  nn::Seed seed;  // draws the initial parameters
+  DType dtype = DType::f32;             // dtype of the parameters. Model files store neither the dtype nor the seed.
+  nn::Seed seed;  // the initial parameters are drawn with this seed
 
   template <class F, class Self>
   static void visit_fields(const F& f, Self& self) {
@@ -36,48 +36,50 @@ struct TranslatorConfig {
 };
 
 struct Translator {
-  // Special tokens of the tokenizer. The decoder reads the start token and then the translation; it writes the translation and the end token. The source also
-  // ends with the end token: a word of the translation that corresponds to no word of the source may attend to the end token.
+  // The special tokens. The decoder reads the start token and then the translation; it writes the translation and the end token. The source also ends with the
+  // end token, so that a word of the translation that corresponds to no source word can attend to the end token.
   static constexpr std::int64_t kStart = 0, kEnd = 1;
   static std::vector<std::string> special_tokens() { return {"<start>", "<end>"}; }
 
   TranslatorConfig config{.seed = 0};
   BytePairTokenizer tokenizer;
-  nn::EncoderDecoder network;  // pre-norm, with one embedding for both languages and the output
+  nn::EncoderDecoder network;  // layers are pre-norm; one embedding serves both languages and the output
 
-  // config.vocabulary is taken from the tokenizer.
+  // The constructor sets config.vocabulary to the size of the tokenizer's vocabulary.
   Translator(TranslatorConfig config, BytePairTokenizer tokenizer);
 };
 
 struct TranslateOptions {
-  std::int64_t beams = 1;     // 1: the likeliest token at each step; else the best of beam_search()
-  double length_penalty = 1;  // as BeamSearchOptions::length_penalty
+  std::int64_t beams = 1;     // 1: the likeliest token is chosen at each step; more: nn::beam_search() with so many beams
+  double length_penalty = 1;  // see BeamSearchOptions::length_penalty
   Executor* executor = nullptr;
 };
 
-// The maps of a translation. S source tokens, the end token included; T target tokens, the start token included. Row t of a map shows what a head
-// reads while the decoder's newest input is target token t.
+// A translation with its attention maps. The source has S tokens, the end token included; the target has T tokens, the start token included. Row t of a map
+// shows what a head reads while the decoder's newest input is target token t.
 struct Translation {
   std::string text;
-  bool complete = true;         // false: cut off at config.longest tokens
-  BytePairText source, target;  // tokens without start and end token
-  Tensor source_attentions;     // [L,N,S,S], of the encoder
+  bool complete = true;         // false: the translation was cut off at config.longest tokens
+  BytePairText source, target;  // the tokens of both texts, without start and end token
+  Tensor source_attentions;     // [L,N,S,S]: the attention weights of the encoder
   Tensor target_attentions;     // [L,N,T,T]
-  Tensor attentions;            // [L,N,T,S], of the decoder to the source
-  HeadVectors source_vectors, target_vectors, vectors;  // q, k and v of the heads of the three maps above. In target_attentions, token t attends to tokens 0 to t
-  std::vector<std::int64_t> alignment;  // for each target word the index of the source word that the guided head reads most (words as in word_spans); -1: the end token
+  Tensor attentions;            // [L,N,T,S]: the attention weights of the decoder to the source
+  // the q, k and v of the heads of source_attentions, target_attentions and attentions. In target_attentions, token t attends to tokens 0 to t.
+  HeadVectors source_vectors, target_vectors, vectors;
+  // for each target word the source word that the guided head reads most, as an index in word_spans; -1: it reads the end token most
+  std::vector<std::int64_t> alignment;
 };
 
 Translation translate(const Translator& model, std::string_view text, const TranslateOptions& options = {});
-// Computes the maps for a given translation. Error if a text has more tokens than the model's longest.
+// Computes the maps for a given source and translation. Error if a text has more than config.longest tokens.
 Translation read_translation(const Translator& model, const BytePairText& source, const BytePairText& target);
 
-// Translates many sources, given without start and end tokens, in batches. Returns the tokens of the translations.
+// Translates many sources in batches. Sources and results are tokens without start and end token.
 std::vector<std::vector<std::int64_t>> translate_all(const Translator& model, const std::vector<std::vector<std::int64_t>>& sources, const TranslateOptions& options = {});
 
-// Returns for each of `count` target words the source word to which a head attends most, or -1 if it attends most to the end token. `map` [T,S] is the
-// head's map; attention is summed over the tokens of a word. source_words and target_words give the word of each token, without the start and end tokens;
-// tokens of word -1 are left out.
+// Returns for each of `count` target words the source word to which a head attends most, or -1 if it attends most to the end token. `map` [T,S] is the head's
+// map; attention is summed over the tokens of a word. source_words and target_words give for each token the index of its word, without the start and end
+// tokens; tokens with the index -1 are left out.
 std::vector<std::int64_t> align_words(ConstTensorView map, std::span<const std::int64_t> source_words, std::span<const std::int64_t> target_words, std::int64_t count);
 
 void save_translator(const Translator& model, const std::filesystem::path& folder);

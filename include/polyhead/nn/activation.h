@@ -32,12 +32,13 @@ inline constexpr std::array<ActivationInfo, 7> kActivations{{
     {Activation::quick_gelu, "quick_gelu"},
 }};
 
-Activation find_activation(std::string_view name);  // Error that lists the known names
+Activation find_activation(std::string_view name);  // Throws an Error that lists the known names if `name` is not one of them.
 
-// y[i] = f(x[i]) for tensors of one shape and floating dtype, any strides. y may be the same view as x; otherwise y may not overlap x.
+// Computes y[i] = f(x[i]) for the activation f. x and y have one shape and one floating dtype, and any strides. y may be the same view as x; otherwise y may
+// not overlap x.
 void activate(Activation activation, ConstTensorView x, TensorView y, Executor* executor = nullptr);
 
-// d_x[i] = f'(x[i]) d_y[i]. d_x may be the same view as d_y.
+// Computes the gradient d_x[i] = f'(x[i]) d_y[i]. d_x may be the same view as d_y.
 void activate_backward(Activation activation, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write d_x_write = Write::replace,
                        Executor* executor = nullptr);
 

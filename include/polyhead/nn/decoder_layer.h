@@ -1,5 +1,5 @@
-// Layers of a Transformer decoder that reads an encoder's output (the memory), and their stack (Vaswani et al. 2017, section 3.1). For a
-// decoder without a memory, as GPT-2 has it, use the layers of encoder_layer.h with a causal mask.
+// Layers of a Transformer decoder that reads the output of an encoder (the memory), and stacks of these layers (Vaswani et al. 2017, section 3.1). For a
+// decoder without a memory, such as GPT-2, use the layers of encoder_layer.h with a causal mask.
 #pragma once
 
 #include "polyhead/nn/encoder_layer.h"
@@ -10,27 +10,29 @@ namespace polyhead::nn {
 class DecoderCache;
 
 struct DecoderOptions {
-  // Options of the self-attention. It is causal (top_left) unless `attention.mask` sets another diagonal. The options mode, dropout_seed, executor,
-  // workspace and backend hold for the whole layer.
+  // Options of the self-attention. It is causal (top_left) unless `attention.mask` sets another diagonal. mode, dropout_seed, executor, workspace and backend
+  // also apply to the rest of the layer.
   AttentionOptions attention{};
-  Mask memory_mask{};            // masks keys of the memory, for example by key_lengths
+  Mask memory_mask{};            // which keys of the memory may be attended to, for example by key_lengths
 };
 
-// Tensors that receive the gradients of backward. x is required; the gradients of the memory and of the parameters are computed if `memory` and `parameters`
-// are given.
+// Where backward() writes the gradients of a decoder layer or of a stack. x is required. The gradients of the memory and of the parameters are computed if
+// `memory` and `parameters` are given.
 template <class M>
 struct DecoderGradients {
-  TensorView x = {};       // [*,T,E], overwritten; may not overlap d_y
-  TensorView memory = {};  // [*,S,M]
+  TensorView x = {};       // [*,T,E]: the gradient of x; it replaces what the view holds, and may not overlap d_y
+  TensorView memory = {};  // [*,S,M]: the gradient of the memory
   M* parameters = nullptr;
-  Write memory_write = Write::replace;      // add: if several layers read the same memory (output of the encoder)
-  Write parameters_write = Write::replace;  // replace or add, as in nn::Gradients
-  std::span<const AttentionWeightsGradient> self_attention_weights = {}, cross_attention_weights = {};  // inputs: gradients d_p of a loss on attention weights
+  Write memory_write = Write::replace;      // add: several layers read the same output of an encoder, so their gradients of it are added up
+  Write parameters_write = Write::replace;  // whether the gradients of the parameters replace what `parameters` holds, or are added to it
+  // inputs: the gradients d_p of a loss on attention weights
+  std::span<const AttentionWeightsGradient> self_attention_weights = {}, cross_attention_weights = {};
 };
 
+// The formulas of a decoder layer, for each NormPosition:
 // post:  h = norm(x + self_attention(x)),   g = norm(h + cross_attention(h, memory)),   y = norm(g + feed_forward(g))
-// pre:   h = x + self_attention(norm(x)), and so on; the memory is not normed, because an encoder ends with its own norm
-// both:  as pre, but the outputs of both attentions and of the feed-forward part are normed too (polyhead/nn/residual.h)
+// pre:   h = x + self_attention(norm(x)), and so on. The memory is not normalised, because an encoder ends with its own norm.
+// both:  as pre, but norms also follow both attentions and the feed-forward network (polyhead/nn/residual.h).
 struct DecoderLayer : Module<DecoderLayer> {
   MultiHeadAttention self_attention, cross_attention;
   Norm self_attention_norm, cross_attention_norm;
@@ -40,10 +42,10 @@ struct DecoderLayer : Module<DecoderLayer> {
   NormPosition norm_position = NormPosition::post;
   double dropout = 0;
 
-  // What backward and maps need from a forward pass. Inputs and masks are only views: the caller keeps their memory.
+  // What backward() and maps need from a forward pass. Saved only has views of inputs and masks, so the caller must keep their memory.
   struct Saved {
     MultiHeadAttention::Saved self_attention, cross_attention;
-    Tensor self_attended, cross_attended;  // h and g of the formula above, [*,T,E]
+    Tensor self_attended, cross_attended;  // [*,T,E]: h and g in the formulas of the layer
     FeedForward::Saved feed_forward;
     SavedResidual self_attention_residual, cross_attention_residual, feed_forward_residual;
   };
@@ -51,7 +53,7 @@ struct DecoderLayer : Module<DecoderLayer> {
   DecoderLayer() = default;
   explicit DecoderLayer(const LayerConfig& config);
 
-  // x and y [*,T,E], memory [*,S,M] of the parameters' dtype, with any strides; y may not overlap x or memory.
+  // x and y are [*,T,E] and memory is [*,S,M], all of the parameters' dtype, with any strides; y may not overlap x or memory.
   void forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options = {}, Saved* saved = nullptr) const;
   void backward(const Saved& saved, ConstTensorView d_y, const DecoderGradients<DecoderLayer>& gradients,
                 const RunOptions& options = {}) const;
@@ -72,25 +74,25 @@ struct DecoderLayer : Module<DecoderLayer> {
   }
 };
 
-// y = layers[n - 1](... layers[0](x, memory) ..., memory), then final_norm if present. With NormPosition::pre or NormPosition::both, final_norm is required:
-// nothing else norms the output of the last layer.
+// A stack of decoder layers: y = layers[n - 1](... layers[0](x, memory) ..., memory), followed by final_norm if it is present. With NormPosition::pre or both,
+// final_norm is required, because the output of the last layer is not yet normalised.
 struct Decoder : Module<Decoder> {
   std::vector<DecoderLayer> layers;
-  Norm final_norm;  // required with NormPosition::pre or NormPosition::both, else forward throws an Error; usually absent with NormPosition::post
+  Norm final_norm;  // required with NormPosition::pre or both: without it forward() throws an Error; usually absent with NormPosition::post
 
   struct Saved {
     std::vector<DecoderLayer::Saved> layers;
-    std::vector<Tensor> outputs;  // [*,T,E]: outputs of all layers; without final_norm the output of the last layer is missing, because it is y
+    std::vector<Tensor> outputs;  // [*,T,E]: the outputs of all layers. Without final_norm the last layer's output is missing, because it is y.
   };
 
   Decoder() = default;
-  Decoder(const LayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
+  Decoder(const LayerConfig& layer, std::int64_t count);  // `count` layers, at least 1; the seed of layer i is derive_seed(layer.seed, i)
 
-  // Runs the stack with the options of DecoderLayer::forward(); the dropout seed of layer i is derive_seed(options.attention.dropout_seed, i). Error if the
-  // options have a cache, because such a cache serves a single layer.
+  // Runs the stack with the options of DecoderLayer::forward(). The dropout seed of layer i is derive_seed(options.attention.dropout_seed, i). Error if
+  // options.attention has a cache, because such a cache serves a single layer.
   void forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options = {}, Saved* saved = nullptr) const;
-  // Evaluates the next T tokens of the cache's sequences (stack_cache.h); x and y [sequences,T,E]. The cache holds the projected keys and values of the memory.
-  // The cache is unchanged if forward() throws.
+  // Computes the stack for the next T tokens of the cache's sequences (stack_cache.h); x and y are [sequences,T,E]. The cache also holds the projected keys and
+  // values of the memory. It is unchanged if forward() throws.
   void forward(ConstTensorView x, TensorView y, DecoderCache& cache, const AttentionOptions& options = {}) const;
   void backward(const Saved& saved, ConstTensorView d_y, const DecoderGradients<Decoder>& gradients, const RunOptions& options = {}) const;
 

@@ -20,48 +20,50 @@ namespace polyhead::nn {
 
 struct EncoderDecoderConfig {
   std::int64_t source_count = 0;    // ids of the source are 0 … source_count - 1
-  std::int64_t target_count = 0;    // 0: source_count
+  std::int64_t target_count = 0;    // ids of the target are 0 … target_count - 1; 0: as many as of the source
   std::int64_t layers = 1;          // number of layers of the encoder
-  std::int64_t decoder_layers = 0;  // number of layers of the decoder; 0: layers
-  LayerConfig layer;                // settings of the layers of both stacks; layer.dropout also applies to the embedded texts, and layer.seed draws all initial parameters
-  bool shared_embedding = false;    // one embedding for source and target, whose counts must be equal
-  bool tied_output = false;         // true: the weight of the output projection is the target's embedding; false: the projection has its own weight, and a bias
+  std::int64_t decoder_layers = 0;  // number of layers of the decoder; 0: as many as of the encoder
+  // The settings of all layers of encoder and decoder. layer.dropout also applies to the embedded texts, and layer.seed draws all initial parameters.
+  LayerConfig layer;
+  bool shared_embedding = false;    // true: source and target share one embedding; source_count and target_count must then be equal
+  bool tied_output = false;         // true: the output projection has the weight of the target's embedding; false: it has its own weight, and a bias
 };
 
 struct EncoderDecoderOptions {
-  Mask source_mask{};  // masks positions of the source, by key_lengths [B], attend_keys or block_keys
+  Mask source_mask{};  // which positions of the source may be attended to, by key_lengths [B], attend_keys or block_keys
   Mode mode = Mode::evaluation;
-  std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, a new one for each step
+  std::optional<std::uint64_t> dropout_seed{};  // required in training with dropout: a new seed for each step
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;
 };
 
-// A text is embedded as x = dropout(sqrt(E) embedding[ids] + sinusoidal_positions). memory = encoder(source); logits = output(decoder(target, memory)). The
-// decoder is causal: the logits of position t depend on the target's tokens 0 … t only.
+// The model computes memory = encoder(source) and logits = output(decoder(target, memory)). A text is embedded as x = dropout(sqrt(E) embedding[ids] +
+// sinusoidal_positions). The decoder is causal: the logits of position t only depend on the target's tokens 0 … t.
 struct EncoderDecoder : Module<EncoderDecoder> {
-  Embedding source_embedding, target_embedding;  // target_embedding is absent with shared_embedding. Initialised with deviation 1/sqrt(E).
+  Embedding source_embedding, target_embedding;  // target_embedding is absent if both texts share one embedding. Initial elements have deviation 1/sqrt(E).
   Encoder encoder;
   Decoder decoder;
-  Linear output;  // absent with tied_output
+  Linear output;  // absent if config.tied_output is true
   double dropout = 0;
 
-  // What backward and maps need from a forward pass. Ids and masks are only views: the caller keeps their memory. Layer i has the
-  // cross-attention weights attention_map(attention.maps(), out [B,N,T,S], attention.sdpa) with attention = saved.decoder.layers[i].cross_attention.
+  // What backward() and maps need from a forward pass. Saved only has views of ids and masks, so the caller must keep their memory. The cross-attention weights
+  // of layer i are attention_map(attention.maps(), out [B,N,T,S], attention.sdpa) with attention = saved.decoder.layers[i].cross_attention.
   struct Saved {
     ConstTensorView source_ids, target_ids;
-    Tensor source, target;   // the embedded texts, [B,S,E] and [B,T,E]
-    Tensor memory, decoded;  // outputs of the encoder [B,S,E] and of the decoder [B,T,E]
+    Tensor source, target;   // [B,S,E] and [B,T,E]: the embedded texts
+    Tensor memory, decoded;  // [B,S,E] and [B,T,E]: the outputs of the encoder and of the decoder
     Encoder::Saved encoder;
     Decoder::Saved decoder;
-    double dropout = 0;  // dropout probability of that pass; 0 in evaluation
+    double dropout = 0;  // dropout probability of the forward pass; 0 in evaluation
     std::uint64_t seed = 0;
   };
 
   struct Gradients {
-    EncoderDecoder* parameters = nullptr;  // for example zeros_like(model); required. The gradient of an embedding is the sum over all uses of the embedding.
-    // Replace or add, as in nn::Gradients; but the gradient of a shared or tied embedding is rounded after each use of the embedding, not once.
+    EncoderDecoder* parameters = nullptr;  // required, for example zeros_like(model). The gradient of an embedding is the sum over all its uses.
+    // Replace or add, as in nn::Gradients. The gradient of a shared or tied embedding is rounded after each use of the embedding, not once.
     Write parameters_write = Write::replace;
-    std::span<const AttentionWeightsGradient> source_attention_weights = {};  // input: gradients d_p of a loss on the attention weights of the decoder's cross-attention
+    // input: the gradients d_p of a loss on the attention weights of the decoder's cross-attention
+    std::span<const AttentionWeightsGradient> source_attention_weights = {};
   };
 
   EncoderDecoder() = default;
@@ -70,14 +72,14 @@ struct EncoderDecoder : Module<EncoderDecoder> {
   std::int64_t width() const { return source_embedding.width(); }
   std::int64_t target_count() const;
 
-  // source [B,S] and target [B,T], int64 or int32; logits [B,T,target_count] of the parameters' dtype.
+  // source is [B,S] and target is [B,T], int64 or int32; logits is [B,T,target_count] of the parameters' dtype.
   void forward(ConstTensorView source, ConstTensorView target, TensorView logits, const EncoderDecoderOptions& options = {},
                Saved* saved = nullptr) const;
   void backward(const Saved& saved, ConstTensorView d_logits, const Gradients& gradients, const RunOptions& options = {}) const;
 
-  // Computes the memory [B,S,E], as forward() does in evaluation.
+  // Computes the encoder's output, memory [B,S,E], as forward() does in evaluation.
   void encode(ConstTensorView source, TensorView memory, const EncoderDecoderOptions& options = {}) const;
-  // Decodes the next T tokens of the cache's sequences: target [sequences,T], logits [sequences,T,target_count]. The cache is unchanged if decode() throws.
+  // Computes logits [sequences,T,target_count] for target [sequences,T], the next T tokens of the cache's sequences. The cache is unchanged if decode() throws.
   void decode(ConstTensorView target, TensorView logits, DecoderCache& cache, const RunOptions& options = {}) const;
 
   template <class F, class... Self>

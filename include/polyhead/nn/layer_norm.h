@@ -12,8 +12,8 @@ struct LayerNormConfig {
   DType dtype = DType::f32;
 };
 
-// y[..., e] = (x[..., e] - mean) / sqrt(variance + epsilon) * weight[e] + bias[e], mean and variance (divided by the width) over the last
-// axis (Ba, Kiros, Hinton 2016, eq. 4). Initialised as torch.nn.LayerNorm: weight 1, bias 0.
+// Normalises the last axis: y[..., e] = (x[..., e] - mean) / sqrt(variance + epsilon) * weight[e] + bias[e]. Mean and variance (divided by the width) are those
+// of the last axis (Ba, Kiros, Hinton 2016, eq. 4). Initial parameters are those of torch.nn.LayerNorm: weight 1, bias 0.
 struct LayerNorm : Module<LayerNorm> {
   Tensor weight;  // [width]
   Tensor bias;    // [width], or absent
@@ -21,13 +21,13 @@ struct LayerNorm : Module<LayerNorm> {
 
   LayerNorm() = default;
   explicit LayerNorm(const LayerNormConfig& config);
-  LayerNorm(Tensor weight, Tensor bias, double epsilon);  // takes loaded tensors; bias may be absent
+  LayerNorm(Tensor weight, Tensor bias, double epsilon);  // uses loaded tensors; bias may be absent
 
   std::int64_t width() const { return weight.extent(0); }
 
-  // x and y [*,width] of the weight's dtype, with any strides; y may not overlap x.
+  // x and y are [*,width] of the weight's dtype, with any strides; y may not overlap x.
   void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}) const;
-  // d_y [*,width]. Mean and variance are computed again from x.
+  // d_y is [*,width]. backward() computes mean and variance again from x.
   void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<LayerNorm>& gradients, const RunOptions& options = {}) const;
 
   template <class F, class... Self>

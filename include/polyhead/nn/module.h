@@ -1,7 +1,7 @@
 // The interface that all layers share. A layer holds public parameters, lists them in visit(f), and has
-//   forward(inputs, output, options, saved)          saved: what backward needs from this pass, owned by the caller; nullptr when evaluating
+//   forward(inputs, output, options, saved)          saved: owned by the caller; receives what backward() needs; nullptr in evaluation
 //   backward(inputs or saved, d_output, gradients, options)
-// Gradients of the parameters are a layer of the same type, which backward replaces or, with parameters_write = Write::add, adds to:
+// The gradients of the parameters are held in a layer of the same type. backward() replaces them or, with parameters_write = Write::add, adds to them:
 //   Linear d_linear = zeros_like(linear);
 //   linear.backward(x, d_y, {.x = d_x, .parameters = &d_linear});
 #pragma once
@@ -21,26 +21,27 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-// A result replaces the contents of the given memory (which is then not read) or is added to them. Adding serves gradients of an input that several projections
-// share, of parameters in micro-batches, and of a layer that a model uses twice.
+// replace: a result replaces what the given memory holds, which is then not read. add: the result is added to what the memory holds. Adding serves gradients of
+// an input that several projections share, gradients of parameters over micro-batches, and gradients of a layer that a model uses twice.
 enum class Write : std::uint8_t { replace, add };
 
-// Threads and temporary memory of a call. Results depend on neither.
+// The threads and the temporary memory of a call. Results do not depend on them.
 struct RunOptions {
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;
 };
 
-// Tensors that receive the gradients of backward of a layer with one input. The gradient of x is computed unless the view is absent, the gradients of the
-// parameters unless the pointer is nullptr.
+// Where backward() writes the gradients of a layer that has one input. The gradient of x is computed if its view is given, the gradients of the parameters if
+// the pointer is given.
 template <class M>
 struct Gradients {
-  TensorView x = {};        // has the input's shape
-  M* parameters = nullptr;  // a module of the same shapes, for example zeros_like(layer)
+  TensorView x = {};        // the gradient of the input, in the input's shape
+  M* parameters = nullptr;  // a layer with the same shapes, for example zeros_like(layer)
   Write x_write = Write::replace;
-  // add: gives the same bits as backward into a zeros_like(layer), followed by add_gradients(): each element of the new gradient is rounded to the
-  // parameter's dtype, then the sum is rounded. Temporary memory holds one tensor at a time, from the workspace. If backward throws after its checks,
-  // some sums include the new gradient and others do not: set all sums to zero and start again. (add_gradients() adds all or nothing.)
+  // Whether the gradients of the parameters replace what `parameters` holds, or are added to it. Adding gives the same bits as backward() into a
+  // zeros_like(layer), followed by add_gradients(): each element of the new gradient is rounded to the parameter's dtype, then the sum is rounded. The
+  // workspace holds one tensor at a time. If backward() throws after its checks, some sums include the new gradient and others do not: set all sums to zero and
+  // start again. (add_gradients() adds all or nothing.)
   Write parameters_write = Write::replace;
 };
 
@@ -49,14 +50,14 @@ template <class M, class F>
 void visit(const std::string& prefix, M& layer, F& f);
 }  // namespace detail
 
-// A layer is a struct M : Module<M> whose members are listed once, for visit and zeros_like:
+// A layer is a struct M : Module<M> that lists its members once, for visit() and zeros_like():
 //   template <class F, class... Self>
 //   static void visit_members(const F& f, Self&... self) { f("weight", self.weight...); f("epsilon", self.epsilon...); }
-// Members are tensors, layers, vectors of layers, and settings of any other type. Self... are one layer, or two of the same type.
+// A member is a tensor, a layer, a vector of layers, or a setting of any other type. `self` is one layer, or two layers of the same type.
 template <class M>
 struct Module {
-  // Calls f(name, tensor) for every parameter that is present, in a fixed order; the names are dotted paths: "q.weight". An f that takes NoName in
-  // place of the name saves the time of joining names.
+  // Calls f(name, tensor) for every parameter that is present, in a fixed order. A name is a path with dots: "q.weight". If f takes a NoName in place of the
+  // name, no time is spent on joining names.
   template <class F>
   void visit(F&& f) {
     detail::visit("", static_cast<M&>(*this), f);
@@ -103,7 +104,7 @@ void visit(const std::string& prefix, M& layer, F& f) {
 
 }  // namespace detail
 
-// Names and tensors in the order of visit.
+// The names of a module's tensors, and the tensors, in the order of visit().
 using NamedParameters = std::vector<std::pair<std::string, Tensor*>>;
 struct ConstNamedParameters : std::vector<std::pair<std::string, const Tensor*>> {
   using vector::vector;
@@ -120,7 +121,7 @@ auto parameters(M& module) {
 
 inline Tensor zeros_like(const Tensor& tensor) { return tensor ? Tensor(tensor.dtype(), tensor.shape()) : Tensor(); }
 
-// A layer of the same structure whose parameters are zero. The parameters of `layer` are not copied.
+// Returns a layer of the same structure whose parameters are zero. The parameters of `layer` are not copied.
 template <class M>
 requires std::derived_from<M, Module<M>> M zeros_like(const M& layer) {
   M zeros;

@@ -1,4 +1,4 @@
-// A norm that is a layer norm or an RMS norm, as a layer's configuration says.
+// A norm that is either a layer norm or an RMS norm, as a layer's configuration says.
 #pragma once
 
 #include "polyhead/nn/layer_norm.h"
@@ -12,16 +12,16 @@ enum class NormKind : std::uint8_t { layer_norm, rms_norm };
 struct NormConfig {
   std::int64_t width = 0;
   NormKind kind = NormKind::layer_norm;
-  double epsilon = 1e-5;  // epsilon of either norm, as in LayerNormConfig and RMSNormConfig
+  double epsilon = 1e-5;  // added to the variance or to the mean of x^2; see LayerNorm and RMSNorm
   DType dtype = DType::f32;
 };
 
-// A layer norm or an RMS norm, as `kind` says, with the results of torch.nn.LayerNorm or torch.nn.RMSNorm.
+// Computes the same as a LayerNorm or RMSNorm with these parameters.
 struct Norm : Module<Norm> {
   Tensor weight;  // [width]
-  Tensor bias;    // [width], or absent, as with rms_norm
+  Tensor bias;    // [width]; absent in an RMS norm, and possibly in a layer norm
   double epsilon = 1e-5;
-  double weight_offset = 0;  // as RMSNorm::weight_offset; 0 for a layer norm
+  double weight_offset = 0;  // see RMSNorm::weight_offset; 0 for a layer norm
   NormKind kind = NormKind::layer_norm;
 
   Norm() = default;
@@ -31,7 +31,7 @@ struct Norm : Module<Norm> {
 
   std::int64_t width() const { return weight.extent(0); }
 
-  // forward() and backward() take the same arguments as the functions of LayerNorm.
+  // The arguments are those of LayerNorm::forward() and LayerNorm::backward().
   void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}) const;
   void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Norm>& gradients, const RunOptions& options = {}) const;
 

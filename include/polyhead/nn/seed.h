@@ -5,16 +5,16 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-// The seed of initial parameters. It has no default, because layers with equal seeds would begin with equal parameters: give each layer a seed of
-// derive_seed().
+// The seed with which a layer's initial parameters are drawn. It has no default, because layers with equal seeds would begin with equal parameters. Make a seed
+// for each layer with derive_seed().
 struct Seed {
   std::uint64_t value;
   constexpr Seed(std::uint64_t number) : value(number) {}
   constexpr operator std::uint64_t() const { return value; }
 };
 
-// Returns the seed of part `number` of a whole that has one seed: a layer of a model, a use of dropout in a layer, a step of a run. Calls may be nested:
-// derive_seed(derive_seed(seed, step), layer). The seed is a Philox hash of both numbers, so that different parts do not get equal seeds by accident.
+// Returns the seed of part `number` of a whole that has the seed `seed`: of a layer of a model, a use of dropout in a layer, or a step of a run. Calls may be
+// nested: derive_seed(derive_seed(seed, step), layer). The result is a Philox hash of both numbers, so different parts do not get equal seeds by accident.
 std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t number);
 
 }  // namespace polyhead::nn
