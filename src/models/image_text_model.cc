@@ -61,7 +61,7 @@ void TextSide::forward(const TextSideInput& input, const TextSideOutput& output,
   require(tokens >= 1 && tokens <= c.positions, kTextSideForward, ": the text has ", tokens, " tokens; the model has positions for 1 to ", c.positions);
   require(std::ssize(stack.layers) == c.layers && c.layers > 0, kTextSideForward, ": the model has ", stack.layers.size(), " layers; config.layers is ", c.layers);
   if (input.attend_keys) nn::require_exactly(kTextSideForward, {"attend_keys", input.attend_keys}, ids, DType::boolean);
-  require(!output.embedding || embedding_width() > 0, kTextSideForward, ": embedding is asked for; this ", c.family, " has no projection");
+  require(!output.embedding || embedding_width() > 0, kTextSideForward, ": embedding is asked for; this ", c.family, " has no embedding");
   const LayerOutputs of_layers{.all_hidden = output.all_hidden, .attentions = output.attentions, .q = output.q, .k = output.k, .v = output.v};
   std::vector<WantedOutput> all = wanted(of_layers, c.layer, c.layers, shape);
   all.push_back({{"hidden", output.hidden}, shape});

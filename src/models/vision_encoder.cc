@@ -103,7 +103,7 @@ void VisionEncoder::forward(ConstTensorView pixels, const VisionOutput& output, 
   require(std::ssize(stack.layers) == c.layers && c.layers > 0, kVisionForward, ": the model has ", stack.layers.size(), " layers; config.layers is ", c.layers);
   require(!output.pooled || pooled_width() > 0, kVisionForward, ": pooled is asked for; this ", c.family, " model has no pooler");
   require(!output.logits || classes() > 0, kVisionForward, ": logits are asked for; this ", c.family, " model has no classifier");
-  require(!output.embedding || embedding_width() > 0, kVisionForward, ": embedding is asked for; this ", c.family, " model has no projection");
+  require(!output.embedding || embedding_width() > 0, kVisionForward, ": embedding is asked for; this ", c.family, " model has no embedding");
   const Shape lead = pixels.shape().first(pixels.rank() - 3), tokens = appended(lead, {c.tokens(), c.layer.width});
   const LayerOutputs of_layers{.all_hidden = output.all_hidden, .attentions = output.attentions, .q = output.q, .k = output.k, .v = output.v};
   std::vector<WantedOutput> all = wanted(of_layers, c.layer, c.layers, tokens);

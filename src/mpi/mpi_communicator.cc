@@ -180,10 +180,10 @@ class MpiRequests {
   }
 
   void progress() {
+    const std::lock_guard lock(mutex_);
     int main = 1;
     if (level_ < MPI_THREAD_SERIALIZED) MPI_Is_thread_main(&main);
     if (main == 0 || thread_.joinable()) return;
-    const std::lock_guard lock(mutex_);
     test_all();
   }
 
@@ -273,11 +273,11 @@ class MpiRequests {
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   const std::size_t piece_bytes_;
-  int level_ = MPI_THREAD_SINGLE;
   std::atomic<int> waiting_{0};  // threads in wait()
   std::mutex mutex_;             // guards all members below and the messages in them
   Messages pending_, abandoned_;
   bool closing_ = false;
+  int level_ = MPI_THREAD_SINGLE;
   std::condition_variable wake_;
   std::thread thread_;
 };
