@@ -143,8 +143,8 @@ NewTensor allocated(const ExchangeApi& api, const Shape& shape, const Strides& s
 }  // namespace
 
 bool is_plain_tensor(nb::handle object) {
-  const Torch* torch = find_torch(object);
-  return torch != nullptr && (Py_TYPE(object.ptr()) == torch->tensor || Py_TYPE(object.ptr()) == torch->parameter);
+  const Torch* known = find_torch(object);
+  return known != nullptr && (Py_TYPE(object.ptr()) == known->tensor || Py_TYPE(object.ptr()) == known->parameter);
 }
 
 bool is_tensor_of_torch(nb::handle object) {
