@@ -1,4 +1,5 @@
-// The model that a live page carries in addition to those of the module. Its files lie in memory.
+// The files of the model that `polyhead view --live MODEL_DIR` puts into a live page. They lie in memory. The models that are part of the WebAssembly module
+// are not among them.
 #pragma once
 
 #include <string>

@@ -42,12 +42,13 @@ TEST(DigitImage, InkIsCutOutAndScaledOnAnyGround) {
 }
 
 TEST(DigitImage, NarrowInkStaysNarrowInTheMiddle) {
-  const Tensor line = grey(60, 60, [](auto y, auto x) { return y >= 10 && y < 50 && x >= 25 && x < 35 ? 0 : 255; });  // 40 x 10 pixels: the line is a quarter as wide as the square that is cut out
+  // The line is 40 x 10 pixels. The square that is cut out around it is 40 x 40, so the line has a quarter of its width.
+  const Tensor line = grey(60, 60, [](auto y, auto x) { return y >= 10 && y < 50 && x >= 25 && x < 35 ? 0 : 255; });
   EXPECT_EQ(read(line, 4, 4), (std::vector<float>{0, 16, 16, 0, 0, 16, 16, 0, 0, 16, 16, 0, 0, 16, 16, 0}));
 }
 
 TEST(DigitImage, PixelsAreMeansOfAreas) {
-  // 3 x 3 pixels become 2 x 2, each of 1.5 x 1.5: the centre belongs to all four.
+  // The 3 x 3 pixels around the ink become 2 x 2 pixels, each the mean of 1.5 x 1.5: the centre pixel belongs to all four.
   const Tensor dots = grey(5, 5, [](auto y, auto x) { return (y == 1 && x == 1) || (y == 3 && x == 3) || (y == 2 && x == 2) ? 255 : 0; });
   const std::vector<float> image = read(dots, 2, 2);
   for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(image[i], i == 1 || i == 2 ? 0.25 / 1.25 * 16 : 16, 1e-5) << i;

@@ -50,7 +50,7 @@ Tensor InputTensors::take(const std::string& name) {
   Tensor* found = file_.find(name);
   if (!found) return {};
   taken_.insert(name);
-  return Tensor::share(found->view(), found->owner());  // shares the file's memory
+  return Tensor::share(found->view(), found->owner());  // the returned tensor shares the memory of the file
 }
 
 Tensor InputTensors::required(const std::string& name, std::string_view role) {

@@ -16,9 +16,10 @@ namespace polyhead::app {
 
 struct MapResults {
   std::optional<std::int64_t> top_keys;
-  std::optional<std::array<std::int64_t, 2>> pooled, window;  // {height, width} of the pooled map; {first, last} distance of the window
-  std::optional<std::vector<IndexList>> key_mass;             // an empty list: use the tensor key_sets of the file
-  std::optional<IndexList> rows, keys;                        // rows and columns of the attention weights to write
+  // pooled: {height, width} of the pooled map. window: {first, last} distance of a key from its query.
+  std::optional<std::array<std::int64_t, 2>> pooled, window;
+  std::optional<std::vector<IndexList>> key_mass;             // key sets of --key-mass; an empty list: read them from the tensor key_sets of the file
+  std::optional<IndexList> rows, keys;                        // the rows (queries) and columns (keys) of the attention weights that are written
   Pooling pooling = Pooling::mean;
   bool by_norms = false;  // write norm-weighted maps in place of attention weights
   bool attention_weights = false, statistics = false, key_sums = false, divergence = false;

@@ -26,7 +26,7 @@ TEST(TemporaryFolder, HandlersOfSignalsRemoveIt) {
   for (const char* name : {"a", "b"}) std::ofstream(folder.path() / name) << name;
   remove_temporary_folder();
   EXPECT_FALSE(fs::exists(folder.path()));
-  remove_temporary_folder();  // nothing is left to do
+  remove_temporary_folder();  // a second call has nothing to remove and must do nothing
 }
 
 }  // namespace

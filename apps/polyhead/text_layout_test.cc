@@ -56,7 +56,8 @@ TEST(Wrap, BreaksAtSpacesOnly) {
 
 TEST(Hang, AWideHeadHasALineOfItsOwn) {
   EXPECT_EQ(hang("ab", "one two three", 4, 11), "ab  one two\n    three\n");
-  EXPECT_EQ(hang("abcd", "one", 4, 11), "abcdone\n");  // hang() adds no space after a heading as wide as its column: the heading has to end in spaces itself
+  // A head that fills its column exactly is joined to the text: hang() adds no space, so the head must end in spaces itself.
+  EXPECT_EQ(hang("abcd", "one", 4, 11), "abcdone\n");
   EXPECT_EQ(hang("abcde", "one", 4, 11), "abcde\n    one\n");
   EXPECT_EQ(hang("ab", "", 4, 11), "ab\n");
 }

@@ -31,7 +31,8 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;  // a trace keeps up to seven tensors with this many elements, of 4 or 8 bytes each
+// Largest number of scores in a trace. A trace keeps up to seven tensors of this size, with 4 or 8 bytes for each element.
+constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;
 
 constexpr std::string_view kIdentity = "identity";  // value of --parameters that makes every projection the identity
 
@@ -54,7 +55,7 @@ struct TraceOptions {
   NumberStyle numbers;
 };
 
-// A layer, and the names of its projections in the library or tutorial that defines the layer.
+// An attention layer, and the names of its projections in the source code of the library or tutorial that defines the layer.
 struct TracedLayer {
   LoadedLayer loaded;
   std::string title;
@@ -261,7 +262,8 @@ void run_trace(const TraceOptions& o) {
   }
   const TracedLayer traced = o.layer.empty() ? loaded(o) : constructed(o, dtype);
   const LoadedLayer& layer = traced.loaded;
-  std::mt19937_64 seeds(o.seed.value_or(0));  // used for the inputs only; the layer's parameters are drawn with o.seed itself
+  // These seeds are for the inputs only. The layer's parameters are drawn with the seed o.seed itself.
+  std::mt19937_64 seeds(o.seed.value_or(0));
   LayerCall call;
   std::string description = printable(o.input);
   if (in) {

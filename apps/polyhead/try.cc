@@ -38,7 +38,7 @@ struct TryOptions {
   bool ablate = false, json = false;
 };
 
-// has_input: whether there is an input without the argument INPUT.
+// Throws a UsageError if INPUT, --score and -o do not fit together. has_input: the task has an input even without the argument INPUT.
 void require_input(const TryOptions& o, const char* what, bool has_input = false) {
   if (o.input.empty() && o.score.empty() && !has_input) throw UsageError(cat("there is no input; give ", what, ", or --score FILE"));
   if (!o.input.empty() && !o.score.empty()) throw UsageError("an input and --score cannot be combined");
@@ -163,7 +163,7 @@ void try_translation(const TryOptions& o) {
 struct TriedTask {
   std::string name;
   std::string_view model_type;
-  std::vector<std::string> options;  // the options of this task that other tasks do not have
+  std::vector<std::string> options;  // the options that this task has and other tasks lack
   void (*run)(const TryOptions&);
 };
 

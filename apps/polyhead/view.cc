@@ -126,7 +126,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<
   return heads;
 }
 
-// largest: the largest element of a norm-weighted map; empty for attention weights.
+// The line above a map. largest: the largest element of a norm-weighted map, as text; empty for a map of attention weights.
 std::string heading(const InputText& input, const HeadChoice& choice, const std::string& largest, std::size_t width) {
   const std::string what = largest.empty() ? std::string("rows attend to columns, in percent") : cat("rows attend to columns: ", kNormWeighted, ", in percent of the largest, ", largest);
   return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; ", what), width), "\n");
@@ -147,7 +147,7 @@ class View {
     Progress progress("texts", texts_.size());
     for (std::size_t i = 0; i < texts_.size(); ++i) {
       progress.show(i);
-      const std::int64_t numbers = model_->sizes().head_vectors * (std::ssize(tokens_[i].ids) + o_.generate);  // count of numbers in q, k and v
+      const std::int64_t numbers = model_->sizes().head_vectors * (std::ssize(tokens_[i].ids) + o_.generate);  // how many numbers q, k and v of all heads have
       const std::int64_t blocks = blocks_[i];
       const bool fits = !o_.page.empty() && blocks == 0 && budget.take(numbers);
       models::TextRun result = model_->run(std::move(tokens_[i]), {.attentions = needs_every_pair(i), .pooled = blocks, .head_vectors = fits, .value_norms = has_norms(i), .generate = o_.generate});
@@ -250,7 +250,8 @@ class View {
   void check_sizes() {
     const std::uint64_t memory = usable_memory();
     const auto most_in_memory = static_cast<std::int64_t>(memory / sizeof(float));
-    std::vector<std::int64_t> counts, weights;  // for each text: the number of tokens, and the number of attention weights
+    // For each text: its number of tokens (counts) and its number of attention weights (weights).
+    std::vector<std::int64_t> counts, weights;
     std::int64_t hidden = 0;
     for (const models::TokenizedText& tokens : tokens_) {
       counts.push_back(std::ssize(tokens.ids));
@@ -358,12 +359,14 @@ class View {
   std::vector<std::pair<std::int64_t, std::int64_t>> heads_off_;
   std::vector<std::vector<viewer::WithoutHead>> without_;  // for each text
   std::vector<models::TextRun> results_;
-  std::vector<std::int64_t> blocks_;    // for each text: blocks along one side of its pooled maps in the page; 0: the page shows every pair
-  std::vector<std::int64_t> left_out_;  // for each text: how many numbers of q, k and v the page leaves out
+  // For each text: the number of blocks along each side of its pooled maps in the page; 0 if the page shows every pair of tokens.
+  std::vector<std::int64_t> blocks_;
+  // For each text: how many numbers of q, k and v did not fit into the page.
+  std::vector<std::int64_t> left_out_;
   Json json_texts_ = Json::array();
 };
 
-// UsageError with the name of an option that is given and not allowed, and a message.
+// Throws a UsageError with `message` and the option's name if an option is given that is not in `allowed`.
 void allow_only(const Parser& parser, std::initializer_list<std::string_view> allowed, const std::string& message) {
   for (const Option* option : parser.options())
     if (option->is_given() && std::ranges::find(allowed, option->name()) == allowed.end()) throw UsageError(option->name() + message);

@@ -13,10 +13,10 @@ namespace polyhead::app {
 
 // The attention map to show: one head, the mean over a layer's heads, or the mean over all heads.
 struct HeadChoice {
-  std::optional<std::int64_t> layer;   // absent: mean over all layers
-  std::optional<std::int64_t> head;    // absent: mean over the heads
-  std::int64_t layers = 0, heads = 0;  // numbers of layers and heads of the model
-  bool of_text = false;                // telling_head() chose layer and head
+  std::optional<std::int64_t> layer;   // absent: the map is the mean over all layers
+  std::optional<std::int64_t> head;    // absent: the map is the mean over the heads
+  std::int64_t layers = 0, heads = 0;  // how many layers and heads the model has
+  bool of_text = false;                // true if telling_head() chose layer and head
 
   std::string description() const;  // "layer 5, mean of its 12 heads"
 };
