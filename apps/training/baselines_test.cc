@@ -57,7 +57,7 @@ TEST(IbmModel2, LearnsTranslationsAndOrder) {
     for (const double p : row) sum += p;
     EXPECT_NEAR(sum, 1, 1e-12);
   }
-  // The words of both texts are unknown, so the position decides.
+  // The model knows none of these words, so only their positions decide.
   const auto unknown = model.posterior({{"x", "y"}, {"u", "v"}});
   EXPECT_GT(unknown[0][0], unknown[0][1]);
   EXPECT_NEAR(unknown[1][1] / unknown[1][0], std::exp(4 * 0.5), 1e-9);

@@ -9,10 +9,11 @@
 
 namespace polyhead::training {
 
-// rating TAB set TAB id TAB text, or rating TAB text. A rating is a number from -4 to 4, or `positive` (1), `neutral` (0) or `negative` (-1).
+// A line has the form "rating TAB set TAB id TAB text" or the short form "rating TAB text". A rating is a number from -4 to 4, or `positive` (1), `neutral` (0)
+// or `negative` (-1).
 struct Rating {
   double rating;
-  std::string set, id;  // "" in the short form
+  std::string set, id;  // "" for a line of the short form
   std::string text;
 };
 Data<Rating> read_ratings(const std::filesystem::path& path);

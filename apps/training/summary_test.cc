@@ -89,7 +89,8 @@ TEST(Sections, AreToldByTheirWords) {
   const std::vector<std::string> abstract{"Results of others vary.", "This is how it was.", "In this work we measure rain.", "The gauge is a bucket.", "Experiments show less rain than before.", "Our code is short.", "It outperforms all."};
   EXPECT_THAT(sections_of(abstract), testing::ElementsAre(background, background, method, method, result, method, result));
   EXPECT_THAT(sections_of(std::vector<std::string>{"This article is new.", "No."}), testing::ElementsAre(method, method));
-  EXPECT_THAT(sections_of(std::vector<std::string>{"It rains.", "Were they wet?"}), testing::IsEmpty());  // no sentence speaks of the authors
+  // no section is known, because no sentence speaks of the authors
+  EXPECT_THAT(sections_of(std::vector<std::string>{"It rains.", "Were they wet?"}), testing::IsEmpty());
 }
 
 TEST(Sections, LossAndItsGradient) {
@@ -97,7 +98,8 @@ TEST(Sections, LossAndItsGradient) {
   const std::vector<std::vector<Section>> sections{{background, method, method}, {method, method, method}, {}};
   Tensor p(DType::f32, {3, 3, 3, 3}), d_p(DType::f32, p.shape()), none(DType::f32, p.shape());
   for (std::int64_t i = 0; i < p.numel(); ++i) p.data<float>()[i] = 0.125F * static_cast<float>(1 + i % 5);
-  double expected = 0;  // text 0, heads background (sentence 0) and method (sentences 1 and 2)
+  // Text 0 has a loss for two heads: the background head reads sentence 0, the method head sentences 1 and 2.
+  double expected = 0;
   for (std::int64_t t = 0; t < 3; ++t) {
     const float *of_background = p.data<float>() + t * 3, *of_method = p.data<float>() + 9 + t * 3;
     expected -= 0.6 / 9 * (std::log(static_cast<double>(of_background[0])) + std::log(static_cast<double>(of_method[1]) + static_cast<double>(of_method[2])));
@@ -111,7 +113,7 @@ TEST(Sections, LossAndItsGradient) {
     };
     const double slope = (at(before + 0.0078125F) - at(before - 0.0078125F)) / 0.015625;
     p.data<float>()[i] = before;
-    EXPECT_NEAR(d_p.data<float>()[i], slope, 3e-3 * std::abs(slope)) << i;  // relative error of the difference quotient: a third of (step / p)^2
+    EXPECT_NEAR(d_p.data<float>()[i], slope, 3e-3 * std::abs(slope)) << i;  // the difference quotient has a relative error of a third of (step / p)^2
   }
 }
 
