@@ -77,7 +77,7 @@ def _layer(case: Case, a: dict[str, np.ndarray]) -> Work:
     for parameter, source in weights.items():
         layer.parameters[parameter][...] = a[source]
     if not case.backward:
-        layer = layer.frozen()  # constant parameters, because peers that build a graph make them constants of the graph
+        layer = layer.frozen()  # make the parameters constant: peers that build a graph also have constant parameters
     options = {"bias": a["bias"], "attend_keys": np.ascontiguousarray(a["attend_keys"][:, 0, 0])} if gated else {}
     out = np.empty(case.output_shape, np.float32)
     x, d_out = a["x"], a.get("d_out")

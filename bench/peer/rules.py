@@ -18,9 +18,9 @@ Function = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    make: Callable[[Any, dict[str, Any]], Function]  # (numpy or torch, arrays) -> score_mod(score, b, h, q, k)
-    arrays: Callable[[Case, np.random.Generator], dict[str, np.ndarray]] = lambda case, rng: {}  # makes the arrays that the function captures
-    gradients: tuple[str, ...] = ()  # the captured arrays whose gradients are computed
+    make: Callable[[Any, dict[str, Any]], Function]  # make(numpy or torch, arrays) returns score_mod(score, b, h, q, k)
+    arrays: Callable[[Case, np.random.Generator], dict[str, np.ndarray]] = lambda case, rng: {}  # makes the arrays that score_mod reads besides its arguments
+    gradients: tuple[str, ...] = ()  # those of these arrays whose gradients are computed
 
 
 def _normal(*shape: int) -> Callable[[np.random.Generator], np.ndarray]:
