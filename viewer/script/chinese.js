@@ -1,4 +1,4 @@
-// The page's texts in Chinese, by their English text. Sorted, so that additions by different people seldom conflict.
+// The page's texts in Chinese. The keys are the English texts. They are sorted, so that additions by different people seldom conflict.
 const CHINESE = {
   " of {0} to {1} tokens": "长 {0} 到 {1} 个词元的",
   "(no words)": "（没有词）",
