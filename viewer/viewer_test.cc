@@ -183,7 +183,7 @@ TEST(Viewer, BytesThatAreNotUtf8AreReplaced) {
   EXPECT_THAT(html, HasSubstr("<title>caf\uFFFD</title>"));
 }
 
-TEST(Viewer, PageNamesNothingOutsideItself) {
+TEST(Viewer, PageLoadsNothingFromTheNetwork) {
   const Tensor maps = random_maps({2, 2, 3, 3}, 1);
   std::string html = render(page_of({.text = "", .queries = words(3), .attentions = maps}));
   EXPECT_THAT(html, HasSubstr("default-src 'none'"));
@@ -239,7 +239,7 @@ TEST(Viewer, SizesThatDisagreeAreRefusedByName) {
               HasSubstr("4 segments for 3 query"));
 }
 
-TEST(Viewer, WhatIsNotAProbabilityIsRefusedAndNaNIsKept) {
+TEST(Viewer, WeightsThatAreNotProbabilitiesAreRefusedAndNaNIsKept) {
   Tensor maps = random_maps({2, 2, 2, 2}, 1);
   maps.data<float>()[13] = kNaN;
   const json weights = data_of(render(page_of({.text = "", .queries = words(2), .attentions = maps})))["texts"][0]["weights"];
@@ -275,7 +275,7 @@ TEST(Viewer, PagesAreSmall) {
   EXPECT_LT(render(page_of({.text = "", .queries = words(128), .attentions = maps})).size(), 3'500'000U);
 }
 
-TEST(Viewer, ChangesWithoutAHeadHaveTheMeasureThatTheyAreOf) {
+TEST(Viewer, ChangesWithoutAHeadNameTheirMeasure) {
   const Tensor maps = random_maps({1, 2, 2, 2}, 3);
   Page page = page_of({.text = "", .queries = words(2), .attentions = maps, .without = {{.layer = 0, .head = 1, .change = -0.5}}});
   EXPECT_FALSE(data_of(render(page)).contains("without_measure"));
@@ -337,7 +337,7 @@ TEST(Viewer, PooledMapsReachThePageAsLargestWeightsOrShares) {
   }
 }
 
-TEST(Viewer, WhatIsOfSingleTokensIsRefusedWithPooledMaps) {
+TEST(Viewer, DataOfSingleTokensIsRefusedWithPooledMaps) {
   const Tensor maps = random_maps({1, 1, 2, 2}, 22);
   const auto pooled = [&](std::int64_t tokens) { return Text{.queries = words(tokens), .attentions = maps, .pooled = Pooling::largest}; };
   EXPECT_EQ(message_of(page_of(pooled(9))), "no error");
@@ -401,7 +401,7 @@ std::vector<float> floats_of(const json& base64) {
   return numbers;
 }
 
-TEST(Viewer, VectorsReachThePageBitForBitWhereTheyBelongToTheWeights) {
+TEST(Viewer, VectorsFromWhichTheWeightsFollowReachThePageBitForBit) {
   constexpr unsigned kSeed = 4;
   SCOPED_TRACE(kSeed);
   const Worked worked(kSeed);
@@ -420,7 +420,7 @@ TEST(Viewer, VectorsReachThePageBitForBitWhereTheyBelongToTheWeights) {
   EXPECT_EQ(floats_of(vectors["attend"][0][0])[2], 1);
 }
 
-TEST(Viewer, NormsOfValuesReachThePageAndOthersAreRefused) {
+TEST(Viewer, ValueNormsReachThePageAndWrongOnesAreRefused) {
   const Tensor maps = Tensor::of<float>({1, 2, 1, 3}, {0.5F, 0.25F, 0.25F, 1, 0, 0});
   Tensor norms = Tensor::of<float>({1, 2, 3}, {1, 2, 3, 4, 5, 6});
   const auto page = [&](ConstTensorView given) { return page_of({.text = "", .queries = words(1), .keys = words(3), .attentions = maps, .value_norms = given, .width = 384}); };
@@ -458,7 +458,7 @@ TEST(Viewer, LearnedQueriesReachThePage) {
   EXPECT_EQ(data_of(render(page_of(text)))["texts"][0]["learned_queries"], true);
 }
 
-TEST(Viewer, RotationsReachThePageAndOthersAreRefused) {
+TEST(Viewer, RotationsReachThePageAndWrongOnesAreRefused) {
   Worked worked(4);
   const Tensor table = Tensor::of<float>({1, 3, 2}, {1, 2, 3, 4, 5, 6});
   worked.vectors.rotary_cos = table, worked.vectors.rotary_sin = table;
@@ -473,7 +473,7 @@ TEST(Viewer, RotationsReachThePageAndOthersAreRefused) {
   EXPECT_THAT(message_of(page_of(text)), HasSubstr("rotary_sin is"));
 }
 
-TEST(Viewer, VectorsOfOtherWeightsAreRefused) {
+TEST(Viewer, VectorsFromWhichTheWeightsDoNotFollowAreRefused) {
   for (const auto& spoil : std::vector<void (*)(HeadVectors&)>{[](HeadVectors& of) { of.scale = std::nullopt; }, [](HeadVectors& of) { of.bias = {}; },
                                                                [](HeadVectors& of) { of.attend = {}; }, [](HeadVectors& of) { of.q = of.q.select(0, 1).select(0, 0).expand(of.q.shape()); }}) {
     Worked worked(4);
@@ -519,7 +519,7 @@ TEST(Viewer, VectorsBeyondTheBudgetAreLeftOutAndThePageHasTheirSize) {
   EXPECT_TRUE(budget.take(53));
 }
 
-TEST(Viewer, ExtentsOfZeroMakeAPage) {
+TEST(Viewer, NoTokensLayersOrHeadsStillMakeAPage) {
   for (const Shape& shape : {Shape{2, 2, 0, 0}, Shape{0, 2, 3, 3}, Shape{2, 0, 3, 3}}) {
     const Tensor maps(DType::f32, shape);
     EXPECT_EQ(data_of(render(page_of({.text = "", .queries = words(shape[2]), .attentions = maps})))["texts"].size(), 1U)
@@ -544,7 +544,7 @@ TEST(Viewer, TabsFollowTheirTextAndShareItsGroup) {
   EXPECT_THAT(message_of(page), HasSubstr("the tab 'Cross-attention' has tabs; only a text has tabs"));
 }
 
-TEST(Viewer, WhatStandsBesideAMapIsKeptAndChecked) {
+TEST(Viewer, AnnotationsOfAMapReachThePageAndWrongOnesAreRefused) {
   const Tensor maps = random_maps({1, 1, 2, 3}, 3), gate = Tensor::of<float>({1, 1, 2, 1}, {0.25F, 1});
   Text text{.text = "", .queries = words(2), .keys = words(3), .attentions = maps, .query_axis = "residue", .key_axis = "column",
             .block_keys = {false, false, true}, .links = Links{.sure = {{0, 1}}, .possible = {{1, 2}}}, .gate = gate};

@@ -20,7 +20,7 @@ Parts parts_of(const std::vector<models::Match>& matches) {
   return parts;
 }
 
-TEST(PageRegex, ClassesOfEachCharacterAreThoseOfOniguruma) {
+TEST(PageRegex, CharacterClassesEqualThoseOfOniguruma) {
   const models::Regex letter(R"(\p{L})", "letters"), number(R"(\p{N})", "numbers"), space(R"(\s)", "space");
   // Each expression matches a single character. So one call tells for every character of a long text whether it matches: a match begins at it.
   constexpr char32_t kCount = 4096;

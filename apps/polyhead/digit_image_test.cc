@@ -34,7 +34,7 @@ bool in_hook(std::int64_t y, std::int64_t x, std::int64_t top, std::int64_t left
 
 const std::vector<float> kHook{16, 16, 0, 16};
 
-TEST(DigitImage, InkIsCutOutAndScaledOnAnyGround) {
+TEST(DigitImage, InkIsCutOutAndScaledOnAnyBackground) {
   for (const auto& [ground, ink] : {std::pair(255, 0), {230, 60}, {0, 255}, {40, 200}}) {
     const auto image = grey(50, 70, [&, ground = ground, ink = ink](auto y, auto x) { return in_hook(y, x, 7, 33) ? ink : ground; });  // Clang 14 captures no structured binding by [&]
     EXPECT_EQ(read(image, 2, 2), kHook) << ground;
@@ -58,7 +58,7 @@ TEST(DigitImage, AnImageOfTheModelsSizeIsNotCutOut) {
   EXPECT_EQ(read(grey(2, 3, [](auto y, auto x) { return y == 1 && x > 0 ? 100 * x : 0; }), 2, 3), (std::vector<float>{0, 0, 0, 0, 8, 16}));
 }
 
-TEST(DigitImage, WithoutInkItIsRefused) {
+TEST(DigitImage, AnImageWithoutInkIsRefused) {
   const Tensor white = grey(9, 9, [](auto, auto) { return 255; }), pale = grey(9, 9, [](auto y, auto) { return y == 4 ? 240 : 255; }), one = grey(1, 1, [](auto, auto) { return 7; });
   EXPECT_ERROR(digit_of_image(white, 8, 8, 16, "'a.png'"), unsupported, HasSubstr("'a.png' shows no digit: its pixels differ from its border by at most 0 %"));
   EXPECT_ERROR(digit_of_image(pale, 8, 8, 16, "it"), unsupported, HasSubstr("by at most 6 %"));

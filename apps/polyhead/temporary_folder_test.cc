@@ -21,7 +21,7 @@ TEST(TemporaryFolder, IsRemovedWithItsFiles) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-TEST(TemporaryFolder, HandlersOfSignalsRemoveIt) {
+TEST(TemporaryFolder, SignalHandlersRemoveIt) {
   const TemporaryFolder folder({"a", "never written", "b"});
   for (const char* name : {"a", "b"}) std::ofstream(folder.path() / name) << name;
   remove_temporary_folder();

@@ -5,7 +5,7 @@
 namespace polyhead::app {
 namespace {
 
-TEST(Printable, KeepsWordsAndDisarmsControlCharacters) {
+TEST(Printable, KeepsWordsAndReplacesControlCharacters) {
   EXPECT_EQ(printable("naïve 東京"), "naïve 東京");
   EXPECT_EQ(printable("a\x1b[31mb"), "a\uFFFD[31mb");
   EXPECT_EQ(printable("a\nb\tc"), "a\uFFFDb\uFFFDc");
@@ -38,7 +38,7 @@ TEST(ClipWords, CutsBetweenWords) {
   EXPECT_EQ(clip_words("東京都", 4), "東…") << "no space to cut at";
 }
 
-TEST(Fit, HasExactlyTheWidth) {
+TEST(Fit, TheResultHasExactlyTheGivenWidth) {
   for (const char* word : {"", "a", "fox", "jumps", "東京都", "e\u0301"})
     for (std::size_t width = 1; width < 9; ++width) EXPECT_EQ(columns(fit(word, width)), width) << word << " in " << width;
 }

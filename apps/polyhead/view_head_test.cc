@@ -58,14 +58,14 @@ TEST(TellingHead, OfTwoTextsCountsEveryPairOfWords) {
   expect_head(telling_head(maps, {true, false, false}, {false, false, true}, false, kLast), 0, 1);
 }
 
-TEST(TellingHead, WithoutAPairToCountIsTheOther) {
+TEST(TellingHead, IsTheFallbackIfNoPairCounts) {
   const HeadChoice choice = telling_head(flat_maps(3), {true, false, true}, {true, false, true}, true, kLast);
   EXPECT_EQ(choice.layer, 1);
   EXPECT_FALSE(choice.head);
   EXPECT_EQ(choice.description(), "layer 1, mean of its 3 heads");
 }
 
-TEST(TellingHead, PassesOverNaN) {
+TEST(TellingHead, IgnoresNaN) {
   const std::vector<bool> none(5);
   Tensor maps = flat_maps(5);
   for (std::int64_t s = 0; s < 5; ++s) weight(maps, 0, 0, 4, s) = std::numeric_limits<float>::quiet_NaN();

@@ -65,7 +65,7 @@ TEST(Run, LearnsAndRemovesItsCheckpoint) {
   EXPECT_FALSE(std::filesystem::exists(folder / kCheckpoint));
 }
 
-TEST(Run, StoppedAfterAnyStepItGoesOnWithTheSameBits) {
+TEST(Run, AResumedRunHasTheBitsOfAnUninterruptedOne) {
   const auto whole = fresh_folder("run_whole");
   Line reference;
   run(reference, reference.plan(), {.folder = whole});

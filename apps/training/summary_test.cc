@@ -37,7 +37,7 @@ std::filesystem::path abstracts(std::int64_t count) {
   return path;
 }
 
-TEST(Summary, LearnsWhichSentenceIsRepeated) {
+TEST(Summary, LearnsToChooseTheSentenceThatTheSummaryRepeats) {
   const auto folder = std::filesystem::path(testing::TempDir()) / "summary_model";
   std::filesystem::remove_all(folder);
   const auto data = abstracts(300);
@@ -84,7 +84,7 @@ TEST(Summary, HeadsReadTheirSections) {
   for (std::size_t head = 0; head < read.size(); ++head) EXPECT_GT(read[head], 0.9) << kSectionNames[head];
 }
 
-TEST(Sections, AreToldByTheirWords) {
+TEST(Sections, SentencesGetTheirSectionFromTheirWords) {
   using enum Section;
   const std::vector<std::string> abstract{"Results of others vary.", "This is how it was.", "In this work we measure rain.", "The gauge is a bucket.", "Experiments show less rain than before.", "Our code is short.", "It outperforms all."};
   EXPECT_THAT(sections_of(abstract), testing::ElementsAre(background, background, method, method, result, method, result));
@@ -93,7 +93,7 @@ TEST(Sections, AreToldByTheirWords) {
   EXPECT_THAT(sections_of(std::vector<std::string>{"It rains.", "Were they wet?"}), testing::IsEmpty());
 }
 
-TEST(Sections, LossAndItsGradient) {
+TEST(Sections, LossAndItsGradientAreThoseOfTheFormula) {
   using enum Section;
   const std::vector<std::vector<Section>> sections{{background, method, method}, {method, method, method}, {}};
   Tensor p(DType::f32, {3, 3, 3, 3}), d_p(DType::f32, p.shape()), none(DType::f32, p.shape());
@@ -117,7 +117,7 @@ TEST(Sections, LossAndItsGradient) {
   }
 }
 
-TEST(Summary, DataThatDoesNotFitIsNamed) {
+TEST(Summary, UnusableDataIsRefusedWithTheReason) {
   EXPECT_ERROR(summary_task({}), invalid_argument, HasSubstr("summarise needs --data FILE"));
   const auto path = std::filesystem::path(testing::TempDir()) / "few.jsonl";
   std::ofstream(path) << R"({"source": ["One."], "target": ["T"]})" << "\n{}\n";

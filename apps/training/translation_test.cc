@@ -54,7 +54,7 @@ TEST(Translation, GuidesOfJoinedPairsPointAtTheirOwnWords) {
   EXPECT_THAT(shares, ElementsAre(x, x, y, y, z, z));
 }
 
-TEST(Translation, APairThatGoesOnHasNoSignAtItsEnd) {
+TEST(Translation, APairThatIsContinuedLosesItsFinalPunctuation) {
   const auto tokenizer = models::BytePairTokenizer::train({}, {.special_tokens = models::Translator::special_tokens()});
   const LinkedPair pair{{"I am here.", "J'y suis !"}, 9, {{0.5, 0.25, 0, 0.125, 0.125}, {0, 0, 1, 0, 0}, {0, 1, 0, 0, 0}, {0, 0, 0, 0.75, 0.25}}};
   const LinkedPair comma = without_end(tokenizer, pair, true), none = without_end(tokenizer, pair, false);
@@ -113,7 +113,7 @@ TEST(Translation, LearnsFromAFileOfSentencePairs) {
   set_num_threads(2), train(second, 4, false), train(second, 0, true);
   EXPECT_NEAR(first[0], 8.9547, 1e-3);  // the two losses are those of an earlier run
   EXPECT_NEAR(first[1], 8.0516, 1e-3);
-  EXPECT_EQ(first, second) << "a run of two threads that was stopped in the second epoch and resumed differs from one of one thread that was not stopped";
+  EXPECT_EQ(first, second) << "the losses differ between one thread without a stop and two threads with a stop in the second epoch";
   const models::Translator model = models::load_translator(folder);
   EXPECT_EQ(model.config.layers, 3);
   std::string text = "red";
