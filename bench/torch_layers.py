@@ -59,7 +59,7 @@ CASES: dict[str, Callable[[], tuple[Tensor, tuple[Tensor, ...], polyhead.MultiHe
 
 
 def calls(x: Tensor, more: tuple[Tensor, ...], own: polyhead.MultiHeadAttention, layers: dict[str, nn.Module], backward: bool) -> dict[str, Callable[[], object]]:
-    """A function for one call of each of the three layers, by name."""
+    """For each of the three layers, by its name, a function that calls the layer once."""
     array, d_out = x.numpy(), torch.randn_like(x)
     options: dict[str, Any] = {"bias": more[0].detach().numpy()[None]} if more else {}
 

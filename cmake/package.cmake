@@ -6,7 +6,7 @@ if(NOT POLYHEAD_INSTALL)
 endif()
 include(CMakePackageConfigHelpers)
 
-# The targets that `target` links, including itself, each before the targets that it needs: <out>_own are of this project, <out>_foreign are not.
+# Lists `target` and all targets that it links, each before the targets that it needs: <out>_own has those of this project, <out>_foreign all others.
 function(polyhead_link_closure target out)
   set(own)
   set(foreign)

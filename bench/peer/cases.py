@@ -76,7 +76,7 @@ class Case:
         return (*self.leading, self.T, self.width) if self.layer else (*self.leading, self.N, self.T, self.value_width)
 
     def rate(self, seconds: float) -> tuple[float, str]:
-        """A rate that is comparable between sizes, and its unit."""
+        """The speed as (number, unit), in a unit with which cases of different sizes can be compared."""
         return (self.B * self.T / seconds * 1e-3, "tokens/ms") if self.layer else (seconds * 1e9 / self.scores, "ns/score")
 
     def flops(self) -> float:
@@ -270,5 +270,5 @@ def _packed_rows(case: Case) -> list[tuple[int, int]]:
 
 
 def relative_index(queries: int, keys: int) -> np.ndarray:
-    """The index into the table for each pair, [T,S], for peers that make the bias by a gather."""
+    """For each pair [T,S] the place of its bias in the table, for peers that gather the bias from the table."""
     return queries - 1 + np.arange(keys) - np.arange(queries)[:, None]

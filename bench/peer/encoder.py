@@ -19,7 +19,7 @@ WORDS, POSITIONS = "embeddings.word_embeddings.weight", "embeddings.positions"
 
 
 class Operations(Protocol):
-    """The operations of the encoder. x is [B,T,E]; parameters are passed in the form in which `forward` received them."""
+    """The operations of the encoder, which each peer implements. x is [B,T,E]. The operations get the parameters in the form in which `forward` got them."""
 
     def rows(self, table: Any, ids: Any) -> Any: ...  # [B,T] -> [B,T,E]
     def add(self, x: Any, y: Any) -> Any: ...
@@ -31,7 +31,7 @@ class Operations(Protocol):
 
 
 class ArrayOperations:
-    """The operations that can be written with +, * and other operators of arrays, for peers whose arrays support these like NumPy's."""
+    """Those operations that need only +, * and other operators of arrays, for peers whose arrays have the operators of NumPy's arrays."""
 
     def __init__(self, case: Any) -> None:
         self.case = case

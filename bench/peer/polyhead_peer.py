@@ -23,14 +23,14 @@ def start(threads: int) -> None:
 
 
 def prepare(case: Case, arrays: dict[str, np.ndarray], **more: Any) -> Work:
-    """more: further options of a case of attention."""
+    """more: further options of polyhead's function, for cases of attention without a layer."""
     if case.rule:
         return _score_rule(case, arrays)
     return {"attention": _attention, "layer": _layer, "encoder": _encoder}[case.kind](case, arrays, **more)
 
 
 def _score_rule(case: Case, arrays: dict[str, np.ndarray]) -> Work:
-    """polyhead.torch with a score_mod, which is traced in each call and interpreted."""
+    """Calls polyhead.torch with a score_mod. In each call it is traced and interpreted."""
     import torch
     from polyhead.torch import attention
 

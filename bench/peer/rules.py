@@ -59,7 +59,7 @@ def bias(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def torch_work(case: Case, arrays: dict[str, np.ndarray], attend: Function) -> Work:
-    """Calls attend(q, k, v, score_mod) with torch's tensors."""
+    """The work of a case whose peer computes attend(q, k, v, score_mod) on torch's tensors."""
     import torch
 
     t = {key: torch.from_numpy(array) for key, array in arrays.items()}
