@@ -1,4 +1,4 @@
-// Everything in a set of maps except words and attention weights: name, axes, key mask, known links, gate, pair bias and further sets (tabs).
+// What a set of maps has besides words and attention weights: name, axes, key mask, known links, gate, pair bias and further sets (tabs).
 #pragma once
 
 #include <cstdint>

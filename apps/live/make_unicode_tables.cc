@@ -28,7 +28,7 @@ int main() {
   std::vector<std::array<utf8proc_int32_t, 3>> composed;
   std::printf("};\nconstexpr Parts kDecomposed[] = {\n");
   for (utf8proc_int32_t code = 0; code < kEnd; ++code) {
-    if (code >= 0xAC00 && code < 0xAC00 + 11172) continue;  // Hangul syllables are computed, not stored
+    if (code >= 0xAC00 && code < 0xAC00 + 11172) continue;  // Hangul syllables have no entry, because they are computed
     std::array<utf8proc_int32_t, 32> parts{};
     int boundary = 0;
     const auto count = utf8proc_decompose_char(code, parts.data(), parts.size(), UTF8PROC_DECOMPOSE, &boundary);

@@ -6,7 +6,7 @@
 
 namespace polyhead::live {
 
-// Takes the packed files in the form that page_files.h writes; they can then be opened in the folder kPageFolder. Error if `packed` is cut off.
+// Keeps files that are packed in the format of page_files.h. They can then be opened in the folder kPageFolder. Throws an Error if `packed` is cut off.
 void set_page_files(std::string packed);
 
 }  // namespace polyhead::live

@@ -1,4 +1,5 @@
-// models::Regex for the engine of live pages: only the patterns of page_patterns.h. Replaces src/models/tokenizer/regex.cc, which needs Oniguruma.
+// models::Regex for the engine of live pages, which supports only the patterns of page_patterns.h. It replaces src/models/tokenizer/regex.cc, which needs
+// Oniguruma.
 #include "page_regex.h"
 
 #include "core/text.h"

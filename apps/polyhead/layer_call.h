@@ -40,7 +40,8 @@ std::vector<Option*> add_layer_file(Parser& parser, LayerFile* file);
 // Loads the layer with the defaults of its layout; the given rules override them.
 LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const LayerRules& layer_rules);
 
-// The inputs and options of a layer's call. It owns the memory of their views, except the lists of AttentionRules and the tensors of the input file.
+// The inputs and options of a layer's call. It owns the memory to which their views refer, except that of the lists in AttentionRules and of the input file's
+// tensors.
 struct LayerCall {
   Tensor query, key, value, bias, keep;
   nn::RotaryTables query_rotary, key_rotary;

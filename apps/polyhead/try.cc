@@ -69,7 +69,7 @@ void try_digits(const TryOptions& o) {
 
 // The sentences of a text, or of each line of a file.
 std::vector<std::string> sentences_of(const std::string& input) {
-  std::error_code ignored;  // a long text is no file name, and the check for a file then fails
+  std::error_code ignored;  // set if the text is too long to be the name of a file; is_regular_file() then returns false
   std::vector<InputText> texts{{input, std::nullopt}};
   if (input != "-" && training::split_at_white_space(input).size() == 1 && !std::filesystem::is_regular_file(input, ignored))
     throw UsageError(cat("'", input, "' is no file; as a text it has one word, which cannot be summarised"));
@@ -129,7 +129,7 @@ std::string require_short(std::string text) {
 
 // The text of an argument: the argument itself, or for "-" the only line of standard input.
 std::string text_of(const std::string& input) {
-  std::error_code ignored;  // a long text is no file name, and the check for a file then fails
+  std::error_code ignored;  // set if the text is too long to be the name of a file; is_regular_file() then returns false
   if (input != "-") {
     require_short(input);
     if (training::split_at_white_space(input).empty()) throw UsageError("the text is empty");

@@ -184,7 +184,7 @@ class View {
     } else if (!o_.texts.empty()) {
       for (const std::string& text : o_.texts) texts_.push_back({text, o_.pair});
     } else if (!o_.page.empty() || !o_.arrays.empty() || o_.link) {
-      texts_.push_back(measured_texts_[0]);  // the page needs the maps of one text, to show when the reader opens a head
+      texts_.push_back(measured_texts_[0]);  // show the first text of --texts: the page, the arrays and --link need the maps of one text
     }
     if (o_.link && texts_.size() > 1) throw UsageError(cat("--link is for two words of one text; '", o_.file, "' has ", texts_.size()));
     model_ = open_any_model(o_.model);
@@ -234,7 +234,7 @@ class View {
     rank_heads(*link_, result.target ? result.target->cross_attentions : result.attentions, keys.special);
   }
 
-  // For readers at a terminal. Programs that read the JSON need the same head for every text.
+  // Chooses the head that the terminal shows. It may be another head for every text, so the JSON does not use it: programs need the same head for every text.
   HeadChoice telling_head_of(const models::TextRun& result) const {
     const std::vector<bool>&keys = result.tokens.special, &queries = result.target ? result.target->tokens.special : keys;
     return telling_head(result.target ? result.target->cross_attentions : result.attentions, queries, keys, !result.target, choice_);

@@ -25,7 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
-constexpr std::size_t kMaxBytesOfToken = 1000;  // a text with more bytes for each token that the model may read is refused before it is split into tokens
+// A text with more bytes than this for each token that the model may read is refused before it is split into tokens.
+constexpr std::size_t kMaxBytesOfToken = 1000;
 constexpr std::array<std::string_view, 2> kModelFiles{"config.json", "model.safetensors"};
 constexpr std::string_view kWanted = "a model is a folder with config.json, model.safetensors and tokenizer.json or vocab.txt";
 

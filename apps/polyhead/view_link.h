@@ -22,7 +22,7 @@ struct WordLink {
   bool same_text = true;            // true if queries and keys are the same tokens
   std::vector<LinkedHead> heads{};  // largest weight first
 
-  std::string address() const;  // the part of the page's address that selects the view of this pair
+  std::string address() const;  // selects the view of this pair; it is a part of the page's address
 };
 
 // Reads "QUERY,KEY", each a place in the text or a word of it. UsageError if a word is not in the text, or more than once.

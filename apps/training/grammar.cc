@@ -294,7 +294,7 @@ void verb_sentence(Draw& draw, Sentence& s, Text& end) {
   const auto& [modal, french_modal] = draw.of(draw.words.modals);
   const bool wants = form == Form::modal && modal == "want", can_not = form == Form::modal && modal == "can" && negative && (!q.asks || who.who);
   const bool third = who.person == il, inverts = q.asks && !who.who;
-  // "We sing" stays in training: no other clause has the form "chantons".
+  // A clause without object whose subject is a pronoun, such as "We sing", has no key, so it is always in training: no other clause has the form "chantons".
   if (who.pronoun == nullptr || object) s.key(cat(who.name(), " ", verb.base, object ? cat(" ", object->noun->english[0]) : ""));
 
   std::string auxiliary;

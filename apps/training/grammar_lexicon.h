@@ -74,7 +74,7 @@ struct Lexicon {
 
   Lexicon();
 
-  // The words that occur in a text. A list without any such word is kept whole.
+  // Returns a copy of the lexicon with only those words that occur in a text. A list of which no word occurs in the text stays whole.
   Lexicon of_text(const std::set<Text>& text) const;
 };
 

@@ -13,7 +13,7 @@ struct HeadsRun {
   double score = 0;         // the best score of all validations
   std::string validation;   // the text that describes this validation
   double milliseconds = 0;  // median time of a training step
-  double megabytes = 0;     // 10^6 bytes, the largest resident memory of the process
+  double megabytes = 0;     // largest resident memory of the process, in units of 10^6 bytes
 };
 
 // Trains once, in a child process, so that the memory of this training alone can be measured. The process forks, so the caller must not have started threads.

@@ -149,7 +149,7 @@ class Summary final : public Task {
   std::vector<Abstract> training_, validation_;
   std::vector<SummaryExample> examples_;
   SentenceChooser model_, gradients_;
-  Workspace workspace_;  // declared before saved_, which returns its tensors to the workspace when it is destroyed
+  Workspace workspace_;  // declared before saved_: the destructor of saved_ returns tensors to the workspace
   SentenceChooser::Saved saved_;
   Tensor d_p_;  // [texts,sections,S,S]: the gradient of the guiding loss by the attention weights
 };

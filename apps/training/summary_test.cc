@@ -49,7 +49,7 @@ TEST(Summary, LearnsToChooseTheSentenceThatTheSummaryRepeats) {
     plan.steps = 60, plan.validate_every = 30;
     run(*task, plan, {.folder = folder, .on_validation = [&](const Progress& p, const Validation&, bool) { losses->push_back(p.loss); }});
   }
-  EXPECT_NEAR(first[0], 1.1136, 1e-3);  // recorded from an earlier run
+  EXPECT_NEAR(first[0], 1.1136, 1e-3);  // losses of an earlier run
   EXPECT_NEAR(first[1], 0.2579, 1e-3);
   EXPECT_EQ(first, second) << "one thread and two threads differ";
   const auto rows = read_abstracts(data).rows;

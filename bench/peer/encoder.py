@@ -27,7 +27,7 @@ class Operations(Protocol):
     def norm(self, x: Any, weight: Any, bias: Any) -> Any: ...  # layer norm over E; epsilon is EPSILON
     def gelu(self, x: Any) -> Any: ...  # the exact gelu, by erf
     def attend(self, q: Any, k: Any, v: Any) -> Any: ...  # attention of all heads, [B,T,E]
-    def pool(self, x: Any) -> Any: ...  # [B,E]: the mean over T, divided by the length of this vector
+    def pool(self, x: Any) -> Any: ...  # returns [B,E]: the mean over T, scaled to length 1
 
 
 class ArrayOperations:

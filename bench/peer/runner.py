@@ -36,7 +36,7 @@ def refuse_too_many_scores(case: Case) -> None:
 class Work:
     # computes the case once: a forward pass or, for a case with backward, a forward and a backward pass with every gradient; returns when all results exist
     run: Callable[[], object]
-    output: Callable[[object], np.ndarray]  # takes the result of run() and returns the output as a NumPy array
+    output: Callable[[object], np.ndarray]  # converts the result of run() to the output as a NumPy array
 
 
 Prepare = Callable[[Case, dict[str, np.ndarray]], Work]

@@ -27,7 +27,7 @@ function mirrored(scale) {
   };
 }
 
-// The text for a difference of two weights. It has only as many digits as the less exact of the two pages stores.
+// The text for a difference of two weights. Its number of digits is that of the page, A's or B's, that stores weights less exactly.
 function showDifference(difference, exact) {
   if (Number.isNaN(difference)) return "NaN";
   const size = Math.abs(difference);

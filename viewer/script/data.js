@@ -112,7 +112,7 @@ class Tokens {
     return this.unknown.has(index) ? say("{0}; “{1}” is unknown to this model", note, this.unknown.get(index)) : note;
   }
 
-  // The indices of the tokens to show. segment: the segment whose tokens are shown; null: all segments.
+  // The indices of the tokens that are shown. segment: only tokens of this segment are shown; null: those of all segments.
   shown(hideSpecial, segment = null) {
     return [...this.pieces.keys()].filter((index) => !(hideSpecial && this.special.has(index)) && (segment === null || this.segment[index] === segment));
   }

@@ -46,7 +46,7 @@ function alike(text, layer, head) {
 
 function sortedByDivergence(text, layer, head) {
   const map = text.map(layer, head);
-  const step = Math.ceil((text.layers * text.heads * map.length) / 2e7);  // use only every step-th query, so that the sums take at most about 0.2 s
+  const step = Math.ceil((text.layers * text.heads * map.length) / 2e7);  // every step-th query is used, so that the sums take at most about 0.2 s
   return headsOf(text).filter((one) => one.layer !== layer || one.head !== head)
     .map((one) => ({ ...one, bits: divergenceOf(text, map, text.map(one.layer, one.head), step) }))
     .sort((a, b) => orderOfDivergence(a.bits) - orderOfDivergence(b.bits));

@@ -24,7 +24,7 @@ function alignment(text, map) {
 
 const errorRate = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(3));
 
-// A sentence that shows how the rate is calculated from the numbers of links.
+// A sentence that shows how the alignment error rate follows from the numbers of links.
 function alignmentNote(text, map) {
   const { links, sure, inSure, inPossible, rate } = alignment(text, map);
   return say("Alignment error rate 1 − ({0} + {1}) / ({2} + {3}) = {4}: of this head’s {2} links, {0} are sure and {1} sure or possible; {3} are sure in all. A head’s links: from each row word to its column word with the largest weight. Links of special tokens do not count.", inSure, inPossible, links, sure, errorRate(rate));

@@ -67,7 +67,7 @@ class Engine {
     return this.running;
   }
 
-  // Drops a module that has thrown an error, so that the next call starts a new one.
+  // Drops the module, because it has thrown an error. The next call starts a new one.
   #end(running) {
     if (this.running === running) this.running = null;
   }

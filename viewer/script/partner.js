@@ -1,4 +1,4 @@
-// The controls that choose head B, with which the open head A is compared.
+// The controls that choose head B of a comparison. Head A is the open head.
 
 class Partner {
   static nearest = 5;

@@ -111,7 +111,7 @@ class Scatter {
     });
     this.cross = draw("path", { stroke: "var(--accent)", "stroke-width": 1.5, "pointer-events": "none" });
     this.label = draw("text", { fill: "var(--ink)", "font-size": 13, "font-weight": 600, "pointer-events": "none" });
-    const focused = this.plot.contains(document.activeElement) ? document.activeElement.dataset : null;  // a change of the width draws the points anew
+    const focused = this.plot.contains(document.activeElement) ? document.activeElement.dataset : null;  // if the width changes, the points are drawn again
     this.plot.replaceChildren(...this.body, ...this.points.map(({ circle }) => circle), this.cross, this.label);
     for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}`, "aria-label": say("{0} against {1}, a point for each head. Arrow keys move between heads, Enter opens one.", this.#name(this.y), this.#name(this.x)) })) this.plot.setAttribute(name, value);
     const first = this.points.find(({ circle }) => circle.getAttribute("r") === "8") ?? this.points[0];
