@@ -249,7 +249,7 @@ void run_trace(const TraceOptions& o) {
   if (o.list) return o.json ? print_json(list_json()) : print(list_text(terminal_width(Stream::out)));
   if (is_identity(o)) {
     if (o.layer.empty()) throw UsageError("--parameters identity needs a layer: --layer NAME ('polyhead trace --list' lists the names)");
-    if (o.file.prefix || !o.file.layout.empty()) throw UsageError(cat(o.file.prefix ? "--prefix" : "--layout", " is for --parameters FILE, and identity is not a file (./identity would be)"));
+    if (o.file.prefix || !o.file.layout.empty()) throw UsageError(cat(o.file.prefix ? "--prefix" : "--layout", " is for --parameters FILE; `--parameters identity` reads no file (give ./identity for a file of this name)"));
   } else if (o.layer.empty() == o.file.path.empty()) {
     throw UsageError(o.layer.empty() ? "give a layer: --layer NAME ('polyhead trace --list' lists the names) or --parameters FILE" : "give --layer or --parameters, not both");
   }
@@ -345,7 +345,7 @@ Subcommand declare_trace(Parser& parser) {
   add_layer_rules(parser, &o->layer_rules);
   add_mask_like_input(parser, &o->rules);
   Option* values = parser.add_flag("--values", o->values, "show the numbers of every step and of the parameters too");
-  add_value(parser, "--limit", &o->numbers.limit, read_positive, "N", "show about N numbers of a step at most, the first and last of each dimension (default: 200)")->needs(values);
+  add_value(parser, "--limit", &o->numbers.limit, read_positive, "N", "show at most about N numbers of each step: the first and the last of each dimension (default: 200)")->needs(values);
   add_value(parser, "--precision", &o->numbers.digits,
             [](const std::string& word) {
               const std::int64_t digits = read_count(word);
