@@ -70,8 +70,8 @@ class Compare {
     const words = this.same ? sides.flatMap((side) => a.text[side].pieces.filter((one, at) => one !== b.text[side].pieces[at])).length : 0;
     this.otherWords = words > 0;
     this.note.hidden = this.same && words === 0;
-    this.note.textContent = this.same ? say("The texts differ in {0} {0|word|words}; the difference is taken place by place.", words)
-      : say("The maps have different extents (A: {0}, B: {1} tokens), so no difference is shown.", size(a), size(b));
+    this.note.textContent = this.same ? say("The texts differ in {0} {0|word|words}; words at the same place are compared.", words)
+      : say("The maps have different sizes (A: {0}, B: {1} tokens), so no difference is shown.", size(a), size(b));
     this.difference = this.same ? differenceOf(a.map, b.map) : null;
     this.look = { ...look, ramp: look.diverging, scale: mirrored(look.scale) };
     [a, b].forEach((one, at) => {

@@ -188,7 +188,7 @@ function overWhat(text, source) {
   if (source === text) return say("Each point is a head; its measures are those of this text.");
   if (source.ready === false) return say("Measuring …");
   const told = say("Each point is a head; its measures are means over {0} {0|text|texts}{1}. The lines at the chosen head are ± one standard deviation over the texts.", source.texts.length, source.tokens ? say(" of {0} to {1} tokens", ...source.tokens) : "");
-  return source.fixed?.(state) ? `${told} ${say("They were measured when the page was made, of pieces and with special tokens.")}` : told;
+  return source.fixed?.(state) ? `${told} ${say("They were measured when the page was made, for pieces and including special tokens.")}` : told;
 }
 
 // The scatter of all heads or the distances between them can replace the maps of all heads. Shows the one that the reader has chosen, and hides the others.

@@ -76,7 +76,7 @@ class Walk {
 
   static #reason(text, layer, head) {
     if (isWhole(layer) || head === MEAN) return say("This map is a mean over heads. Open a single head to see its steps.");
-    if (text.learnedQueries) return say("These heads have a learned query and no layer of their own, so the steps of a layer are not theirs.");
+    if (text.learnedQueries) return say("These heads have a learned query and no layer, so no steps of a layer are shown.");
     return text instanceof MergedText ? say("The steps are those of pieces. To see them, do not merge pieces into words.") : null;
   }
 

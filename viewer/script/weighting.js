@@ -83,5 +83,5 @@ function showWeighting(texts, words, state) {
   $("weighting-control").hidden = $("about-norms").hidden = !any;
   $("weighting").value = has ? state.weighting : "attention";
   $("weighting").disabled = !has;
-  $("weighting-note").textContent = !any ? "" : !has ? say("No values of this text are in the page, so it shows attention weights only.") : state.weighting !== "norm" ? "" : !Object.hasOwn(words, "weighted") ? say("Multiplying by the norms …") : say("Rows do not sum to 1. Measures and links of words are of attention weights.");
+  $("weighting-note").textContent = !any ? "" : !has ? say("No value vectors of this text are in the page, so it shows attention weights only.") : state.weighting !== "norm" ? "" : !Object.hasOwn(words, "weighted") ? say("Multiplying by the norms …") : say("Rows do not sum to 1. Measures and links of words use attention weights.");
 }
