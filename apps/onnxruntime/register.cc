@@ -280,7 +280,7 @@ struct Attention : Ort::CustomOpBase<Attention, Kernel, true> {
 
 extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   const OrtApi* api = base->GetApi(ORT_API_VERSION);
-  if (api == nullptr) {  // ONNX Runtime is older than its header; every version has CreateStatus
+  if (api == nullptr) {  // this ONNX Runtime is older than the headers of this build; every version has CreateStatus
     const std::string message = "libpolyhead_onnxruntime needs ONNX Runtime 1." + std::to_string(ORT_API_VERSION) + " or later; this is " + base->GetVersionString();
     return base->GetApi(1)->CreateStatus(ORT_NOT_IMPLEMENTED, message.c_str());
   }

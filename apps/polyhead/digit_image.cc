@@ -11,7 +11,7 @@
 namespace polyhead::app {
 namespace {
 
-constexpr double kLeastContrast = 0.1;  // an image whose brightness varies by less than this share of the range from black to white shows no digit
+constexpr double kLeastContrast = 0.1;  // pixels of a digit differ from the background by at least this share of the range from black to white
 constexpr double kInkOfBox = 0.3;       // a pixel with at least this share of the largest ink belongs to the digit; paper and noise have less
 
 // How much ink each pixel of an image has: 0 on the background, up to 1.

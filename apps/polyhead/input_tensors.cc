@@ -28,7 +28,7 @@ std::string_view mask_tensor(ArgumentExtent extent) {
     case ArgumentExtent::keys: return "boolean [*,S]";
     case ArgumentExtent::sequences: return "integers [*] or [*,T]";
     case ArgumentExtent::documents: return "integers [D+1]";
-    case ArgumentExtent::query_blocks: return "integers [*,N,Tb,count], the blocks of keys of each block of queries, or -1; see --block-size";
+    case ArgumentExtent::query_blocks: return "integers [*,N,Tb,count]: the blocks of keys that each block of queries attends to, or -1 for none; see --block-size";
     default: return "see docs/shapes.md";
   }
 }

@@ -25,7 +25,7 @@ std::array<std::int64_t, 2> read_pooled(const std::string& word) {
 std::array<std::int64_t, 2> read_map_window(const std::string& word) {
   const std::size_t comma = std::min(word.find(','), word.size());
   const auto first = parse<std::int64_t>(word.substr(0, comma)), last = parse<std::int64_t>(std::string_view(word).substr(std::min(comma + 1, word.size())));
-  if (!first || !last || *first > *last) throw UsageError(cat("'", word, "' is not a band; give FIRST,LAST, distances of key and query such as -2,0"));
+  if (!first || !last || *first > *last) throw UsageError(cat("'", word, "' is not a band; give FIRST,LAST, the distances from a query to its first and its last key, such as -2,0"));
   return {*first, *last};
 }
 
