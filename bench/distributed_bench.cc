@@ -75,7 +75,7 @@ Tensor random(const Shape& shape, unsigned seed) {
 
 struct Run {
   CallReport forward, backward;
-  double forward_processor = 0, backward_processor = 0;  // seconds
+  double forward_processor = 0, backward_processor = 0;  // processor time in seconds
   double seconds() const { return forward.seconds + backward.seconds; }
 };
 

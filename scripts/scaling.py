@@ -238,7 +238,7 @@ SERVER_CORES = 32
 FILLED = 0.95  # fraction of the time of 32 threads in which they have work: docs/experiments.md, "Many threads"
 GIGABITS = (10, 25, 100)
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
-LATENCY, MESSAGE = 50e-6, 5e-6  # seconds. LATENCY: of TCP in a data centre, plus the time for which the communicator sleeps. MESSAGE: processor time of a small message
+LATENCY, MESSAGE = 50e-6, 5e-6  # in seconds. LATENCY: that of TCP in a data centre, plus the time for which the communicator sleeps. MESSAGE: processor time of a small message
 INSIDE = Link(rate=5e9, latency=20e-6, message=2e-6)  # the link between two ranks of one machine
 
 

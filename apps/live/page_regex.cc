@@ -5,7 +5,7 @@
 #include "core/text.h"
 #include "io/json.h"
 #include "models/tokenizer/gpt2_pattern.h"
-#include "page_patterns.h"  // in apps/polyhead
+#include "page_patterns.h"  // a header of apps/polyhead
 
 struct re_pattern_buffer {
   std::string text;

@@ -23,7 +23,7 @@ struct Parts {
 };
 struct CompatibleParts {  // only characters whose compatibility decomposition differs from the canonical one have an entry
   Code code;
-  std::int32_t first, count;  // in kCompatibleParts
+  std::int32_t first, count;  // the parts are kCompatibleParts[first] to kCompatibleParts[first + count - 1]
 };
 struct Composition {
   Code first, second, code;

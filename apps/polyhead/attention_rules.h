@@ -42,7 +42,7 @@ struct LayerRules {
 // Adds the options of AttentionRules, except those of key starts, key lengths and a relative bias. Returns the option --dropout.
 Option* add_attention_rules(Parser& parser, AttentionRules* rules);
 void add_precision(Parser& parser, AttentionRules* rules);
-void add_key_bounds(Parser& parser, AttentionRules* rules);  // --key-starts and --key-lengths
+void add_key_bounds(Parser& parser, AttentionRules* rules);  // adds --key-starts and --key-lengths
 void add_relative_bias(Parser& parser, AttentionRules* rules);
 Option* add_mask_like_input(Parser& parser, AttentionRules* rules);
 std::vector<Option*> add_layer_rules(Parser& parser, LayerRules* rules);

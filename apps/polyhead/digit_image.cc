@@ -26,7 +26,7 @@ Ink ink_of(ConstTensorView image, const std::string& name) {
   const Tensor whole = Tensor::copy_of(image);
   Ink ink{.height = whole.extent(0), .width = whole.extent(1), .of = {}};
   const auto* rgb = whole.data<std::uint8_t>();
-  for (std::int64_t i = 0; i < ink.height * ink.width; ++i, rgb += 3) ink.of.push_back((0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2]) / 255);  // ITU-R BT.601
+  for (std::int64_t i = 0; i < ink.height * ink.width; ++i, rgb += 3) ink.of.push_back((0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2]) / 255);  // the brightness (luma) that ITU-R BT.601 defines
   std::vector<double> border;
   for (std::int64_t y = 0; y < ink.height; ++y)
     for (std::int64_t x = 0; x < ink.width; x += y == 0 || y == ink.height - 1 ? 1 : std::max<std::int64_t>(1, ink.width - 1)) border.push_back(ink.at(y, x));

@@ -17,7 +17,7 @@ namespace polyhead::app {
 struct SeenImage {
   std::string name;              // the file's name, which the page shows
   Tensor fitted, pixels;         // fitted [height,width,3] uint8: the resized image; pixels [3,height,width] float32: the model's input
-  Tensor attentions, hidden;     // [L,N,T,T] and [T,E]
+  Tensor attentions, hidden;     // attentions [L,N,T,T] and hidden [T,E]
   Tensor pooled, logits, embedding;  // an output that the model does not have is absent
   Tensor q, k, v;                // [L,N,T,H]; absent unless a budget was given to see_image()
   Tensor value_norms;            // [L,N,T]; absent unless see_image() was told to compute them
@@ -47,7 +47,7 @@ std::string start_of_images(const models::VisionConfig& config);
 struct TextBeside {
   std::string text;
   models::TextRun run;
-  std::int64_t left_out = 0;                      // as SeenImage::left_out
+  std::int64_t left_out = 0;                      // the same as SeenImage::left_out
   std::optional<models::SimilarityScale> scale{};  // scale of the similarity of text and image; absent if no similarity is shown
 };
 

@@ -20,8 +20,8 @@ namespace polyhead::app {
 enum class Setting : std::uint8_t {
   heads, query_width, key_width, value_width, head_width, value_head_width, output_width,
   total_head_width, total_value_head_width,
-  model_width,   // query_width and total_head_width
-  hidden_width,  // total_head_width and output_width
+  model_width,   // sets query_width and total_head_width
+  hidden_width,  // sets total_head_width and output_width
   dropout,
   axis,
   bias,        // sets whether all projections have biases
@@ -39,7 +39,7 @@ struct LayerArgument {
 
 struct LayerConstructor {
   std::string_view name;    // the value that --layer takes, such as "d2l"
-  std::string_view call;    // "MultiHeadAttention"
+  std::string_view call;    // the class in the source code, such as "MultiHeadAttention"
   std::string_view source;  // the library or tutorial that defines the layer
   std::vector<LayerArgument> arguments;
   nn::MultiHeadAttentionConfig config = {};  // fixed settings, which no argument of the constructor changes

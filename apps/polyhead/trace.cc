@@ -48,7 +48,7 @@ struct TraceOptions {
   std::optional<std::int64_t> key_length;
   std::optional<Shape> shape;
   std::optional<DType> dtype;
-  std::optional<std::uint64_t> seed;  // absent: 0
+  std::optional<std::uint64_t> seed;  // the seed is 0 if this is absent
   std::optional<double> count_from;
   bool ones = false, pair_bias = false;
   bool list = false, values = false, json = false;

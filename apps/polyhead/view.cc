@@ -350,14 +350,14 @@ class View {
   ViewOptions o_;
   std::vector<InputText> texts_;
   std::vector<models::TokenizedText> tokens_;
-  std::vector<InputText> measured_texts_;  // of --texts
+  std::vector<InputText> measured_texts_;  // the texts of --texts
   std::vector<models::TokenizedText> measured_tokens_;
   std::optional<viewer::MeasuredTexts> measured_;
   std::unique_ptr<models::AnyTextModel> model_;
   HeadChoice choice_;
   std::optional<WordLink> link_;
   std::vector<std::pair<std::int64_t, std::int64_t>> heads_off_;
-  std::vector<std::vector<viewer::WithoutHead>> without_;  // for each text
+  std::vector<std::vector<viewer::WithoutHead>> without_;  // for each text, the effect of each head that --without names
   std::vector<models::TextRun> results_;
   // For each text: the number of blocks along each side of its pooled maps in the page; 0 if the page shows every pair of tokens.
   std::vector<std::int64_t> blocks_;

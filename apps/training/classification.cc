@@ -29,10 +29,8 @@ constexpr std::int64_t kBatch = 64, kTwoSidedEvery = 3;
 constexpr double kWordDropout = 0.15, kSideLoss = 1, kValidationShare = 0.1;
 // A rating is kScoresCount times the result of the term scores plus kHeadsCount times the result of the heads: docs/experiments.md, "Ratings of texts".
 constexpr double kScoresCount = 1.15, kHeadsCount = 0.1;
-                                                                 // texts"
 // kScoredHalves: how many two-sided texts are scored in validation. kJoinedText: a text is joined with another only if it has at most this many words.
 constexpr std::int64_t kScoredHalves = 200, kJoinedText = 20;
-                                                               // with another
 
 // Returns the texts as inputs of the model. Texts with too many tokens are removed from `data`; note() reports their number.
 std::vector<TextInput> inputs_of(const TextModel& model, ClassifiedTexts& data, const std::function<void(const std::string&)>& note) {
@@ -93,7 +91,7 @@ class Classification final : public Task {
     for (const std::string& label : data.labels) config.labels += (config.labels.empty() ? "" : "\t") + label;
     model_.tokenizer = models::BytePairTokenizer::train(training_.texts, {.vocabulary = 4000, .lowercase = true, .special_tokens = {"<any>"}});
     config.vocabulary = model_.tokenizer.vocabulary_size();
-    model_.classifier.config = config;  // inputs_of() reads it
+    model_.classifier.config = config;  // set it now, because inputs_of() reads it
     const bool scored = !options.heads, rated = data.labels.empty();
     if (scored && !rated) {
       model_.terms = most_frequent_terms(training_.texts);
@@ -268,7 +266,6 @@ class Classification final : public Task {
   std::vector<double> wanted_;                             // the ratings of the batch's texts
   // For each token of the batch: whether it is in the positive part of its text, and whether it is in the negative part.
   std::vector<std::vector<std::array<bool, 2>>> parts_;
-                                                           // negative part
   TermScores scores_, saved_scores_;                           // used only if the data has ratings
   Workspace workspace_;  // declared before saved_: the destructor of saved_ returns tensors to the workspace
   models::TextClassifier::Saved saved_;

@@ -18,7 +18,7 @@ struct Rating {
 };
 Data<Rating> read_ratings(const std::filesystem::path& path);
 
-// source TAB target
+// A line has the form "source TAB target".
 struct SentencePair {
   std::string source, target;
 };
@@ -47,7 +47,7 @@ Data<AlignedPair> read_aligned_pairs(const std::filesystem::path& path);
 // sentence. Other keys are ignored.
 struct Abstract {
   std::vector<std::string> sentences, targets;
-  std::vector<double> labels;  // empty: not given
+  std::vector<double> labels;  // the numbers of `source_labels`; empty if they are not given
 };
 Data<Abstract> read_abstracts(const std::filesystem::path& path);
 

@@ -32,7 +32,7 @@ constexpr double kSectionLoss = 0.3;    // weight of the loss that guides a head
 struct SummaryExample {
   SentenceChooser::Text text;
   std::vector<double> wanted;     // for each sentence: its ROUGE-1 F as a summary
-  std::vector<Section> sections;  // empty: not known
+  std::vector<Section> sections;  // for each sentence its section; empty if the sections are not known
 };
 
 std::vector<double> rouge_of_sentences(const Abstract& abstract) {

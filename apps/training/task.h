@@ -14,7 +14,7 @@
 namespace polyhead::training {
 
 struct TaskOptions {
-  std::filesystem::path data;  // empty: none given
+  std::filesystem::path data;  // the value of --data; empty if the option was not given
   std::uint64_t seed = 0;
   // Number of heads of each layer, for a study with a fixed number of parameters and without losses on attention weights. Absent: the task's default.
   std::optional<std::int64_t> heads{};

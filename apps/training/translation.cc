@@ -26,7 +26,7 @@ using models::BytePairText;
 using models::BytePairTokenizer;
 using models::Translator;
 
-enum Part : std::uint64_t { kModel, kOrder, kSteps, kSentences, kValidation };  // arguments of derive_seed()
+enum Part : std::uint64_t { kModel, kOrder, kSteps, kSentences, kValidation };  // derive_seed() makes a separate seed for each part
 constexpr double kValidationShareOfPairs = 0.05;
 
 std::string lower(std::string text) {

@@ -75,7 +75,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         return t.get("bias")
 
     def attention() -> torch.Tensor:
-        if case.rule:  # the formula
+        if case.rule:  # compute the formula, because torch's fused operation has no score rules
             positions = torch.arange(case.T)
             score = t["q"] @ t["k"].transpose(-1, -2) * case.scale
             score = score_mod(score, torch.arange(case.B)[:, None, None, None], torch.arange(case.N)[:, None, None], positions[:, None], positions)

@@ -99,7 +99,7 @@ class Figure {
     return { root, width, height };
   }
 
-  // The SVG file.
+  // Returns the text of the SVG file.
   text() {
     const { root, width, height } = this.drawing();
     return { svg: new XMLSerializer().serializeToString(root), width, height };

@@ -26,7 +26,7 @@ class Blocks {
 
   named(index) { return this.words[index]; }
 
-  // "512–767"
+  // Returns the token numbers of a block, such as "512–767".
   range(index) {
     const first = this.starts[index], last = this.starts[index + 1] - 1;
     return first === last ? String(first) : `${first}–${last}`;
