@@ -39,7 +39,8 @@ def arguments() -> argparse.Namespace:
 
 def run_program(given: argparse.Namespace, steps: int, parameters: pathlib.Path) -> tuple[list[float], float]:
     begin = time.perf_counter()
-    done = subprocess.run([given.program, given.text, str(steps), parameters], capture_output=True, check=True)  # the program uses as many threads as there are processors
+    # the program starts a thread for each processor that it may use
+    done = subprocess.run([given.program, given.text, str(steps), parameters], capture_output=True, check=True)
     return [float(x) for x in re.findall(rb"step \d+: loss (\S+)", done.stdout)], time.perf_counter() - begin
 
 

@@ -40,7 +40,7 @@ struct Case {
 
 double seconds_since(std::chrono::steady_clock::time_point begin) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); }
 
-// Processor time of all threads of this process.
+// The processor time, in seconds, that all threads of this process have used.
 double processor_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -48,7 +48,7 @@ double processor_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// The value of a line of /proc/self/status, in MB.
+// The value of the line `name` in /proc/self/status, in MB.
 double megabytes(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -57,7 +57,7 @@ double megabytes(const std::string& name) {
   return 0;
 }
 
-// Resets the peak of memory (VmHWM). Without permission to write the file, the peak also covers the time before.
+// Resets the peak of memory (VmHWM). If this process may not write the file, the peak is that of the whole run.
 void restart_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 
 std::vector<double> of_ranks(double value, int ranks) {
@@ -75,7 +75,7 @@ Tensor random(const Shape& shape, unsigned seed) {
 
 struct Run {
   CallReport forward, backward;
-  double forward_processor = 0, backward_processor = 0;  // seconds
+  double forward_processor = 0, backward_processor = 0;  // processor time in seconds
   double seconds() const { return forward.seconds + backward.seconds; }
 };
 
@@ -184,7 +184,7 @@ Message message_of(std::size_t bytes) {
   return {*memory, memory};
 }
 
-// Measures messages between ranks 0 and 1, which are sent by the Communicator.
+// Measures how long the Communicator takes to send messages between ranks 0 and 1.
 class Transport {
  public:
   explicit Transport(Communicator& ranks) : ranks_(ranks) {}
@@ -201,7 +201,7 @@ class Transport {
   }
 
  private:
-  static constexpr int kTag = 32760;  // a tag that distributed calls do not use
+  static constexpr int kTag = 32760;  // a message tag that polyhead's distributed calls do not use
 
   template <class F>
   double median(int count, const F& f) {
@@ -248,7 +248,7 @@ class Transport {
 // Measures how long one thread takes to add up partial results, in seconds per element. As in a real call, partial results are in newly allocated memory
 // each time.
 Json measure_adding() {
-  const Shape shape = {1, 8, 16384, 64}, of_lse = {1, 8, 16384, 1};  // 34 MB, more than the caches hold
+  const Shape shape = {1, 8, 16384, 64}, of_lse = {1, 8, 16384, 1};  // the tensor has 34 MB, more than the caches hold
   const Tensor values = random(shape, 1);
   Tensor sums = Tensor::copy_of(values), lse(DType::f32, of_lse), all_lse(DType::f64, of_lse);
   LimitedThreads one(1);
@@ -263,7 +263,7 @@ Json measure_adding() {
       const double copied = processor_seconds();
       f(part);
       const double done = processor_seconds();
-      least = std::min(least, done - copied + (filled - begin) - (copied - filled));  // subtract the time of the copies
+      least = std::min(least, done - copied + (filled - begin) - (copied - filled));  // f, and how much longer the first copy took because `part` was new memory
     }
     return least / static_cast<double>(values.numel());
   };

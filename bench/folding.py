@@ -29,7 +29,7 @@ import polyhead
 import polyhead.patch
 from peer.process_memory import field, restart_peak
 
-ALIGNED = 64  # number of sequences in the alignment
+ALIGNED = 64  # number of sequences in the multiple sequence alignment
 
 
 def of(module: str, name: str) -> Any:
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--residues", type=int, nargs="+", default=[128, 256, 384])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=60, help="time after which no further round of a row of the table begins")
+    parser.add_argument("--seconds", type=float, default=60, help="each case begins new rounds for this time")
     parser.add_argument("--only", default="")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -126,7 +126,7 @@ def main() -> None:
         case, n, backward, ours = json.loads(given.one)
         run = step(case, n, backward)
         with patched(case, ours):
-            restart_peak()  # because importing torch needs more memory than a small step
+            restart_peak()  # reset the peak here, because importing torch needs more memory than a small step
             before = field("VmRSS")
             run()
         print((field("VmHWM") - before) / 2**20)

@@ -13,7 +13,7 @@ import timeit
 from collections.abc import Callable
 from typing import Any
 
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # must come before the import of JAX, which starts threads
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # set this before JAX is imported, because the import starts threads
 
 import jax
 import jax.numpy as jnp

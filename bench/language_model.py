@@ -55,7 +55,7 @@ def run_ours() -> tuple[float, float, list[int]]:
 with tempfile.TemporaryDirectory() as folder:
     theirs.save_pretrained(folder)
     ours = polyhead.models.load(folder)
-    rounds = [(run_theirs(), run_ours()) for _ in range(options.rounds + 1)][1:]  # the first round only warms up
+    rounds = [(run_theirs(), run_ours()) for _ in range(options.rounds + 1)][1:]  # drop the first round, which only warms up
 print("the same tokens:", all(a[2] == b[2] for a, b in rounds))
 for index, what in ((0, "prompt"), (1, "token")):
     a, b = (statistics.median(pair[side][index] for pair in rounds) * 1e3 for side in (0, 1))

@@ -20,7 +20,8 @@ from session import started_browser  # noqa: E402
 SENTENCES = {"sentiment": "I am happy with how it looks but the manual is bad", "translate": "I do not see the old house and the small red car", "model": "The quick brown fox jumps over the lazy dog near the river"}
 KEYS = 20
 PARTS = ("wait", "engine", "parse", "page", "maps", "frame")
-# Notes when each part last happened since the key was pressed, without changing the page's own script. A part that happens often (a map is drawn) keeps its last time.
+# Records the time at which each part of the work on a pressed key last happened, without changes in the page's own script. A part that happens several times,
+# such as drawing a map, keeps its last time.
 WATCH = """
 window.marks = {};
 const mark = (name) => { window.marks[name] = performance.now(); };
@@ -49,11 +50,11 @@ new MutationObserver(() => mark("page")).observe(document, { subtree: true, chil
 def measure(page, task):
     page.select_option("#task", task)
     page.fill("#say", SENTENCES[task])
-    page.wait_for_timeout(3000)  # V8 compiles functions of the module that run often a second time, with more optimisation
+    page.wait_for_timeout(3000)  # by now V8 has compiled the often-called functions of the module a second time, with more optimisation
     page.focus("#say")
     page.keyboard.press("End")
     keys = []
-    for key in range(KEYS + 6):  # the first keys are not counted
+    for key in range(KEYS + 6):  # the times of the first 6 keys are dropped
         page.keyboard.press("Backspace" if key % 2 else "s")
         page.wait_for_function("() => window.marks.frame > window.marks.engine && performance.now() > window.marks.frame + 250", timeout=60000)
         keys.append(page.evaluate("() => window.marks"))

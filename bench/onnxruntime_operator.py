@@ -33,7 +33,7 @@ for length in (512, 2048):
         attributes = {"is_causal": 1} if case == "causal" else {}
         if case == "bias":
             a["attn_mask"] = rng.standard_normal((1, 8, length, length)).astype(np.float32)
-        if case.startswith("window"):  # ONNX Runtime gets the window as a mask; the custom operator has attributes for it
+        if case.startswith("window"):  # ONNX Runtime's operator gets the window as a mask; polyhead's operator has attributes for a window
             distance = np.arange(length) - np.arange(length)[:, None]
             a["attn_mask"] = (distance <= 0) & (distance >= -256)
         node = onnx.helper.make_node("Attention", list(a), ["Y"], **attributes)

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kPieces = 2;
 using Task = std::function<void(std::int64_t)>;
-using Region = void (*)(const Task&);  // a function that calls the task for 0 .. kPieces - 1, in parallel
+using Region = void (*)(const Task&);  // a function that runs the task for 0 .. kPieces - 1 in parallel
 
 void serial(const Task& task) {
   for (std::int64_t i = 0; i < kPieces; ++i) task(i);
@@ -81,7 +81,7 @@ void empty(benchmark::State& state, Region region) {
   for (auto _ : state) region([](std::int64_t) {});
 }
 
-// Measures a region after 1 ms of sleep, when the workers sleep too.
+// Measures a region that begins after a pause of 1 ms, when the worker threads have gone to sleep.
 void empty_after_idle(benchmark::State& state, Region region) {
   for (auto _ : state) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -126,7 +126,7 @@ void two_users_100us(benchmark::State& state, Region region) {
   for (auto _ : state) region([=](std::int64_t) { work(steps); });
 }
 
-// Runs a region, then forks, and the child runs three more regions. hung: number of children that had not ended after 2 s.
+// Runs a region and then forks; the child process runs three more regions. hung: number of child processes that had not ended after 2 s.
 void fork_after_use(benchmark::State& state, Region region) {
   int hung = 0;
   for (auto _ : state) {

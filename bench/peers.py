@@ -32,11 +32,11 @@ from typing import Any
 from peer.encoder import FOLDER
 from peer.instruction_sets import INSTRUCTION_SETS, environment
 
-ROOF_SECONDS = 0.002  # duration of a measurement of the roof between rounds
-PAUSE = 0.002  # seconds before a turn with several threads; in this time most threads of the last peer stop waiting busily and go to sleep
-TURN = {False: 2.0, True: 20.0}  # milliseconds of a turn, with one thread and with several; several threads need more, because the first calls wake them
+ROOF_SECONDS = 0.002  # how long the machine's roof is measured between two rounds
+PAUSE = 0.002  # seconds before each peer's turn if there are several threads: most threads of the last peer stop busy waiting in this time
+TURN = {False: 2.0, True: 20.0}  # milliseconds of a peer's turn with one thread (False) and with several (True), where the first calls only wake the threads
 PEERS = ("polyhead", "torch", "onnxruntime", "openvino", "jax")
-RULE_PEERS = ("options", "flex", "flex_compiled")  # also measured if every case is a score rule
+RULE_PEERS = ("options", "flex", "flex_compiled")  # these peers are also measured if all chosen cases are score rules
 
 
 def arguments() -> argparse.Namespace:
@@ -44,9 +44,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name or group matches")
     parser.add_argument("--peers", metavar="NAMES", help="comma separated (default: all; for score rules polyhead, torch, options, flex and flex_compiled)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="COUNT", help="default: 1 2")
-    parser.add_argument("--seconds", type=float, default=3.0, help="time of measurement for each case (default: 3)")
-    parser.add_argument("--turn", type=float, metavar="MS", help="milliseconds during which new calls begin in a peer's turn, which has at least one call (default: 2; 20 with several threads)")
-    parser.add_argument("--processor-time", action="store_true", help="with one thread: times are the process' processor time, for a machine with other load")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long each case is measured (default: 3)")
+    parser.add_argument("--turn", type=float, metavar="MS", help="length of a peer's turn: it begins new calls for this time, and makes at least one (default: 2; 20 with several threads)")
+    parser.add_argument("--processor-time", action="store_true", help="measure processor time instead of elapsed time, for a machine with other load; needs --threads 1")
     parser.add_argument("--isa", default="", choices=INSTRUCTION_SETS, help="restrict every peer, and the roof, to this instruction set; a peer that cannot be restricted is left out")
     parser.add_argument("--minilm", default=os.environ.get(FOLDER), metavar="DIR", help=f"folder of all-MiniLM-L6-v2, for the cases of whole models (default: ${FOLDER})")
     parser.add_argument("--json", type=pathlib.Path, metavar="PATH", help="also write every figure to this file")
@@ -63,7 +63,7 @@ def arguments() -> argparse.Namespace:
     try:
         re.compile(result.only)
     except re.error as error:
-        parser.error(f"--only is no regular expression: {error}")
+        parser.error(f"--only is not a regular expression: {error}")
     return result
 
 
@@ -107,7 +107,7 @@ def measure(case: Any, peers: list[Any], meters: dict[str, Any], roof: Any, seco
         except Unsupported as reason:
             results[peer.name] = {"note": str(reason)}
             continue
-        except Exception as error:  # record the failure of a peer, and go on with the other peers
+        except Exception as error:  # a peer that fails gets a note; the other peers go on
             results[peer.name] = {"note": f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"}
             continue
         works[peer.name] = work

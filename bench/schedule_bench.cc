@@ -43,7 +43,7 @@ AttentionSizes decode(std::int64_t keys) {
   return sizes;
 }
 
-// A matrix product with many rows. Threads compute blocks of 132 rows and panels of 32 columns, the sizes of the AVX-512 kernel.
+// How evenly a matrix product with many rows loads the threads. They compute blocks of 132 rows and panels of 32 columns, the sizes of the AVX-512 kernel.
 double product(std::int64_t rows, std::int64_t columns, int threads) {
   const std::int64_t row_blocks = (rows + 131) / 132, panels = (columns + 31) / 32,
                      group = cpu::panels_of_item(row_blocks, panels, threads);
@@ -51,7 +51,8 @@ double product(std::int64_t rows, std::int64_t columns, int threads) {
   return static_cast<double>(items) / static_cast<double>(threads * longest_share(items, 1, threads));
 }
 
-// A gated layer of 128 sequences of 256 positions, 8 heads, 256 wide, in evaluation. Either each thread takes chunks of sequences, or all threads share each step.
+// How evenly a gated layer loads the threads in evaluation, with 128 sequences of 256 positions, 8 heads and width 256. Either each thread takes chunks of
+// sequences, or all threads share each step.
 double gated_layer(int threads) {
   constexpr std::int64_t kSequences = 128, kLength = 256, kWidth = 256;
   LimitedThreads executor(threads);

@@ -70,7 +70,7 @@ class SimulatedLink final : public distributed::Communicator {
       }
     }
     SimulatedLink& link;
-    std::int64_t made = 0, arrival = -1;  // nanoseconds; -1: not known
+    std::int64_t made = 0, arrival = -1;  // in nanoseconds; arrival is -1 until it is known
     double bytes = 0;
     distributed::Message stamp;
     std::unique_ptr<Transfer> stamp_transfer, message_transfer;
@@ -82,7 +82,7 @@ class SimulatedLink final : public distributed::Communicator {
     return {std::as_writable_bytes(std::span(memory.get(), 1)), memory};
   }
 
-  // Computes the times at which the messages that were announced since the last call of look() arrive over the link.
+  // Computes arrival times over the link for the messages that were announced since the last call of look().
   void look() {
     for (Received* const received : open_) {
       if (received->arrival >= 0 || !received->stamp_transfer->wait(Limit(0))) continue;

@@ -59,7 +59,7 @@ CASES: dict[str, Callable[[], tuple[Tensor, tuple[Tensor, ...], polyhead.MultiHe
 
 
 def calls(x: Tensor, more: tuple[Tensor, ...], own: polyhead.MultiHeadAttention, layers: dict[str, nn.Module], backward: bool) -> dict[str, Callable[[], object]]:
-    """A function for one call of each of the three layers, by name."""
+    """For each of the three layers, by its name, a function that calls the layer once."""
     array, d_out = x.numpy(), torch.randn_like(x)
     options: dict[str, Any] = {"bias": more[0].detach().numpy()[None]} if more else {}
 
@@ -95,7 +95,8 @@ def main() -> None:
             x = made[0].detach()
             every = calls(x, *made[1:], backward=backward)
             best = dict.fromkeys(every, float("inf"))
-            turn = 0.002  # seconds of a turn, in which calls of one layer follow each other; if the layers alternated, each call would find the code and data of the others in the caches
+            # Seconds in which one layer is called again and again. If the layers alternated, each call would find the code and data of another layer in the caches.
+            turn = 0.002
             end = time.perf_counter() + given.seconds
             while time.perf_counter() < end:
                 for peer, call in every.items():

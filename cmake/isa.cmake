@@ -121,7 +121,7 @@ function(polyhead_isa_sources target)
       continue()
     endif()
     add_library(${target}_${name} OBJECT ${sources})
-    set_target_properties(${target}_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # each takes long by itself
+    set_target_properties(${target}_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # no unity build: each source takes long to compile
     target_include_directories(${target}_${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
     target_compile_definitions(${target}_${name} PRIVATE POLYHEAD_ISA=${name} POLYHEAD_VECTOR_BYTES=${bytes}
                                                          POLYHEAD_VECTOR_REGISTERS=${registers}

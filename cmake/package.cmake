@@ -6,7 +6,7 @@ if(NOT POLYHEAD_INSTALL)
 endif()
 include(CMakePackageConfigHelpers)
 
-# The targets that `target` links, including itself, each before the targets that it needs: <out>_own are of this project, <out>_foreign are not.
+# Lists `target` and all targets that it links, each before the targets that it needs: <out>_own has those of this project, <out>_foreign all others.
 function(polyhead_link_closure target out)
   set(own)
   set(foreign)
@@ -62,7 +62,7 @@ function(polyhead_pkg_config module target description)
     elseif(name MATCHES "^PkgConfig::(.+)$")
       list(APPEND requires ${${CMAKE_MATCH_1}_MODULE_NAME})
       if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
-        set(libc_first "-Wl,--push-state,--no-as-needed,-lc,--pop-state ")  # as in polyhead_need_module()
+        set(libc_first "-Wl,--push-state,--no-as-needed,-lc,--pop-state ")  # link the C library first, as polyhead_need_module() does
       endif()
     elseif(name STREQUAL "MPI::MPI_CXX")  # the pkg-config module has another name in every MPI; public headers include mpi.h, so its flags are not private
       foreach(folder IN LISTS MPI_CXX_INCLUDE_DIRS)
@@ -100,7 +100,7 @@ foreach(component io models distributed mpi viewer)
   polyhead_link_closure(polyhead_${component} links)
   list(REMOVE_ITEM links_foreign Threads::Threads)
   if(BUILD_SHARED_LIBS)
-    list(FILTER links_foreign INCLUDE REGEX "^MPI::")  # public headers include it
+    list(FILTER links_foreign INCLUDE REGEX "^MPI::")  # the only dependency that public headers include
   endif()
   if(NOT links_foreign)
     continue()

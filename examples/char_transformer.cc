@@ -12,7 +12,7 @@
 using namespace polyhead;
 
 constexpr std::int64_t kBatch = 16, kLength = 128, kWidth = 128, kLayers = 4, kHeads = 4, kTokens = 256;
-const Workspace kWorkspace;  // keeps the memory of a step for the next step
+const Workspace kWorkspace;  // keeps memory, so that a step can use that of the step before
 const nn::AttentionOptions kCausal{.mask = {.causal = Causal::top_left()}, .workspace = &kWorkspace};
 
 struct CharTransformer : nn::Module<CharTransformer> {

@@ -52,7 +52,7 @@ int main() {
   }
   claims.add("token by token has the outputs of the whole texts", agree);
 
-  // Two guessed tokens are refused: cut them off and go on.
+  // Speculative decoding: two guessed tokens are refused, so cut their keys and values off the cache and go on.
   const Tensor guess = example::waves({kSequences, 2, kWidth}, 5);
   step(guess);
   const std::int64_t kept[] = {10, 7};
@@ -62,7 +62,7 @@ int main() {
   const Tensor after = step(next);
   claims.add("refused tokens leave no trace", rows_agree(after, 0, 10, 2) && rows_agree(after, 1, 7, 2));
 
-  // Beam search: both sequences go on from sequence 1.
+  // Beam search: both sequences are continued from the tokens of sequence 1.
   const std::int64_t best[] = {1, 1};
   cache.reorder(best);
   claims.add("both sequences now have the 9 tokens of sequence 1", cache.length(0) == 9 && cache.length(1) == 9);

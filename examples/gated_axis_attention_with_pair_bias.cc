@@ -7,7 +7,7 @@ using namespace polyhead;
 int main() {
   constexpr std::int64_t kSequences = 3, kResidues = 6, kWidth = 8, kHeads = 4, kChannels = 2;
   const Tensor table = example::waves({kSequences, kResidues, kWidth});     // (sequences, residues, c_in)
-  const Tensor pair_bias = example::waves({1, kHeads, kResidues, kResidues});  // one for all sequences
+  const Tensor pair_bias = example::waves({1, kHeads, kResidues, kResidues});  // the same for all sequences
 
   // Row attention runs along the residues: attn_dim=-2.
   nn::MultiHeadAttentionConfig config{.query_width = kWidth, .heads = kHeads, .head_width = kChannels, .bias = false, .gate = nn::Gate::sigmoid, .axis = -2, .seed = 1};

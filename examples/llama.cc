@@ -1,5 +1,5 @@
-// Answers of a language model, greedy, with a cache of float32, bfloat16 or int8:
-//   llama FOLDER TEXT [CACHE [TOKENS]]    a checkpoint that transformers saved continues the text; without arguments a small random Llama answers four ids
+// A language model continues a text, always with the likeliest token. The cache of keys and values is float32, bfloat16 or int8.
+//   llama FOLDER TEXT [CACHE [TOKENS]]    FOLDER: a model that transformers saved. Without arguments a small random Llama continues four token ids.
 #include <chrono>
 #include <cstdlib>
 #include <optional>

@@ -1,5 +1,5 @@
-// A score rule that the program defines: scores that fall off with the distance, in both directions and with another slope for each head, without a tensor of
-// all pairs.
+// Attention with a score rule that this program defines: the farther a key is from the query, the smaller its score becomes, with another slope for each head.
+// No tensor with a number for each pair of query and key is needed.
 #include "check.h"
 #include "polyhead/score_function.h"
 
@@ -18,7 +18,7 @@ int main() {
   sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = v, .d_q = d_q, .d_k = d_k, .d_v = d_v}, options);
   example::show("out", out);
 
-  // The same rule as a bias of every pair, for comparison.
+  // For comparison: the same rule as a bias, a tensor [N,T,S] with a number for each pair.
   Tensor bias(DType::f32, {2, 50, 50}), same(DType::f32, out.shape());
   for (std::int64_t i = 0; i < bias.numel(); ++i) {
     const double distance = static_cast<double>(i % 50 - i / 50 % 50);

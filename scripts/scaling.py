@@ -77,7 +77,7 @@ def measure(program, only, again):
 
 
 def measured(group):
-    """The figures of a group, by name of the measurement; measurements without a file are left out."""
+    """The figures that were measured for a group, by the name of the measurement. A measurement that has no file yet is left out."""
     files = [(name, work / f"{name}.json") for name, *_ in cases()[group]]
     return {name: json.loads(file.read_text()) for name, file in files if file.exists()}
 
@@ -88,8 +88,8 @@ def measured(group):
 class Rank:
     forward: float  # multiply-adds per second of the kernels
     backward: float
-    join: float  # seconds to add one element of a partial output to the others; one thread
-    add: float  # seconds to add one element of a partial gradient; one thread
+    join: float  # seconds in which one thread adds one element of a partial output to the others
+    add: float  # seconds in which one thread adds one element of a partial gradient
     communication: float = 0  # fraction of one thread's time that is spent on moving messages
     threads: int = 1
 
@@ -115,7 +115,7 @@ class Problem:
     width: int = 128
     causal: bool = False
 
-    def multiply_adds(self):  # of a forward pass; a backward pass needs 2.5 times as many
+    def multiply_adds(self):  # their number in a forward pass; a backward pass needs 2.5 times as many
         return self.length**2 * (0.5 if self.causal else 1) * self.heads * 2 * self.width
 
 
@@ -212,7 +212,7 @@ def problem_of(told):
 
 
 def fit(points, transport, adding):
-    """The rank and the links of the measured machine."""
+    """Fits the parameters of the model, a Rank and the links, to the measurements of this machine."""
     def processor(told):
         return [mean(told[f"{name}_report"]["processor"]) for name in ("forward", "backward")]
 
@@ -238,7 +238,7 @@ SERVER_CORES = 32
 FILLED = 0.95  # fraction of the time of 32 threads in which they have work: docs/experiments.md, "Many threads"
 GIGABITS = (10, 25, 100)
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
-LATENCY, MESSAGE = 50e-6, 5e-6  # seconds. LATENCY: of TCP in a data centre, plus the time for which the communicator sleeps. MESSAGE: processor time of a small message
+LATENCY, MESSAGE = 50e-6, 5e-6  # in seconds. LATENCY: that of TCP in a data centre, plus the time for which the communicator sleeps. MESSAGE: processor time of a small message
 INSIDE = Link(rate=5e9, latency=20e-6, message=2e-6)  # the link between two ranks of one machine
 
 

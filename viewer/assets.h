@@ -5,10 +5,10 @@
 
 namespace polyhead::viewer {
 
-extern const std::string_view kTemplate;  // has the placeholders {{title}}, {{style}}, {{data}} and {{script}}
+extern const std::string_view kTemplate;  // the HTML page, with the placeholders {{title}}, {{style}}, {{data}} and {{script}}
 extern const std::string_view kStyle;
-extern const std::string_view kLiveStyle;  // comes after kStyle in live pages
+extern const std::string_view kLiveStyle;  // further style of live pages, which follows kStyle
 extern const std::string_view kScript;
-extern const std::string_view kLiveScript;  // comes before kScript in live pages
+extern const std::string_view kLiveScript;  // further script of live pages, which precedes kScript
 
 }  // namespace polyhead::viewer

@@ -15,15 +15,16 @@
 namespace polyhead::viewer {
 namespace {
 
-constexpr std::int64_t kFewestTexts = 5;  // a name needs at least this many texts
+constexpr std::int64_t kFewestTexts = 5;  // a head gets a name only if this many texts or more were measured
 
-// What the measures need to know about a text. All maps of the text share these facts.
+// What the measures need to know about a text. It is the same for the maps of all heads.
 struct Facts {
   std::int64_t count;                             // T
-  std::vector<std::int64_t> rows;                 // queries that are measured
-  std::vector<bool> by_place;                     // [T] true for keys that `positional` identifies by their position and not by their distance
+  std::vector<std::int64_t> rows;                 // the queries over which measures are averaged
+  // [T] true for keys that the measure `positional` identifies by their position. It identifies other keys by their distance from the query.
+  std::vector<bool> by_place;
   std::vector<std::int64_t> separators;
-  std::vector<std::vector<std::int64_t>> before;  // [T] earlier occurrences of the same token
+  std::vector<std::vector<std::int64_t>> before;  // [T] for each token, the earlier occurrences of the same token
   bool starts_again(std::int64_t t) const { return !before[static_cast<std::size_t>(t)].empty() && before[static_cast<std::size_t>(t)].front() == 0; }
 };
 
@@ -55,7 +56,7 @@ double sum_of(Row row) {
   return sum;
 }
 
-// Computes a measure of one query; absent if the measure is not defined for this query.
+// Computes a measure for one query. Returns nullopt if the measure is not defined for this query.
 using OfRow = std::optional<double> (*)(Row row, std::int64_t t, const Facts& facts);
 
 std::optional<double> entropy(Row row, std::int64_t, const Facts&) {
@@ -64,7 +65,7 @@ std::optional<double> entropy(Row row, std::int64_t, const Facts&) {
   double bits = 0;
   for (const float w : row) {
     const double p = static_cast<double>(w) / sum;
-    bits -= p > 0 ? p * std::log2(p) : p * 0;  // p * 0 is NaN if p is NaN
+    bits -= p > 0 ? p * std::log2(p) : p * 0;  // if p is NaN, p * 0 makes the sum NaN too
   }
   return bits;
 }
@@ -84,7 +85,7 @@ std::optional<double> separators(Row row, std::int64_t, const Facts& facts) {
   return sum;
 }
 
-// The sum of the weights of the keys that come `step` tokens after an earlier occurrence of the query's token.
+// The attention of query t to the keys that come `step` tokens after an earlier occurrence of t's token, summed over these keys.
 std::optional<double> after_earlier(Row row, std::int64_t t, const Facts& facts, std::int64_t step) {
   const std::vector<std::int64_t>& before = facts.before[static_cast<std::size_t>(t)];
   if (before.empty()) return {};
@@ -97,7 +98,7 @@ double one(Row row, std::int64_t s) { return static_cast<double>(at(row, s)); }
 
 struct MeasureRow {
   HeadMeasure measure;
-  OfRow of;  // null: `positional`, which is a measure of the whole map
+  OfRow of;  // null for the measure `positional`, which is computed from the whole map
 };
 
 constexpr std::array kRows{
@@ -146,7 +147,7 @@ double positional(std::span<const float> map, const Facts& facts) {
     for (std::int64_t s = 0; s < count; ++s) {
       const auto key = static_cast<std::size_t>(s);
       const double number = facts.by_place[key] ? others : pairs[far(t, s)] - 1, all = facts.by_place[key] ? to_place[key] : to_distance[far(t, s)];
-      predicted[key] = number > 0 ? std::max(0.0, all - one(row, s)) / number : 0;  // the difference of equal sums may round below 0
+      predicted[key] = number > 0 ? std::max(0.0, all - one(row, s)) / number : 0;  // rounding may make the difference of equal sums negative
       total += predicted[key];
     }
     double share = 0;
@@ -154,7 +155,7 @@ double positional(std::span<const float> map, const Facts& facts) {
     shares += std::isnan(sum) ? sum : share;
     ++measured;
   }
-  return shares / measured;  // NaN (0 / 0) if there is no row
+  return shares / measured;  // 0 / 0, which is NaN, if no row was measured
 }
 
 std::vector<double> measure(std::span<const float> map, const Facts& facts) {
@@ -169,7 +170,7 @@ std::vector<double> measure(std::span<const float> map, const Facts& facts) {
       const std::optional<double> value = one_measure.of(map.subspan(static_cast<std::size_t>(t * facts.count), static_cast<std::size_t>(facts.count)), t, facts);
       if (value) sum += *value, ++rows;
     }
-    values.push_back(sum / rows);  // NaN (0 / 0) if there is no row
+    values.push_back(sum / rows);  // 0 / 0, which is NaN, if no row was measured
   }
   return values;
 }

@@ -45,10 +45,10 @@ TEST(HeadMeasures, AreThoseOfTheirFormulas) {
   EXPECT_DOUBLE_EQ(value("next"), (0.5 + 0.125 + 0.0625) / 3);
   EXPECT_DOUBLE_EQ(value("same"), (0.25 + 0 + 0.0625) / 3);
   EXPECT_DOUBLE_EQ(value("first"), (0.25 + 0.5 + 0.125) / 3);
-  EXPECT_DOUBLE_EQ(value("sink"), (0.5 + 0.125) / 2);  // "sink" leaves out the neighbour of the first token
+  EXPECT_DOUBLE_EQ(value("sink"), (0.5 + 0.125) / 2);  // the measure "sink" does not count the neighbour of the first token, so only two rows count
   EXPECT_DOUBLE_EQ(value("separators"), (0 + 0.25 + 0.0625) / 3);
-  EXPECT_DOUBLE_EQ(value("duplicate"), 0.5);   // only the second "a" has an earlier occurrence, at 1
-  EXPECT_DOUBLE_EQ(value("induction"), 0.25);  // the key after that occurrence is "b" at 2
+  EXPECT_DOUBLE_EQ(value("duplicate"), 0.5);   // only the second "a" has an earlier occurrence, which is token 1
+  EXPECT_DOUBLE_EQ(value("induction"), 0.25);  // the token after this occurrence is "b", token 2
   EXPECT_DOUBLE_EQ(value("entropy"), (1.5 + (0.5 + 2 * 0.125 * 3 + 0.25 * 2) + (0.125 * 3 + 0.5 + 0.25 * 2 + 2 * 0.0625 * 4)) / 3);
   EXPECT_DOUBLE_EQ(value("distance"), (0.25 + 0.5 + (0.5 * 2 + 0.125 + 0.125 + 0.25 * 2) + (0.125 * 3 + 1 + 0.25 + 0.0625)) / 3);
 }
@@ -68,8 +68,8 @@ TEST(HeadMeasures, PositionalShareIsTheOverlapWithTheOtherRows) {
   EXPECT_NEAR(measured(map, {"x", "y", "z"}, {}, "positional"), 16.0 / 21, 1e-15);
 }
 
-// Positions explain a head that looks at the previous token, and a head that looks at all tokens alike. They do not explain a head that looks at one key in
-// each row, each time at another distance.
+// Positions must explain a head that looks at the previous token, and a head that looks at all tokens alike. They must not explain a head that looks at one key
+// in each row, each time at another distance.
 TEST(HeadMeasures, PositionalShareTellsPositionsFromContent) {
   constexpr std::int64_t kTokens = 12;
   std::vector<std::string> pieces;
@@ -83,7 +83,8 @@ TEST(HeadMeasures, PositionalShareTellsPositionsFromContent) {
     for (std::int64_t s = 0; s < kTokens; ++s) even.data<float>()[t * kTokens + s] = 1.0F / kTokens;
   }
   EXPECT_GT(measured(previous, pieces, {}, "positional"), 0.85);
-  EXPECT_GT(measured(even, pieces, {}, "positional"), 0.99 - 2.0 / kTokens);  // no other pair has the distance of the pairs in the two corners
+  // The pairs in two corners of the map are the only ones of their distance, so no other row predicts them.
+  EXPECT_GT(measured(even, pieces, {}, "positional"), 0.99 - 2.0 / kTokens);
   EXPECT_LT(measured(content, pieces, {}, "positional"), 0.15);
 }
 
@@ -107,7 +108,7 @@ TEST(HeadMeasures, MeanAndSpreadAreThoseOfTheTexts) {
   EXPECT_EQ(previous.count, 2);
   EXPECT_NEAR(previous.mean, (a + b) / 2, 1e-15);
   EXPECT_NEAR(previous.spread(), std::abs(a - b) / std::sqrt(2), 1e-15);
-  EXPECT_EQ(texts.value(0, 0, place("duplicate")).count, 1);  // the second text has no word twice
+  EXPECT_EQ(texts.value(0, 0, place("duplicate")).count, 1);  // no word occurs twice in the second text, so only the first has this measure
   EXPECT_TRUE(std::isnan(texts.value(0, 0, place("duplicate")).spread()));
   EXPECT_EQ(texts.texts(), 2);
   EXPECT_EQ(texts.shortest(), 2);
@@ -123,9 +124,9 @@ TEST(HeadMeasures, ANameNeedsFiveTextsAndHoldsInNineOfTen) {
   EXPECT_FALSE(named());
   texts.add(holds, {.pieces = pieces, .special = {}});
   EXPECT_TRUE(named());
-  texts.add(breaks, {.pieces = pieces, .special = {}});  // the name now holds in 5 of 6 texts
+  texts.add(breaks, {.pieces = pieces, .special = {}});  // now the name holds in 5 of 6 texts, less than 9 of 10
   EXPECT_FALSE(named());
-  for (int i = 0; i < 4; ++i) texts.add(holds, {.pieces = pieces, .special = {}});  // the name now holds in 9 of 10 texts
+  for (int i = 0; i < 4; ++i) texts.add(holds, {.pieces = pieces, .special = {}});  // now the name holds in 9 of 10 texts
   EXPECT_TRUE(named());
   EXPECT_FALSE(texts.names(0, 0, place("entropy")));
 }

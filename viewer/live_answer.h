@@ -9,7 +9,7 @@
 
 namespace polyhead::viewer {
 
-// Returns the data of the page as JSON. `answer`: a JSON object, which becomes the member `answer` of the data.
+// Returns the page's data as JSON. `answer` is a JSON object, which becomes the member `answer` of these data.
 std::string live_answer(const Page& page, std::string_view answer);
 
 }  // namespace polyhead::viewer

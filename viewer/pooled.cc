@@ -12,7 +12,7 @@
 namespace polyhead::viewer {
 namespace {
 
-// The number of tokens in block `at`, if the tokens are divided into `blocks` blocks as in attention_pooled_map().
+// The number of tokens in block number `at`, if attention_pooled_map() divides the tokens into `blocks` blocks.
 std::int64_t block_size(std::int64_t at, std::int64_t tokens, std::int64_t blocks) { return (at + 1) * tokens / blocks - at * tokens / blocks; }
 
 std::int64_t queries_of(const Text& set) { return std::ssize(set.queries.pieces); }
@@ -36,7 +36,7 @@ void check_pooled(const Text& set) {
 }
 
 std::vector<std::int64_t> pooled_sides(std::span<const std::int64_t> tokens, std::int64_t heads, std::int64_t most_numbers) {
-  constexpr double kCells = 1 << 23;  // maximum number of cells in the maps of all heads of a text together: 11 MB of HTML
+  constexpr double kCells = 1 << 23;  // a text's maps, of all heads together, have at most this many cells, which are 11 MB of HTML
   require(heads >= 1, "viewer::pooled_sides: heads is ", heads, "; it must be at least 1");
   const auto most_blocks = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::sqrt(kCells / static_cast<double>(heads))), 1, 512);
   const std::int64_t limit = std::min(most_numbers, kMaxAttentionWeights);

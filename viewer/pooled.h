@@ -9,10 +9,11 @@
 
 namespace polyhead::viewer {
 
-void check_pooled(const Text& set);  // Error if the pooled maps do not fit the tokens; does nothing for maps that are not pooled
+void check_pooled(const Text& set);  // throws an Error if the set's maps are pooled and do not fit its tokens
 void add_pooled(nlohmann::json& json, const Text& set);
 
-// Converts the means or sums of a pooled map to shares. A share is the attention that a query of the block gives to all keys of the block, on average.
+// Converts the means or sums of a pooled map to shares. The share of a cell is the attention that a query of the cell's block gives to all keys of the block,
+// averaged over the queries.
 void make_shares(std::span<float> map, const Text& set);
 
 }  // namespace polyhead::viewer

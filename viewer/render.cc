@@ -54,7 +54,8 @@ void check(const Text& text) {
 }
 
 void check_weights(std::span<const float> weights, std::int64_t layer, std::int64_t head, bool shares) {
-  const float slack = shares ? 4e-3F : 1e-3F;  // tolerance for rounding in 16-bit dtypes and in means over heads; it is larger for shares, which are sums of rounded numbers
+  // Tolerance for rounding: weights are rounded in 16-bit dtypes and in means over heads. Shares are sums of rounded numbers, so their tolerance is larger.
+  const float slack = shares ? 4e-3F : 1e-3F;
   for (const float w : weights)
     require(!(w < -slack || w > 1 + slack), "viewer::render: layer ", layer, ", head ", head, " has the attention weight ", w,
             "; attention weights must be in [0, 1]");
@@ -85,7 +86,7 @@ json to_json(const Tokens& tokens) {
 json to_json(const Text& text, Encoding encoding, VectorBudget& budget) {
   const ConstTensorView& a = text.attentions;
   json layers = json::array();
-  double largest = 0;  // largest element of the norm-weighted maps
+  double largest = 0;  // largest element of all norm-weighted maps of the text
   for (std::int64_t layer = 0; layer < a.extent(0); ++layer) {
     json heads = json::array();
     for (std::int64_t head = 0; head < a.extent(1); ++head) {
@@ -155,11 +156,12 @@ std::string fill(std::string_view page, std::span<const std::pair<std::string_vi
   }
 }
 
-// The measures over texts as {measure: list}. The list has for each head, layer by layer, [mean, spread, number of texts that have the measure, number of texts in
-// which the measure is large enough to name the head].
+// The measures over texts as {measure: list}. The list has an entry for each head, layer by layer: [mean, spread, number of texts that have the measure, number
+// of texts in which the measure is large enough to name the head].
 json measured_json(const MeasuredTexts& measured, const Page& page) {
   require(measured.texts() > 0, "viewer::render: Page::measured has no text; give at least one, or no measures");
-  std::string name;  // name of the set of maps whose heads were measured; other sets have other heads, even if their number is the same
+  // The name of the set of maps whose heads were measured. The heads of other sets are different heads, even if their number is the same.
+  std::string name;
   if (!page.texts.empty()) {
     const std::vector<const Text*> sets = sets_of(page.texts[0]);
     const auto own = std::ranges::find_if(sets, [](const Text* set) { return !set->keys; });
@@ -182,7 +184,7 @@ json measured_json(const MeasuredTexts& measured, const Page& page) {
   return result;
 }
 
-// The data of a page as JSON. chosen: the encoding of the attention weights; if it is absent, the number of attention weights decides the encoding.
+// The data of a page as JSON. chosen: the encoding of the attention weights; if it is nullopt, the number of weights decides.
 json data_of(const Page& page, std::optional<Encoding> chosen) {
   std::int64_t count = 0;
   for (const Text* set : sets_of(page)) {

@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 using Pairs = std::vector<std::pair<std::int64_t, std::int64_t>>;
 
-// The largest weight that the dtype rounds to 0.
+// The largest number that the dtype rounds to 0. An attention weight of 0 may stand for any number up to this one.
 double lost_below(DType dtype) {
   switch (dtype) {
     case DType::f64: return std::numeric_limits<double>::denorm_min() / 2;
@@ -52,15 +52,15 @@ json to_json(const Image& image) {
   return {{"height", image.pixels.extent(0)}, {"width", image.pixels.extent(1)}, {"rows", image.rows}, {"columns", image.columns}, {"channels", image.pixels.rank() == 3 ? 3 : 1}, {"pixels", base64(bytes)}};
 }
 
-// Computes the row of attention weights that the model would have without the bias. The dtype of p rounds weights of up to `lost` to 0. Error if a weight of 0 may
-// have been such a weight, and without the bias it could be at least 1e-5.
+// Computes the row of attention weights that the model would have without the bias. A weight p of 0 may be a number up to `lost` that the dtype rounded to 0.
+// Error if such a weight could be at least 1e-5 without the bias.
 void remove_bias(std::span<const double> p, std::span<const double> bias, double lost, std::span<float> out, std::string_view where) {
   double largest = -std::numeric_limits<double>::infinity(), total = 0;
   for (std::size_t s = 0; s < p.size(); ++s) {
     total += p[s];
     if (p[s] > 0) largest = std::max(largest, std::log(p[s]) - bias[s]);
   }
-  if (total == 0) return;  // the query may attend to no key
+  if (total == 0) return;  // all weights are 0: the query may attend to no key
   require(std::abs(total - 1) < 1e-2, "viewer::render: ", where, " sums to ", total, "; with a pair bias, rows of attention weights must sum to 1");
   double sum = 0;
   for (std::size_t s = 0; s < p.size(); ++s)
@@ -69,7 +69,7 @@ void remove_bias(std::span<const double> p, std::span<const double> bias, double
     require(!std::isnan(bias[s]) && !(p[s] > 0 && std::isinf(bias[s])), "viewer::render: ", where, ", key ", s, " has the attention weight ", p[s],
             " at the pair bias ", bias[s], "; the pair bias must be finite there");
     if (p[s] > 0) out[s] = static_cast<float>(std::exp(std::log(p[s]) - bias[s] - largest) / sum);
-    const bool masked = p[s] == 0 && bias[s] < -1e4;  // a large negative bias is taken for a mask
+    const bool masked = p[s] == 0 && bias[s] < -1e4;  // if the weight is 0, a large negative bias is a mask
     require(p[s] > 0 || masked || std::exp(std::log(lost) - bias[s] - largest) / sum < 1e-5, "viewer::render: ", where, ", key ", s,
             " has the attention weight 0 at the pair bias ", bias[s], ": too small for its dtype, so that the weight without the bias is unknown; "
             "give attention weights of a larger dtype, or -inf where the key is masked");

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kSlack = 5e-3;  // tolerance of the check: the weights of a 16-bit model differ by up to this much from weights computed in float64 from the same q and k
+constexpr double kSlack = 5e-3;  // attention weights of a 16-bit model may differ by this much from those computed in float64 from the same q and k
 
 Shape aligned(const ConstTensorView& view) {
   Shape shape = view.shape();
@@ -74,14 +74,14 @@ std::vector<double> weights_of(const HeadVectors& vectors, const ConstTensorView
   return result;
 }
 
-// The elements as float32 in base64, low byte first.
+// The elements of each layer and head as float32 in base64, low byte first. Booleans become 0 and 1.
 json numbers_json(const ConstTensorView& view) {
   json layers = json::array();
   for (std::int64_t layer = 0; layer < view.extent(0); ++layer) {
     json heads = json::array();
     for (std::int64_t head = 0; head < view.extent(1); ++head) {
       const ConstTensorView part = view.select(0, layer).select(0, head);
-      if (view.dtype() == DType::boolean) {  // written as 0 and 1
+      if (view.dtype() == DType::boolean) {
         const Tensor flags = Tensor::copy_of(part, DType::boolean);
         heads.push_back(base64(std::vector<float>(flags.data<bool>(), flags.data<bool>() + flags.numel())));
       } else {

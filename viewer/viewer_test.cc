@@ -82,7 +82,8 @@ TEST(Viewer, PageHoldsEveryWeightOfAStridedViewWithinTheStatedError) {
   constexpr unsigned kSeed = 20;
   SCOPED_TRACE(kSeed);
   const Tensor maps = random_maps({4, 3, 5, 7}, kSeed);
-  const ConstTensorView swapped = maps.view().transpose(0, 1).slice(1, 0, 4, 2);  // [3, 2, 5, 7]: the axis of heads before the axis of layers, and every second layer
+  // The view has the shape [3,2,5,7]: the axis of heads comes before the axis of layers, and every second layer is left out.
+  const ConstTensorView swapped = maps.view().transpose(0, 1).slice(1, 0, 4, 2);
   const json text = data_of(render(page_of({.text = "", .queries = words(5), .keys = words(7), .attentions = swapped})))["texts"][0];
   ASSERT_EQ(text["weights"].size(), 3U);
   for (std::size_t layer = 0; layer < 3; ++layer) {
@@ -182,11 +183,12 @@ TEST(Viewer, BytesThatAreNotUtf8AreReplaced) {
   EXPECT_THAT(html, HasSubstr("<title>caf\uFFFD</title>"));
 }
 
-TEST(Viewer, PageNamesNothingOutsideItself) {
+TEST(Viewer, PageLoadsNothingFromTheNetwork) {
   const Tensor maps = random_maps({2, 2, 3, 3}, 1);
   std::string html = render(page_of({.text = "", .queries = words(3), .attentions = maps}));
   EXPECT_THAT(html, HasSubstr("default-src 'none'"));
-  const std::string own = "url(#zero)";  // this url() loads nothing: "#zero" names a pattern inside the figure that the page itself draws
+  // This url() loads nothing from the network: "#zero" is the name of a pattern in a figure that the page draws.
+  const std::string own = "url(#zero)";
   const std::size_t named = html.find(own);
   ASSERT_NE(named, std::string::npos);
   html.erase(named, own.size());
@@ -237,7 +239,7 @@ TEST(Viewer, SizesThatDisagreeAreRefusedByName) {
               HasSubstr("4 segments for 3 query"));
 }
 
-TEST(Viewer, WhatIsNotAProbabilityIsRefusedAndNaNIsKept) {
+TEST(Viewer, WeightsThatAreNotProbabilitiesAreRefusedAndNaNIsKept) {
   Tensor maps = random_maps({2, 2, 2, 2}, 1);
   maps.data<float>()[13] = kNaN;
   const json weights = data_of(render(page_of({.text = "", .queries = words(2), .attentions = maps})))["texts"][0]["weights"];
@@ -265,12 +267,15 @@ TEST(Viewer, LongTextsAreStoredInEightBitsAndLongerOnesRefused) {
 
 // Two pages are no larger than docs/viewer.md promises: an empty page, and a page of 12 layers of 12 heads with 128 tokens.
 TEST(Viewer, PagesAreSmall) {
-  EXPECT_LT(render({.title = ""}).size(), 305'000U) << "script, style and texts of both languages";  // of these, 26 kB are the steps of one head with their drawings and texts, 8 kB norm-weighted maps, 5 kB all keys of a row by feature, 1 kB names the tabs of captured models, 4 kB are the input line of live pages with its texts, and 25 kB the measures over texts: their scatter (12), formulas (5), names and texts in Chinese (8)
+  // Of these bytes, 26 kB are for the steps of one head with their drawings and texts, 8 kB for norm-weighted maps, 5 kB for all keys of a row by feature,
+  // 1 kB for the names of the tabs of captured models, and 4 kB for the input line of live pages with its texts. The measures over texts take 25 kB: 12 for
+  // their scatter, 5 for their formulas, 8 for names and texts in Chinese.
+  EXPECT_LT(render({.title = ""}).size(), 305'000U) << "an empty page has the script, the style and the texts of both languages";
   const Tensor maps = random_maps({12, 12, 128, 128}, 1);
   EXPECT_LT(render(page_of({.text = "", .queries = words(128), .attentions = maps})).size(), 3'500'000U);
 }
 
-TEST(Viewer, ChangesWithoutAHeadHaveTheMeasureThatTheyAreOf) {
+TEST(Viewer, ChangesWithoutAHeadNameTheirMeasure) {
   const Tensor maps = random_maps({1, 2, 2, 2}, 3);
   Page page = page_of({.text = "", .queries = words(2), .attentions = maps, .without = {{.layer = 0, .head = 1, .change = -0.5}}});
   EXPECT_FALSE(data_of(render(page)).contains("without_measure"));
@@ -296,7 +301,7 @@ std::vector<double> decoded(const json& codes) {
 }
 
 TEST(Viewer, PooledMapsReachThePageAsLargestWeightsOrShares) {
-  // 5 queries are pooled to 2 blocks (of 2 and 3) and 7 keys to 3 blocks (of 2, 2 and 3). The expected numbers come from the whole map.
+  // 5 queries are pooled to blocks of 2 and 3, and 7 keys to blocks of 2, 2 and 3. The expected numbers are computed from the whole map.
   const Tensor whole = random_maps({1, 1, 5, 7}, 21);
   const std::array<std::int64_t, 3> rows{0, 2, 5};
   const std::array<std::int64_t, 4> columns{0, 2, 4, 7};
@@ -332,7 +337,7 @@ TEST(Viewer, PooledMapsReachThePageAsLargestWeightsOrShares) {
   }
 }
 
-TEST(Viewer, WhatIsOfSingleTokensIsRefusedWithPooledMaps) {
+TEST(Viewer, DataOfSingleTokensIsRefusedWithPooledMaps) {
   const Tensor maps = random_maps({1, 1, 2, 2}, 22);
   const auto pooled = [&](std::int64_t tokens) { return Text{.queries = words(tokens), .attentions = maps, .pooled = Pooling::largest}; };
   EXPECT_EQ(message_of(page_of(pooled(9))), "no error");
@@ -357,7 +362,7 @@ TEST(Viewer, TheLanguageIsWrittenIfChosen) {
   EXPECT_EQ(language_of(Language::chinese), "zh");
 }
 
-// q, k, v [2,2,3,4] with a bias and a mask, and their attention weights by the formula in viewer.h.
+// q, k and v of 2 layers of 2 heads with a bias and a mask, and their attention weights by the formula in viewer.h.
 struct Worked {
   Tensor q{DType::f32, {2, 2, 3, 4}}, k{DType::f32, {2, 1, 5, 4}}, v{DType::f32, {2, 1, 5, 2}}, bias{DType::f32, {2, 3, 5}}, attend{DType::boolean, {3, 5}}, maps{DType::f32, {2, 2, 3, 5}};
   HeadVectors vectors{.q = q, .k = k, .v = v, .scale = 0.3, .bias = bias, .attend = attend};
@@ -366,7 +371,8 @@ struct Worked {
     std::mt19937 random(seed);
     for (Tensor* tensor : {&q, &k, &v, &bias})
       for (std::int64_t i = 0; i < tensor->numel(); ++i) tensor->data<float>()[i] = static_cast<float>(random()) / 1e9F - 2;
-    for (std::int64_t i = 0; i < 15; ++i) attend.data<bool>()[i] = i % 5 != 1 && i < 10;  // key 1 is masked for all queries, and all keys are masked for query 2
+    // Key 1 is masked for all queries. For query 2 all keys are masked.
+    for (std::int64_t i = 0; i < 15; ++i) attend.data<bool>()[i] = i % 5 != 1 && i < 10;
     float* weight = maps.data<float>();
     for (std::int64_t l = 0; l < 2; ++l) {
       for (std::int64_t n = 0; n < 2; ++n) {
@@ -395,7 +401,7 @@ std::vector<float> floats_of(const json& base64) {
   return numbers;
 }
 
-TEST(Viewer, VectorsReachThePageBitForBitWhereTheyBelongToTheWeights) {
+TEST(Viewer, VectorsFromWhichTheWeightsFollowReachThePageBitForBit) {
   constexpr unsigned kSeed = 4;
   SCOPED_TRACE(kSeed);
   const Worked worked(kSeed);
@@ -404,17 +410,17 @@ TEST(Viewer, VectorsReachThePageBitForBitWhereTheyBelongToTheWeights) {
   EXPECT_EQ(vectors["root"], false);
   const float* q = worked.q.data<float>();
   EXPECT_EQ(floats_of(vectors["q"][1][0]), std::vector<float>(q + 24, q + 36));
-  EXPECT_EQ(vectors["k"][1].size(), 1U);  // all heads share k
+  EXPECT_EQ(vectors["k"][1].size(), 1U);  // the page stores k once, because all heads share it
   const float *k = worked.k.data<float>(), *v = worked.v.data<float>();
   EXPECT_EQ(floats_of(vectors["k"][1][0]), std::vector<float>(k + 20, k + 40));
   EXPECT_EQ(floats_of(vectors["v"][0][0]), std::vector<float>(v, v + 10));
-  EXPECT_EQ(vectors["bias"].size(), 1U);  // all layers share the bias
+  EXPECT_EQ(vectors["bias"].size(), 1U);  // the page stores the bias once, because all layers share it
   EXPECT_EQ(floats_of(vectors["bias"][0][1])[1], worked.bias.data<float>()[16]);
   EXPECT_EQ(floats_of(vectors["attend"][0][0])[1], 0);
   EXPECT_EQ(floats_of(vectors["attend"][0][0])[2], 1);
 }
 
-TEST(Viewer, NormsOfValuesReachThePageAndOthersAreRefused) {
+TEST(Viewer, ValueNormsReachThePageAndWrongOnesAreRefused) {
   const Tensor maps = Tensor::of<float>({1, 2, 1, 3}, {0.5F, 0.25F, 0.25F, 1, 0, 0});
   Tensor norms = Tensor::of<float>({1, 2, 3}, {1, 2, 3, 4, 5, 6});
   const auto page = [&](ConstTensorView given) { return page_of({.text = "", .queries = words(1), .keys = words(3), .attentions = maps, .value_norms = given, .width = 384}); };
@@ -452,7 +458,7 @@ TEST(Viewer, LearnedQueriesReachThePage) {
   EXPECT_EQ(data_of(render(page_of(text)))["texts"][0]["learned_queries"], true);
 }
 
-TEST(Viewer, RotationsReachThePageAndOthersAreRefused) {
+TEST(Viewer, RotationsReachThePageAndWrongOnesAreRefused) {
   Worked worked(4);
   const Tensor table = Tensor::of<float>({1, 3, 2}, {1, 2, 3, 4, 5, 6});
   worked.vectors.rotary_cos = table, worked.vectors.rotary_sin = table;
@@ -467,7 +473,7 @@ TEST(Viewer, RotationsReachThePageAndOthersAreRefused) {
   EXPECT_THAT(message_of(page_of(text)), HasSubstr("rotary_sin is"));
 }
 
-TEST(Viewer, VectorsOfOtherWeightsAreRefused) {
+TEST(Viewer, VectorsFromWhichTheWeightsDoNotFollowAreRefused) {
   for (const auto& spoil : std::vector<void (*)(HeadVectors&)>{[](HeadVectors& of) { of.scale = std::nullopt; }, [](HeadVectors& of) { of.bias = {}; },
                                                                [](HeadVectors& of) { of.attend = {}; }, [](HeadVectors& of) { of.q = of.q.select(0, 1).select(0, 0).expand(of.q.shape()); }}) {
     Worked worked(4);
@@ -506,14 +512,14 @@ TEST(Viewer, VectorsBeyondTheBudgetAreLeftOutAndThePageHasTheirSize) {
   page.texts[1].vectors = std::nullopt;
   page.texts[1].left_out = 153;
   EXPECT_EQ(data_of(render(page))["texts"][1]["left_out"], data["texts"][1]["left_out"]);
-  VectorBudget budget(1.001 * needed);  // room for 153 float32 numbers
+  VectorBudget budget(1.001 * needed);  // the budget has room for 153 float32 numbers
   EXPECT_FALSE(budget.take(154));
   EXPECT_TRUE(budget.take(100));
   EXPECT_FALSE(budget.take(54));
   EXPECT_TRUE(budget.take(53));
 }
 
-TEST(Viewer, ExtentsOfZeroMakeAPage) {
+TEST(Viewer, NoTokensLayersOrHeadsStillMakeAPage) {
   for (const Shape& shape : {Shape{2, 2, 0, 0}, Shape{0, 2, 3, 3}, Shape{2, 0, 3, 3}}) {
     const Tensor maps(DType::f32, shape);
     EXPECT_EQ(data_of(render(page_of({.text = "", .queries = words(shape[2]), .attentions = maps})))["texts"].size(), 1U)
@@ -538,7 +544,7 @@ TEST(Viewer, TabsFollowTheirTextAndShareItsGroup) {
   EXPECT_THAT(message_of(page), HasSubstr("the tab 'Cross-attention' has tabs; only a text has tabs"));
 }
 
-TEST(Viewer, WhatStandsBesideAMapIsKeptAndChecked) {
+TEST(Viewer, AnnotationsOfAMapReachThePageAndWrongOnesAreRefused) {
   const Tensor maps = random_maps({1, 1, 2, 3}, 3), gate = Tensor::of<float>({1, 1, 2, 1}, {0.25F, 1});
   Text text{.text = "", .queries = words(2), .keys = words(3), .attentions = maps, .query_axis = "residue", .key_axis = "column",
             .block_keys = {false, false, true}, .links = Links{.sure = {{0, 1}}, .possible = {{1, 2}}}, .gate = gate};
@@ -562,7 +568,7 @@ TEST(Viewer, WhatStandsBesideAMapIsKeptAndChecked) {
   refused([&](Text& wrong) { wrong.gate = high; }, "layer 0, head 0 has the gate 1.5");
 }
 
-// The scores of the two keys differ by log 3 without the bias, and by log 3 - 1 with it.
+// The scores of the two keys differ by log 3 without the bias, and by log 3 - 1 with the bias.
 TEST(Viewer, WeightsWithoutAPairBiasAreThoseOfTheScoresAlone) {
   const float z = 3 / std::exp(1.0F) + 1;
   const Tensor maps = Tensor::of<float>({1, 1, 2, 3}, {1 - 1 / z, 1 / z, 0, 0, 0, 0});
@@ -591,15 +597,16 @@ TEST(PooledSides, PoolTheLargestTextsUntilThePageHasRoom) {
   const auto sides = [](std::vector<std::int64_t> tokens, std::int64_t heads, std::int64_t most = kMaxAttentionWeights) { return pooled_sides(tokens, heads, most); };
   using Sides = std::vector<std::int64_t>;
   EXPECT_EQ(sides({}, 1), Sides());
-  EXPECT_EQ(sides({0, 1, 8192}, 1), (Sides{0, 0, 512}));  // a page has room for 2^26 pairs; with one more pair the longest text is pooled
+  // A page has room for 2^26 pairs of tokens. These texts have one pair more, so the maps of the longest text are pooled.
+  EXPECT_EQ(sides({0, 1, 8192}, 1), (Sides{0, 0, 512}));
   EXPECT_EQ(sides({8192}, 1), Sides{0});
   EXPECT_EQ(sides({8193}, 1), Sides{512});
   EXPECT_EQ(sides({5000, 6000, 5500}, 1), (Sides{0, 512, 0}));
-  EXPECT_EQ(sides({1000}, 144), Sides{241});  // 144 * 241^2 <= 2^23
+  EXPECT_EQ(sides({1000}, 144), Sides{241});  // 241 is the largest side with 144 * side^2 <= 2^23
   EXPECT_EQ(sides({100, 90}, 1, 9000), (Sides{100, 0}));
   EXPECT_EQ(sides({1 << 30}, 1), Sides{512});
   EXPECT_THROW(sides({std::int64_t{1} << 32}, 1), Error);
-  EXPECT_THROW(sides(std::vector<std::int64_t>(10000, 100), 1), Error);  // too many texts, none long enough to be pooled
+  EXPECT_THROW(sides(std::vector<std::int64_t>(10000, 100), 1), Error);  // the texts have too many pairs, and none is long enough for pooled maps
 }
 
 }  // namespace

@@ -9,16 +9,16 @@
 #include <string_view>
 #include <vector>
 
-#include "answer_page.h"  // in apps/polyhead
+#include "answer_page.h"  // a header of apps/polyhead
 #include "core/text.h"
 #include "io/file_bytes.h"
-#include "known_words.h"  // in apps/polyhead
+#include "known_words.h"  // a header of apps/polyhead
 #include "polyhead/models/any_text_model.h"
 #include "polyhead/models/default_models.h"
 #include "polyhead/models/sentence_model.h"
 #include "polyhead/models/text_classifier.h"
 #include "polyhead/models/translator.h"
-#include "run_page.h"  // in apps/polyhead
+#include "run_page.h"  // a header of apps/polyhead
 #include "viewer/live_answer.h"
 
 namespace polyhead::live {

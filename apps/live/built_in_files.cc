@@ -10,7 +10,7 @@
 #include "core/text.h"
 #include "io/file_bytes.h"
 #include "io/formats.h"
-#include "page_files.h"  // in the folder apps/polyhead
+#include "page_files.h"  // a header of apps/polyhead
 #include "page_memory.h"
 
 namespace polyhead::io {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "answer.h"
-#include "page_files.h"  // in apps/polyhead
+#include "page_files.h"  // a header of apps/polyhead
 #include "page_memory.h"
 #include "polyhead/version.h"
 

@@ -28,14 +28,14 @@ int main() {
   std::vector<std::array<utf8proc_int32_t, 3>> composed;
   std::printf("};\nconstexpr Parts kDecomposed[] = {\n");
   for (utf8proc_int32_t code = 0; code < kEnd; ++code) {
-    if (code >= 0xAC00 && code < 0xAC00 + 11172) continue;  // Hangul syllables are computed, not stored
+    if (code >= 0xAC00 && code < 0xAC00 + 11172) continue;  // Hangul syllables have no entry, because they are computed
     std::array<utf8proc_int32_t, 32> parts{};
     int boundary = 0;
     const auto count = utf8proc_decompose_char(code, parts.data(), parts.size(), UTF8PROC_DECOMPOSE, &boundary);
     if (count < 1 || (count == 1 && parts[0] == code)) continue;
     if (count > 4) return std::fprintf(stderr, "U+%04X has more than 4 parts\n", static_cast<unsigned>(code)), 1;
     std::printf("{%d,{%d,%d,%d,%d}},\n", code, parts[0], parts[1], parts[2], parts[3]);
-    // Find the pair that composes to `code`: the last part, and the composition of the parts before it.
+    // Find the pair of characters that composes to `code`: its second character is the last part, its first is the composition of all parts before it.
     std::array<utf8proc_int32_t, 32> pair = parts;
     auto left = utf8proc_normalize_utf32(pair.data(), count - 1, kCompose);
     if (count < 2 || left != 1) continue;

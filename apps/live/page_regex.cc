@@ -1,10 +1,11 @@
-// models::Regex for the engine of live pages: only the patterns of page_patterns.h. Replaces src/models/tokenizer/regex.cc, which needs Oniguruma.
+// models::Regex for the engine of live pages, which supports only the patterns of page_patterns.h. It replaces src/models/tokenizer/regex.cc, which needs
+// Oniguruma.
 #include "page_regex.h"
 
 #include "core/text.h"
 #include "io/json.h"
 #include "models/tokenizer/gpt2_pattern.h"
-#include "page_patterns.h"  // in apps/polyhead
+#include "page_patterns.h"  // a header of apps/polyhead
 
 struct re_pattern_buffer {
   std::string text;

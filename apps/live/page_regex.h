@@ -44,7 +44,8 @@ inline std::size_t end_of_gpt2_word(std::string_view text, std::size_t at) {
     if (end > first) return end;
   const std::size_t end = while_of(at, is_space);
   if (end == text.size()) return end;
-  const std::size_t last = models::char_before(text, end).last;  // the start of the last space: that space belongs to the next word
+  // last is where the last space of the run starts: the pattern joins this space to the next word
+  const std::size_t last = models::char_before(text, end).last;
   return last > at ? last : end;
 }
 

@@ -20,9 +20,9 @@ Parts parts_of(const std::vector<models::Match>& matches) {
   return parts;
 }
 
-TEST(PageRegex, ClassesOfEachCharacterAreThoseOfOniguruma) {
+TEST(PageRegex, CharacterClassesEqualThoseOfOniguruma) {
   const models::Regex letter(R"(\p{L})", "letters"), number(R"(\p{N})", "numbers"), space(R"(\s)", "space");
-  // Each expression matches one character, so that a text of many characters is split once, and each match begins at its character.
+  // Each expression matches a single character. So one call tells for every character of a long text whether it matches: a match begins at it.
   constexpr char32_t kCount = 4096;
   for (char32_t begin = 0; begin < 0x110000; begin += kCount) {
     std::string text;

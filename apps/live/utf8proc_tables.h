@@ -11,7 +11,7 @@ namespace polyhead::live::tables {
 
 using Code = utf8proc_int32_t;
 struct Run {
-  Code first;  // the run ends where the next one begins
+  Code first;  // first character of the run, which ends before the first character of the next run
   unsigned char category, order;
 };
 struct Pair {
@@ -19,11 +19,11 @@ struct Pair {
 };
 struct Parts {
   Code code;
-  Code parts[4];  // 0: no further part
+  Code parts[4];  // canonical decomposition; unused entries are 0
 };
-struct CompatibleParts {  // for a character whose compatibility decomposition differs from its canonical one
+struct CompatibleParts {  // only characters whose compatibility decomposition differs from the canonical one have an entry
   Code code;
-  std::int32_t first, count;  // in kCompatibleParts
+  std::int32_t first, count;  // the parts are kCompatibleParts[first] to kCompatibleParts[first + count - 1]
 };
 struct Composition {
   Code first, second, code;

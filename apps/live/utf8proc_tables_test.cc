@@ -12,7 +12,7 @@ namespace {
 
 constexpr auto kCompose = static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE);
 
-TEST(UnicodeTables, AreWhatUtf8procSaysOfEachCharacter) {
+TEST(UnicodeTables, EqualUtf8procForEachCharacter) {
   for (utf8proc_int32_t code = 0; code < 0x110000; ++code) {
     ASSERT_EQ(tables::category(code), utf8proc_category(code)) << code;
     ASSERT_EQ(tables::get_property(code)->combining_class, utf8proc_get_property(code)->combining_class) << code;

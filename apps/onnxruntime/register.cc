@@ -28,14 +28,14 @@ using polyhead::TensorView;
 enum Input : std::size_t { query, key, value, attn_mask, past_key, past_value, nonpad_kv_seqlen, input_count };
 enum Output : std::size_t { y, present_key, present_value, output_count };
 constexpr const char* kInputs[] = {"Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"};
-constexpr std::int64_t kDouble = 11;  // TensorProto.DOUBLE, a value of softmax_precision
+constexpr std::int64_t kDouble = 11;  // the number of float64 (TensorProto.DOUBLE) in the attribute softmax_precision
 
 [[noreturn]] void refuse(const std::string& what) { throw polyhead::Error(polyhead::ErrorCode::invalid_argument, "polyhead::Attention: " + what); }
 
 std::string text(std::int64_t number) { return std::to_string(number); }
 
-// Runs tasks on the threads of the session. ONNX Runtime does not reveal the number of these threads, so num_threads() returns polyhead's own number of threads. This
-// number decides into how many pieces a call is divided. A session with one thread runs all pieces on that thread.
+// Runs tasks on the threads of the session. ONNX Runtime does not reveal how many these are, so num_threads() returns polyhead's own number of threads. A call
+// is divided into pieces according to this number. In a session with one thread, that thread runs all pieces.
 class SessionThreads final : public polyhead::Executor {
  public:
   explicit SessionThreads(const OrtKernelContext* context) : context_(context) {}
@@ -280,7 +280,7 @@ struct Attention : Ort::CustomOpBase<Attention, Kernel, true> {
 
 extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   const OrtApi* api = base->GetApi(ORT_API_VERSION);
-  if (api == nullptr) {  // an older ONNX Runtime; CreateStatus is in every version
+  if (api == nullptr) {  // this ONNX Runtime is older than the headers of this build; every version has CreateStatus
     const std::string message = "libpolyhead_onnxruntime needs ONNX Runtime 1." + std::to_string(ORT_API_VERSION) + " or later; this is " + base->GetVersionString();
     return base->GetApi(1)->CreateStatus(ORT_NOT_IMPLEMENTED, message.c_str());
   }

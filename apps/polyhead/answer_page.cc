@@ -10,7 +10,7 @@ namespace {
 
 viewer::HeadVectors page_vectors(const models::HeadVectors& of, ConstTensorView attend = {}) { return {.q = of.q, .k = of.k, .v = of.v, .attend = attend}; }
 
-// The norms [L,N,S] of the transformed values of a stack's layers.
+// The norms [L,N,S] of the transformed value vectors of several layers. A value vector is transformed by its head's slice of the output projection.
 template <class Layers, class Member>
 Tensor norms_of(const Layers& layers, Member attention, const models::HeadVectors& vectors) {
   std::vector<const nn::MultiHeadAttention*> attentions;
@@ -28,7 +28,8 @@ AnswerPage::AnswerPage(const models::TextModel& model, const std::string& given,
   const std::int64_t heads = answer.pooling.extent(0), length = answer.pooling.extent(1);
   norms.push_back(norms_of(model.classifier.encoder.layers, &nn::EncoderLayer::attention, answer.vectors));
   norms.emplace_back(DType::f32, Shape{1, heads, length});
-  nn::value_norms(answer.pooling_vectors.v.view().select(0, 0), model.classifier.output, norms.back().view().select(0, 0));  // a pooling head's part of the answer is its slice of `output` times the value
+  // The classifier's output matrix acts as the output projection of the pooling heads: each head's value vectors are multiplied by the head's slice of it.
+  nn::value_norms(answer.pooling_vectors.v.view().select(0, 0), model.classifier.output, norms.back().view().select(0, 0));
   const viewer::Text encoder{.text = given, .queries = tokens, .attentions = answer.attentions, .name = "Encoder", .vectors = page_vectors(answer.vectors), .value_norms = norms[0], .width = model_width};
   text = {.text = given, .queries = {.pieces = {"[answer]"}}, .keys = tokens, .attentions = answer.pooling.view().reshape({1, heads, 1, length}), .name = "Pooling heads", .tabs = {encoder}, .vectors = page_vectors(answer.pooling_vectors), .value_norms = norms[1], .learned_queries = true};
 }

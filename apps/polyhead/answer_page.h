@@ -22,11 +22,11 @@ struct AnswerPage {
   AnswerPage(const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer);
   AnswerPage(const models::Translator& model, const std::string& text, const models::Translation& answer);
 
-  std::string kind;    // the kind of the model, for the reader
-  viewer::Text text;   // the maps of all tabs; they are views of `answer`, `norms` and `causal`
+  std::string kind;    // describes the model for the reader, such as "translator, 2 layers of 4 heads"
+  viewer::Text text;   // the attention maps of all tabs, as views of `answer`, `norms` and `causal`
   std::string start;   // the part of the page's address that selects the view with which the page opens
-  std::vector<Tensor> norms = {};  // [L,N,S] of each tab: the norms of the transformed value vectors
-  Tensor causal = {};  // [T,T]: the target tokens that a target token may attend to
+  std::vector<Tensor> norms = {};  // for each tab [L,N,S]: the norms of the transformed value vectors
+  Tensor causal = {};  // [T,T], true where a target token may attend to a target token
 };
 
 }  // namespace polyhead::app

@@ -18,7 +18,7 @@
 
 namespace polyhead::app {
 
-std::string lower(std::string_view text);  // changes ASCII letters only
+std::string lower(std::string_view text);  // changes only ASCII letters to lower case
 
 // The number that the whole word spells, or nullopt.
 template <class T>
@@ -30,18 +30,18 @@ std::optional<T> parse(std::string_view word) {
 }
 
 std::int64_t read_integer(const std::string& word);
-std::int64_t read_count(const std::string& word);     // 0, 1, 2, …
-std::int64_t read_positive(const std::string& word);  // 1, 2, …
+std::int64_t read_count(const std::string& word);     // reads 0, 1, 2, …
+std::int64_t read_positive(const std::string& word);  // reads 1, 2, …
 std::uint64_t read_seed(const std::string& word);
-std::vector<std::int64_t> read_counts(const std::string& word);    // numbers of 0 or more, separated by commas or semicolons
-std::vector<std::int64_t> read_integers(const std::string& word);  // integers, separated by commas or semicolons
-double read_number(const std::string& word);                     // a finite number
-Shape read_shape(const std::string& word);                       // "1,8,512,64"; "" has rank 0
-DType read_floating(const std::string& word);                    // "f32", "float32", …
+std::vector<std::int64_t> read_counts(const std::string& word);    // reads integers of 0 or more, separated by commas or semicolons
+std::vector<std::int64_t> read_integers(const std::string& word);  // reads integers, separated by commas or semicolons
+double read_number(const std::string& word);                     // reads a finite number
+Shape read_shape(const std::string& word);                       // reads a shape such as "1,8,512,64"; "" is the shape of a scalar
+DType read_floating(const std::string& word);                    // reads "f32", "float32", …
 
 // Returns `word` if it is one of `names`; else UsageError that suggests the nearest name. `what` says what is named, such as "kind of pooling".
 std::string read_choice(const std::string& word, std::string_view what, std::span<const std::string> names);
-// Reads the word of an enum, whose words are in the order of its values.
+// Returns the enum value for `word`. `words` has the names of the enum's values, in the order of the values.
 template <class Enum, std::size_t count>
 Enum read_enum(const std::string& word, std::string_view what, const std::array<std::string_view, count>& words) {
   const std::vector<std::string> names(words.begin(), words.end());

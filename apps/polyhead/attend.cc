@@ -123,7 +123,7 @@ std::string run_layer(const AttendOptions& o, InputTensors* in, Results* results
     d_learned.add(learned, results);
     io::AttentionParameters parameters = models::attention_parameters(d_layer, loaded.layout, loaded.prefix);
     parameters.spelling = loaded.spelling;
-    parameters.scale = loaded.scale;  // store_attention() needs the scale and global_query of the layout; in the layer, options may have changed them
+    parameters.scale = loaded.scale;  // store_attention() needs scale and global_query as the layout defines them; options may have changed those of the layer
     parameters.global_query = loaded.global_query;
     for (io::NamedTensor& d : io::store_attention(parameters)) results->push_back({"d_" + d.name, std::move(d.tensor)});
   }

@@ -29,7 +29,7 @@ Diagonal read_diagonal(const std::string& word) {
 Window read_window(const std::string& word) {
   const std::size_t comma = word.find(',');
   if (comma == std::string::npos)
-    throw UsageError(cat("'", word, "' is not a window; give LEFT,RIGHT, such as 128,0; without a number that side is unlimited"));
+    throw UsageError(cat("'", word, "' is not a window; give LEFT,RIGHT, such as 128,0; a side without a number is unlimited"));
   Window window;
   const std::string left = word.substr(0, comma), right = word.substr(comma + 1);
   if (!left.empty()) window.left = read_count(left);
@@ -70,22 +70,22 @@ bool read_switch(const std::string& word) {
 
 Option* add_attention_rules(Parser& parser, AttentionRules* rules) {
   add_value(parser, "--causal", &rules->causal, read_causal, "[DIAGONAL]",
-            "queries attend to no key after the diagonal: top_left, bottom_right or an offset such as 3; needs no value if there are as "
-            "many keys as queries; off switches a layer's own causal mask off")
+            "queries attend to no key after the diagonal, which is top_left, bottom_right or an offset such as 3. The value may be left out if there are as "
+            "many keys as queries. off: no causal mask, even if the layer's layout has one")
       ->value_is_optional();
   Option* window = add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT",
-                                  "attend to keys at most LEFT before and RIGHT after the diagonal; without a number that side is unlimited");
+                                  "attend only to keys at most LEFT before and RIGHT after the diagonal, such as 128,0; a side without a number is unlimited");
   add_value(parser, "--window-diagonal", &rules->window_diagonal, read_diagonal, "DIAGONAL",
             "the diagonal of the window (default: the causal diagonal, else bottom_right)")
       ->needs(window);
   add_value(parser, "--diagonal-offsets", &rules->diagonal_offsets, read_integers, "O,O,...",
-            "for each sequence the offset O of the diagonal of causal and window: a causal query t attends to keys up to t + O. If O keys are before the first query, give O");
+            "for each sequence the offset O of the diagonal of --causal and --window: with --causal, query t attends to keys up to t + O. If the sequence has O keys before its first query, give O");
   add_value(parser, "--query-offsets", &rules->query_offsets, read_counts, "0,L,...,T",
-            "the queries are several documents, one after the other: the first position of each, and T; queries attend to keys of their document only");
-  add_value(parser, "--key-offsets", &rules->key_offsets, read_counts, "0,L,...,S", "the first key of each document, and S (default: the query offsets)");
-  add_value(parser, "--block-size", &rules->block_size, read_block_size, "QUERIES[,KEYS]", "numbers of queries and of keys of a block, for the tensor named blocks (default: 128,128)");
+            "the queries are those of several documents, one after the other. Give the first position of each document, and then T. Queries attend to keys of their own document only");
+  add_value(parser, "--key-offsets", &rules->key_offsets, read_counts, "0,L,...,S", "the first key of each document, and then S (default: the query offsets)");
+  add_value(parser, "--block-size", &rules->block_size, read_block_size, "QUERIES[,KEYS]", "how many queries and keys a block of the tensor `blocks` has (default: 128,128)");
   add_value(parser, "--scale", &rules->scale, read_number, "X",
-            "factor of the scores (default: that of the layer's layout, else 1/sqrt(H))");
+            "the factor by which q.k is multiplied (default: that of the layer's layout, else 1/sqrt(H))");
   add_value(parser, "--softcap", &rules->softcap, read_number, "C", "replace each score by C tanh(score/C)");
   Option* dropout = add_value(parser, "--dropout", &rules->dropout, read_number, "P", "drop attention weights with probability P, as in training");
   add_value(parser, "--dropout-seed", &rules->dropout_seed, read_seed, "SEED", "seed of dropout (default: 0)")->needs(dropout);
@@ -108,15 +108,15 @@ void add_key_bounds(Parser& parser, AttentionRules* rules) {
 void add_relative_bias(Parser& parser, AttentionRules* rules) {
   add_value(parser, "--bidirectional", &rules->bidirectional, read_switch, "on|off",
             "on: the second half of relative_bias.table is for keys after the query (default); off: these keys have the first bucket of the table");
-  add_value(parser, "--max-distance", &rules->max_distance, read_positive, "D", "distance from which on the last bucket of relative_bias.table is used (default: 128)");
+  add_value(parser, "--max-distance", &rules->max_distance, read_positive, "D", "keys at this distance or farther have the last bucket of relative_bias.table (default: 128)");
   add_value(parser, "--bias-diagonal", &rules->bias_diagonal, read_diagonal, "DIAGONAL",
             "the diagonal on which the distance of a relative bias is 0 (default: the diagonal of the mask, else bottom_right)");
 }
 
 Option* add_mask_like_input(Parser& parser, AttentionRules* rules) {
   return add_value(parser, "--mask-like-input", &rules->mask_like_input, read_switch, "on|off",
-                   "the order of the dimensions of attend_keys or block_keys if --axis is not -2: on: that of the input without its width; off: [*,S], the axis moved to the "
-                   "end (default: off, and an error if the shape fits both)");
+                   "if --axis is not -2, the order of the dimensions of the masks attend_keys and block_keys. on: the order of the input, without its width. off: [*,S], "
+                   "with the axis at the end (default: off, but an error if the shape fits both)");
 }
 
 std::vector<Option*> add_layer_rules(Parser& parser, LayerRules* rules) {
@@ -124,15 +124,15 @@ std::vector<Option*> add_layer_rules(Parser& parser, LayerRules* rules) {
                     [](const std::string& word) {
                       const std::int64_t axis = read_integer(word);
                       if (axis < -kMaxRank || axis >= kMaxRank) throw UsageError(cat("there is no axis ", axis));
-                      if (axis == -1) throw UsageError("the last dimension, -1, is the width; attention runs along one before it");
+                      if (axis == -1) throw UsageError("axis -1, the last dimension, is the width; attention runs along a dimension before it");
                       return static_cast<int>(axis);
                     },
                     "AXIS", "the dimension of the inputs along which positions attend to each other (default: -2, the dimension before the width)"),
           add_value(parser, "--global-query", &rules->global_query, read_global_query, "KIND",
                     "average the query over the axis: off, mean or masked_mean (default: as the file says)"),
           add_value(parser, "--rotary", &rules->rotary_base, read_rotary_base, "BASE|off",
-                    "rotate q and k by their positions 0, 1, ... with this base: rope_theta in config.json, such as 10000; frequencies are not scaled. Needed for "
-                    "the layout llama; off: not rotated"),
+                    "rotary embedding: rotate q and k by their positions 0, 1, ... with this base, rope_theta in config.json, such as 10000. Frequencies are not scaled. "
+                    "The layout llama needs this option. off: do not rotate"),
           parser.add_flag("--add-zero-attn", rules->add_zero_attn, "add a key and value of zeros, as torch's add_zero_attn")};
 }
 

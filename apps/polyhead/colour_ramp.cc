@@ -46,7 +46,7 @@ std::string painted(std::string_view text, float value, Colour colour) {
   if (colour == Colour::none) return std::string(text);
   if (std::isnan(value)) return cat("\x1b[41;97m", text, "\x1b[0m");
   const Rgb c = colour_at(value);
-  const bool dark = 0.2126F * c.r + 0.7152F * c.g + 0.0722F * c.b < 120;  // luma of Rec. 709
+  const bool dark = 0.2126F * c.r + 0.7152F * c.g + 0.0722F * c.b < 120;  // the brightness (luma) that ITU-R BT.709 defines
   return cat("\x1b[48;", code(c, colour), "m\x1b[", dark ? "97" : "30", "m", text, "\x1b[0m");
 }
 

@@ -16,7 +16,7 @@ struct Shade {
 
 inline constexpr std::array<Shade, 5> kShades{{{0.F, " "}, {0.05F, "░"}, {0.25F, "▒"}, {0.5F, "▓"}, {0.75F, "█"}}};
 
-std::string_view shade(float value);  // "?" for NaN
+std::string_view shade(float value);  // the block character for a value; "?" for NaN
 
 // `text` on a background of the value's colour, in black or white, whichever has more contrast.
 std::string painted(std::string_view text, float value, Colour colour);

@@ -24,15 +24,16 @@ struct Example {
 };
 
 struct Subcommand {
-  std::vector<Example> examples;  // what --help shows first
-  std::string notes;              // what --help shows last; each paragraph ends with a newline
+  std::vector<Example> examples;  // examples, which --help shows first
+  std::string notes;              // paragraphs, which --help shows last; each ends with a newline
   std::function<void()> run;
 };
 
 struct Command {
   std::string_view name;
   std::string_view summary;
-  Subcommand (*declare)(Parser&);  // adds the options to the parser; the options' values live as long as `run` of the result
+  // Adds the subcommand's options to the parser. The options write their values to memory that `run` of the result owns.
+  Subcommand (*declare)(Parser&);
 };
 
 }  // namespace polyhead::app

@@ -11,14 +11,14 @@
 namespace polyhead::app {
 namespace {
 
-constexpr double kLeastContrast = 0.1;  // share of the range from black to white; an image with less contrast shows no digit
+constexpr double kLeastContrast = 0.1;  // pixels of a digit differ from the background by at least this share of the range from black to white
 constexpr double kInkOfBox = 0.3;       // a pixel with at least this share of the largest ink belongs to the digit; paper and noise have less
 
-// How much ink each pixel has: 0 on the background, at most 1.
+// How much ink each pixel of an image has: 0 on the background, up to 1.
 struct Ink {
   std::int64_t height, width;
   std::vector<double> of;
-  double most = 0;  // the largest element of `of`
+  double most = 0;  // the largest element of the vector `of`
   double at(std::int64_t y, std::int64_t x) const { return y < 0 || y >= height || x < 0 || x >= width ? 0 : of[static_cast<std::size_t>(y * width + x)]; }
 };
 
@@ -26,7 +26,7 @@ Ink ink_of(ConstTensorView image, const std::string& name) {
   const Tensor whole = Tensor::copy_of(image);
   Ink ink{.height = whole.extent(0), .width = whole.extent(1), .of = {}};
   const auto* rgb = whole.data<std::uint8_t>();
-  for (std::int64_t i = 0; i < ink.height * ink.width; ++i, rgb += 3) ink.of.push_back((0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2]) / 255);  // ITU-R BT.601
+  for (std::int64_t i = 0; i < ink.height * ink.width; ++i, rgb += 3) ink.of.push_back((0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2]) / 255);  // the brightness (luma) that ITU-R BT.601 defines
   std::vector<double> border;
   for (std::int64_t y = 0; y < ink.height; ++y)
     for (std::int64_t x = 0; x < ink.width; x += y == 0 || y == ink.height - 1 ? 1 : std::max<std::int64_t>(1, ink.width - 1)) border.push_back(ink.at(y, x));
@@ -55,7 +55,8 @@ double mean_ink(const Ink& ink, double top, double left, double side) {
 
 Tensor digit_of_image(ConstTensorView given, std::int64_t height, std::int64_t width, double white, const std::string& name) {
   const Ink ink = ink_of(given, name);
-  double side = 1, top = 0, left = 0;  // side: of the area that becomes one pixel; top, left: corner of the first area
+  // Each pixel of the result is the mean over a square of the image: `side` is the length of the square, (top, left) the corner of the first square.
+  double side = 1, top = 0, left = 0;
   if (ink.height != height || ink.width != width) {
     std::int64_t first_y = ink.height, last_y = -1, first_x = ink.width, last_x = -1;
     for (std::int64_t y = 0; y < ink.height; ++y)

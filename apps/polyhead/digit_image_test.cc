@@ -34,7 +34,7 @@ bool in_hook(std::int64_t y, std::int64_t x, std::int64_t top, std::int64_t left
 
 const std::vector<float> kHook{16, 16, 0, 16};
 
-TEST(DigitImage, InkIsCutOutAndScaledOnAnyGround) {
+TEST(DigitImage, InkIsCutOutAndScaledOnAnyBackground) {
   for (const auto& [ground, ink] : {std::pair(255, 0), {230, 60}, {0, 255}, {40, 200}}) {
     const auto image = grey(50, 70, [&, ground = ground, ink = ink](auto y, auto x) { return in_hook(y, x, 7, 33) ? ink : ground; });  // Clang 14 captures no structured binding by [&]
     EXPECT_EQ(read(image, 2, 2), kHook) << ground;
@@ -42,12 +42,13 @@ TEST(DigitImage, InkIsCutOutAndScaledOnAnyGround) {
 }
 
 TEST(DigitImage, NarrowInkStaysNarrowInTheMiddle) {
-  const Tensor line = grey(60, 60, [](auto y, auto x) { return y >= 10 && y < 50 && x >= 25 && x < 35 ? 0 : 255; });  // 40 x 10 pixels: the line is a quarter as wide as the square that is cut out
+  // The line is 40 x 10 pixels. The square that is cut out around it is 40 x 40, so the line has a quarter of its width.
+  const Tensor line = grey(60, 60, [](auto y, auto x) { return y >= 10 && y < 50 && x >= 25 && x < 35 ? 0 : 255; });
   EXPECT_EQ(read(line, 4, 4), (std::vector<float>{0, 16, 16, 0, 0, 16, 16, 0, 0, 16, 16, 0, 0, 16, 16, 0}));
 }
 
 TEST(DigitImage, PixelsAreMeansOfAreas) {
-  // 3 x 3 pixels become 2 x 2, each of 1.5 x 1.5: the centre belongs to all four.
+  // The 3 x 3 pixels around the ink become 2 x 2 pixels, each the mean of 1.5 x 1.5: the centre pixel belongs to all four.
   const Tensor dots = grey(5, 5, [](auto y, auto x) { return (y == 1 && x == 1) || (y == 3 && x == 3) || (y == 2 && x == 2) ? 255 : 0; });
   const std::vector<float> image = read(dots, 2, 2);
   for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(image[i], i == 1 || i == 2 ? 0.25 / 1.25 * 16 : 16, 1e-5) << i;
@@ -57,7 +58,7 @@ TEST(DigitImage, AnImageOfTheModelsSizeIsNotCutOut) {
   EXPECT_EQ(read(grey(2, 3, [](auto y, auto x) { return y == 1 && x > 0 ? 100 * x : 0; }), 2, 3), (std::vector<float>{0, 0, 0, 0, 8, 16}));
 }
 
-TEST(DigitImage, WithoutInkItIsRefused) {
+TEST(DigitImage, AnImageWithoutInkIsRefused) {
   const Tensor white = grey(9, 9, [](auto, auto) { return 255; }), pale = grey(9, 9, [](auto y, auto) { return y == 4 ? 240 : 255; }), one = grey(1, 1, [](auto, auto) { return 7; });
   EXPECT_ERROR(digit_of_image(white, 8, 8, 16, "'a.png'"), unsupported, HasSubstr("'a.png' shows no digit: its pixels differ from its border by at most 0 %"));
   EXPECT_ERROR(digit_of_image(pale, 8, 8, 16, "it"), unsupported, HasSubstr("by at most 6 %"));

@@ -10,12 +10,12 @@
 
 namespace polyhead::app {
 
-inline constexpr const char* kBuiltInDigits = "examples";  // --score examples: the images that are part of polyhead
+inline constexpr const char* kBuiltInDigits = "examples";  // value of --score for the images that are part of polyhead
 
 struct GivenDigit {
   Tensor pixels;                        // [height,width] float32 as the model reads them, or the pixels [H,W,3] uint8 of a PNG or JPEG image
-  std::string name;                     // name of the input, for messages
-  std::optional<std::int64_t> label{};  // absent: not known
+  std::string name;                     // names the input in messages
+  std::optional<std::int64_t> label{};  // the true class; absent if it is not known
   const char* labelled_by = "";
 };
 // input: a PNG or JPEG image, or a file of several images; empty: the images that are part of polyhead. number: which of several images; absent: the first.

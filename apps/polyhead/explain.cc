@@ -38,7 +38,7 @@ void visit_shapes(M& mask, const F& f) {
 struct ExplainOptions {
   Shape q, k;
   std::optional<Shape> v, bias, keep;
-  std::map<std::string, std::optional<Shape>> masks;  // shapes of the tensors of visit_shapes(), by name
+  std::map<std::string, std::optional<Shape>> masks;  // the shapes of the mask's tensors, by name; visit_shapes() lists the names
   DType dtype = DType::f32;
   AttentionRules rules;
   std::string key_starts, key_lengths, backend;
@@ -96,7 +96,7 @@ void print_facts(const std::string& facts, bool as_json) {
     const std::string line = facts.substr(first, last - first);
     const std::size_t colon = std::min(line.find(": "), line.size());
     list.push_back({{"fact", line.substr(0, colon)}, {"value", line.substr(std::min(colon + 2, line.size()))}});
-    append(text, wrap(line, width, 2).substr(2));  // drop the indent of the first line: only continuation lines are indented
+    append(text, wrap(line, width, 2).substr(2));  // remove the indent of the first line: only continuation lines are indented
     first = last + 1;
   }
   as_json ? print_json({{"facts", list}}) : print(text);

@@ -75,7 +75,7 @@ TEST(Heatmap, EveryLineFitsTheWidth) {
   }
 }
 
-TEST(Heatmap, NarrowCellsHaveTheirWordsDownward) {
+TEST(Heatmap, NarrowCellsHaveWordsWrittenDownward) {
   const auto lines = lines_of(next_word(9).drawn(40));
   EXPECT_EQ(lines[0], "      w  w  w  w  w  w  w  w  w");
   EXPECT_EQ(lines[4], "      0  1  2  3  4  5  6  7  8");
@@ -127,12 +127,12 @@ TEST(Heatmap, ColourIsSwitchedOffBeforeEveryLineEnd) {
   EXPECT_THAT(next_word(11).drawn(80, Colour::rgb), HasSubstr("\x1b[48;2;"));
 }
 
-TEST(Heatmap, DisarmsWords) {
+TEST(Heatmap, ControlCharactersInWordsAreReplaced) {
   const Tensor weights = Tensor::of<float>({1, 1}, {1});
   EXPECT_THAT(render({.weights = weights, .rows = {"\x1b[2J"}, .columns = {"\x1b[2J"}}, 60, Colour::none), Not(HasSubstr("\x1b")));
 }
 
-TEST(Heatmap, NothingAndZerosAndNanAreShown) {
+TEST(Heatmap, EmptyMapsZerosAndNanAreShown) {
   EXPECT_NO_THROW(render({.weights = during_call(Tensor(DType::f32, {0, 0})), .rows = {}, .columns = {}}, 60, Colour::none));
   const std::vector<std::string> words{"a", "b"};
   EXPECT_THAT(render({.weights = during_call(Tensor(DType::f32, {2, 2})), .rows = words, .columns = words}, 60, Colour::none), HasSubstr("0"));

@@ -25,7 +25,7 @@ SeenImage see_image(const models::VisionEncoder& encoder, const models::ImagePro
   seen.left_out = fits || budget == nullptr ? 0 : numbers;
   if (fits)
     for (Tensor* one : {&seen.q, &seen.k, &seen.v}) *one = made({c.layers, c.layer.heads, tokens, c.layer.width / c.layer.heads});
-  Tensor values = fits || !value_norms ? Tensor() : made({c.layers, c.layer.heads, tokens, c.layer.width / c.layer.heads});  // for value_norms only
+  Tensor values = fits || !value_norms ? Tensor() : made({c.layers, c.layer.heads, tokens, c.layer.width / c.layer.heads});  // v that is computed only for its norms
   Tensor& v = fits ? seen.v : values;
   encoder.forward(seen.pixels, {.hidden = seen.hidden, .attentions = seen.attentions, .q = seen.q, .k = seen.k, .v = v, .pooled = seen.pooled, .logits = seen.logits, .embedding = seen.embedding}, {.workspace = workspace});
   if (value_norms) seen.value_norms = models::value_norms(encoder, v, {.workspace = workspace});

@@ -15,13 +15,13 @@
 namespace polyhead::app {
 
 struct SeenImage {
-  std::string name;              // name of the image's file, for the reader
-  Tensor fitted, pixels;         // [height,width,3] uint8 and [3,height,width] float32
-  Tensor attentions, hidden;     // [L,N,T,T] and [T,E]
+  std::string name;              // the file's name, which the page shows
+  Tensor fitted, pixels;         // fitted [height,width,3] uint8: the resized image; pixels [3,height,width] float32: the model's input
+  Tensor attentions, hidden;     // attentions [L,N,T,T] and hidden [T,E]
   Tensor pooled, logits, embedding;  // an output that the model does not have is absent
-  Tensor q, k, v;                // [L,N,T,H]; absent if not requested
-  Tensor value_norms;            // [L,N,T]; absent if not requested
-  std::int64_t left_out = 0;     // how many numbers of q, k and v the page leaves out
+  Tensor q, k, v;                // [L,N,T,H]; absent unless a budget was given to see_image()
+  Tensor value_norms;            // [L,N,T]; absent unless see_image() was told to compute them
+  std::int64_t left_out = 0;     // how many numbers of q, k and v did not fit into the page's budget; 0 if all did
 };
 
 // Runs the encoder on an image [height,width,3] uint8. `budget` limits how many numbers of q, k and v the page holds; with nullptr q, k and v are not computed.
@@ -32,7 +32,7 @@ SeenImage see_image(const models::VisionEncoder& encoder, const models::ImagePro
 void require_page_of_images(const models::VisionConfig& config, std::int64_t images);
 
 std::string label_of_class(const models::VisionConfig& config, std::int64_t index);
-// The classes with the largest logits, largest first.
+// The class numbers with the largest logits, largest logit first.
 std::vector<std::int64_t> best_classes(const SeenImage& seen, std::size_t most);
 
 // The pixels that the model's patches cover, [3,height,width] from 0 to 1.
@@ -47,8 +47,8 @@ std::string start_of_images(const models::VisionConfig& config);
 struct TextBeside {
   std::string text;
   models::TextRun run;
-  std::int64_t left_out = 0;                      // as SeenImage::left_out
-  std::optional<models::SimilarityScale> scale{};  // absent: similarities are not shown
+  std::int64_t left_out = 0;                      // the same as SeenImage::left_out
+  std::optional<models::SimilarityScale> scale{};  // scale of the similarity of text and image; absent if no similarity is shown
 };
 
 // Error unless the folder holds a model with an image encoder and a text encoder, such as CLIP.

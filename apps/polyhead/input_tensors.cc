@@ -28,7 +28,7 @@ std::string_view mask_tensor(ArgumentExtent extent) {
     case ArgumentExtent::keys: return "boolean [*,S]";
     case ArgumentExtent::sequences: return "integers [*] or [*,T]";
     case ArgumentExtent::documents: return "integers [D+1]";
-    case ArgumentExtent::query_blocks: return "integers [*,N,Tb,count], the blocks of keys of each block of queries, or -1; see --block-size";
+    case ArgumentExtent::query_blocks: return "integers [*,N,Tb,count]: the blocks of keys that each block of queries attends to, or -1 for none; see --block-size";
     default: return "see docs/shapes.md";
   }
 }
@@ -50,7 +50,7 @@ Tensor InputTensors::take(const std::string& name) {
   Tensor* found = file_.find(name);
   if (!found) return {};
   taken_.insert(name);
-  return Tensor::share(found->view(), found->owner());  // shares the file's memory
+  return Tensor::share(found->view(), found->owner());  // the returned tensor shares the memory of the file
 }
 
 Tensor InputTensors::required(const std::string& name, std::string_view role) {

@@ -16,9 +16,9 @@ namespace polyhead::app {
 constexpr std::string_view kOfParameters = "of the layer's parameters";
 constexpr const char *kSlopes = "relative_bias.slopes", *kTable = "relative_bias.table";
 
-// For help: type and shape of a mask's tensor, as "boolean [*,N,T,S]".
+// For help: the type and shape that a tensor of a mask must have, such as "boolean [*,N,T,S]".
 std::string_view mask_tensor(ArgumentExtent extent);
-// For help: all tensors of masks that a file may have, as "attend, block (boolean [*,N,T,S]); attend_keys, ...".
+// For help: the names and shapes of all mask tensors that a file may have, such as "attend, block (boolean [*,N,T,S]); attend_keys, ...".
 std::string mask_tensors();
 
 class InputTensors {
@@ -29,7 +29,7 @@ class InputTensors {
   DType dtype(std::string_view name) const { return file_.at(name).dtype(); }
   // Throws Error (format), with a list of the file's tensors, if no tensor has this name.
   Tensor required(const std::string& name, std::string_view role);
-  Tensor take(const std::string& name);  // returns an absent tensor if the file has none of this name
+  Tensor take(const std::string& name);  // returns an absent tensor if the file has no tensor of this name
 
   // Converts a tensor to `dtype`. Prints a note on stderr if the conversion rounds; `whose` completes the note's "the dtype ...", such as "of q". Error if the
   // tensor is not floating.

@@ -27,7 +27,7 @@ struct InspectOptions {
 
 std::uint64_t bytes_of(const Tensor& tensor) { return static_cast<std::uint64_t>(tensor.numel()) * info(tensor.dtype()).size; }
 
-// Lines of "name  value" under a title.
+// Returns `title`, followed by a line "name  value" for each row.
 std::string section(std::string_view title, const std::vector<std::pair<std::string, std::string>>& rows, std::size_t width) {
   if (rows.empty()) return {};
   std::size_t longest = 0;
@@ -40,7 +40,7 @@ std::string section(std::string_view title, const std::vector<std::pair<std::str
   return text;
 }
 
-// A prefix of parameter names, split at its last number, which is the layer's: "encoder.layer.3." -> {"encoder.layer.", "3", "."}.
+// A prefix of parameter names, split at its last number, which is the number of the layer: "encoder.layer.3." -> {"encoder.layer.", "3", "."}.
 struct Numbered {
   std::string before, number, after;
 };
@@ -94,7 +94,8 @@ std::string tensor_table(const io::TensorFile& file, std::size_t width) {
     longest = std::max(longest, columns(printable(name)));
   }
   const std::vector<std::string> facts = aligned(rows, 2);
-  const bool below = 2 + facts[0].size() + 2 + longest > width;  // whether facts are written below the names; names are never clipped, so that they can be copied
+  // If a line would be too wide, dtype, shape and size are written below the tensor's name. Names are never shortened, so that they can be copied.
+  const bool below = 2 + facts[0].size() + 2 + longest > width;
   std::string text = "\nTensors\n";
   for (std::size_t i = 0; i < facts.size(); ++i) {
     const std::string name = printable(file.tensors[i].name);

@@ -12,10 +12,11 @@ using Json = nlohmann::ordered_json;
 
 Json to_json(const Dims& dims);
 
-// Nested lists of the elements. Each number has the fewest digits from which its dtype gets the same value again. Non-finite numbers are "nan", "inf" and "-inf".
+// The elements of a tensor as nested lists. Each number has the fewest digits from which its dtype gets the same value again. Non-finite numbers are "nan",
+// "inf" and "-inf".
 Json number_json(ConstTensorView values);
 
-std::string to_text(const Json& json);  // one line; bytes that are not valid UTF-8 become U+FFFD
+std::string to_text(const Json& json);  // writes one line; replaces bytes that are not valid UTF-8 by U+FFFD
 void print_json(const Json& json);
 
 }  // namespace polyhead::app

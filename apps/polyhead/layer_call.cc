@@ -70,7 +70,7 @@ LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const
                      .rotary_base = layer_rules.rotary_base.value_or(0),
                      .relative_bias = parameters.tensors.contains("relative_attention_bias")};
   for (const io::NamedTensor& parameter : io::store_attention(parameters)) loaded.names.push_back(parameter.name);
-  parameters.tensors.erase("relative_attention_bias");  // not a parameter of nn::MultiHeadAttention
+  parameters.tensors.erase("relative_attention_bias");  // nn::MultiHeadAttention has no such parameter
   nn::MultiHeadAttentionConfig settings;
   apply(rules, &settings);
   apply(layer_rules, &settings);

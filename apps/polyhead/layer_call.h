@@ -24,13 +24,14 @@ struct LoadedLayer {
   nn::MultiHeadAttention layer;
   std::string layout, prefix;
   io::Spelling spelling;
-  std::optional<double> scale;  // scale, global_query and empty_rows as the layout has them, before options change the layer
+  // scale, global_query and causal as the layout defines them, before options change the layer
+  std::optional<double> scale;
   bool global_query = false;
   bool causal = false;
-  double rotary_base = 0;  // 0: q and k are not rotated
+  double rotary_base = 0;  // base of the rotary embedding; 0: q and k are not rotated
   // True if the file has T5's table of biases. The table is not applied, because the file does not say to which distances its rows belong.
   bool relative_bias = false;
-  std::vector<std::string> names;  // names of the layer's parameters in the file
+  std::vector<std::string> names;  // the names that the layer's parameters have in the file
 };
 
 // Adds --layout and --prefix. Each command adds --parameters and --heads, because their help differs.
@@ -39,14 +40,16 @@ std::vector<Option*> add_layer_file(Parser& parser, LayerFile* file);
 // Loads the layer with the defaults of its layout; the given rules override them.
 LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const LayerRules& layer_rules);
 
-// The inputs and options of a layer's call. It owns the memory of their views, except the lists of AttentionRules and the tensors of the input file.
+// The inputs and options of a layer's call. It owns the memory to which their views refer, except that of the lists in AttentionRules and of the input file's
+// tensors.
 struct LayerCall {
   Tensor query, key, value, bias, keep;
   nn::RotaryTables query_rotary, key_rotary;
   nn::AttentionInput input;
   nn::AttentionOptions options;
-  Shape weights, lead;    // weights: the shape [*,N,T,S'] of the attention weights, where S' is S plus appended keys. lead: the leading dimensions *
-  std::int64_t keys = 0;  // S, without the keys that add_bias_kv and add_zero_attn append
+  // weights: the shape [*,N,T,S'] of the attention weights, where S' counts appended keys too. lead: the leading dimensions *.
+  Shape weights, lead;
+  std::int64_t keys = 0;  // number of keys S in the input, without the keys that add_bias_kv and add_zero_attn append
 };
 
 // Reads query and, if the file has them, key, value, bias and dropout_keep, in the layer's dtype.

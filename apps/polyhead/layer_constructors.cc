@@ -242,7 +242,8 @@ void copy_inputs(nn::Linear* projection) {
 
 Tensor random_numbers(const Shape& shape, DType dtype, std::uint64_t seed) {
   if (numel(shape) == 0) return {dtype, shape};
-  nn::Embedding table({.count = numel(shape), .width = 1, .dtype = dtype, .seed = seed});  // normal, standard deviation 1
+  // an embedding table is initialised with normal numbers of standard deviation 1
+  nn::Embedding table({.count = numel(shape), .width = 1, .dtype = dtype, .seed = seed});
   return Tensor::share(table.weight.view().reshape(shape), table.weight.owner());
 }
 

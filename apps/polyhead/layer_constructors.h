@@ -16,16 +16,16 @@
 
 namespace polyhead::app {
 
-// What an argument of a constructor (LayerArgument) sets in nn::MultiHeadAttentionConfig. A `total` width is the sum over all heads; the config gets total / heads.
+// What a constructor's argument (LayerArgument) sets in nn::MultiHeadAttentionConfig. A `total` width is the sum over all heads: the config gets total / heads.
 enum class Setting : std::uint8_t {
   heads, query_width, key_width, value_width, head_width, value_head_width, output_width,
   total_head_width, total_value_head_width,
-  model_width,   // query_width and total_head_width
-  hidden_width,  // total_head_width and output_width
+  model_width,   // sets query_width and total_head_width
+  hidden_width,  // sets total_head_width and output_width
   dropout,
   axis,
-  bias,        // whether all projections have biases
-  input_bias,  // whether the query, key, value and gate projections have biases
+  bias,        // sets whether all projections have biases
+  input_bias,  // sets whether the query, key, value and gate projections have biases
   gate, global_query, add_bias_kv, add_zero_attn
 };
 
@@ -38,23 +38,23 @@ struct LayerArgument {
 };
 
 struct LayerConstructor {
-  std::string_view name;    // the value of --layer, such as "d2l"
-  std::string_view call;    // "MultiHeadAttention"
-  std::string_view source;  // the library or tutorial that defines it
+  std::string_view name;    // the value that --layer takes, such as "d2l"
+  std::string_view call;    // the class in the source code, such as "MultiHeadAttention"
+  std::string_view source;  // the library or tutorial that defines the layer
   std::vector<LayerArgument> arguments;
-  nn::MultiHeadAttentionConfig config = {};  // settings that no argument changes
-  std::string_view io_layout = {};           // layout of the layer's parameters in files; "": the layout has the same name as the layer
-  bool cross = false;                        // queries and keys are different sequences
-  bool pair_bias = false;                    // adds a bias for each pair of a query and a key
+  nn::MultiHeadAttentionConfig config = {};  // fixed settings, which no argument of the constructor changes
+  std::string_view io_layout = {};           // layout of the parameters in files; "" if it has the name of the layer
+  bool cross = false;                        // true if queries and keys come from different sequences
+  bool pair_bias = false;                    // true if the layer adds a bias for each pair of a query and a key
 
   bool takes(Setting setting) const { return std::ranges::find(arguments, setting, &LayerArgument::setting) != arguments.end(); }
   std::string_view layout() const { return io_layout.empty() ? name : io_layout; }
 };
 
-using LayerArguments = std::map<std::string, std::string, std::less<>>;  // name -> value; flags are "true" or "false"
+using LayerArguments = std::map<std::string, std::string, std::less<>>;  // from an argument's name to its value; the value of a flag is "true" or "false"
 
 std::span<const LayerConstructor> layer_constructors();
-const LayerConstructor& find_constructor(const std::string& name);  // UsageError that suggests the nearest name
+const LayerConstructor& find_constructor(const std::string& name);  // throws a UsageError with the nearest name if no layer has this name
 
 std::string option_of(std::string_view argument);  // "num_hiddens" -> "--num-hiddens"
 
@@ -69,8 +69,8 @@ std::string call_text(const LayerConstructor& constructor, const LayerArguments&
 
 io::LayoutDescription layout_called(std::string_view name);
 
-// Sets weight and bias of a projection so that output i is input i. If there are more outputs than inputs, the inputs follow again and again, every second time with
-// the opposite sign.
+// Sets weight and bias of a projection so that output i equals input i. A projection with more outputs than inputs repeats the inputs: the second time with
+// opposite sign, the third time as they are, and so on.
 void copy_inputs(nn::Linear* projection);
 
 // Normal numbers of mean 0 and standard deviation 1.

@@ -25,17 +25,17 @@ std::array<std::int64_t, 2> read_pooled(const std::string& word) {
 std::array<std::int64_t, 2> read_map_window(const std::string& word) {
   const std::size_t comma = std::min(word.find(','), word.size());
   const auto first = parse<std::int64_t>(word.substr(0, comma)), last = parse<std::int64_t>(std::string_view(word).substr(std::min(comma + 1, word.size())));
-  if (!first || !last || *first > *last) throw UsageError(cat("'", word, "' is not a band; give FIRST,LAST, distances of key and query such as -2,0"));
+  if (!first || !last || *first > *last) throw UsageError(cat("'", word, "' is not a band; give FIRST,LAST, the distances from a query to its first and its last key, such as -2,0"));
   return {*first, *last};
 }
 
 Pooling read_pooling(const std::string& word) { return read_enum<Pooling>(word, "kind of pooling", kPoolingWords); }
 
 std::vector<IndexList> read_key_sets(const std::string& word) {
-  return word.empty() || word == "true" ? std::vector<IndexList>() : read_index_lists(word);  // the option was given without a value
+  return word.empty() || word == "true" ? std::vector<IndexList>() : read_index_lists(word);  // --key-mass was given without a value
 }
 
-// The key sets as booleans [M,S], made from the lists; if no list is given, the tensor key_sets of the input file.
+// The key sets as booleans [M,S]. They are made from the lists; if there are no lists, they are the tensor key_sets of the input file.
 Tensor key_sets_of(const std::vector<IndexList>& lists, std::int64_t keys, InputTensors* in) {
   if (lists.empty()) return in->required(kKeySets, "the sets of keys of --key-mass without a value");
   if (in->has(kKeySets)) throw UsageError("--key-mass: the input tensors have key_sets too; give the sets of keys once");

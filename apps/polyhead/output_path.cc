@@ -40,7 +40,7 @@ void check_tensor_format(const std::string& option, const std::string& path) {
 }
 
 void check_not_input(const std::string& path, std::span<const std::string> inputs) {
-  std::error_code ignored;  // set if a file does not exist; the result is then false
+  std::error_code ignored;  // equivalent() sets it if a file does not exist, and returns false
   const auto same = [&](const fs::path& input) { return fs::equivalent(path, input, ignored); };
   for (const std::string& input : inputs) {
     bool read = same(input);

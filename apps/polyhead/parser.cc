@@ -33,7 +33,7 @@ std::string sentence(const CLI::ParseError& error, const CLI::App& parser, const
     if (message.find("At Most") != std::string::npos) return cat(subject, " is given more than once");
   }
   if (const std::size_t equals = message.find(" = "); dynamic_cast<const CLI::ConversionError*>(&error) && equals != std::string::npos) {
-    const std::size_t name = message.rfind(' ', equals - 1) + 1;  // "Could not convert: --json = maybe"
+    const std::size_t name = message.rfind(' ', equals - 1) + 1;  // the message is such as "Could not convert: --json = maybe"
     return cat(message.substr(name, equals - name), ": '", message.substr(equals + 3), "' is neither true nor false");
   }
   if (dynamic_cast<const CLI::ExcludesError*>(&error)) {

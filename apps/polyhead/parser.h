@@ -27,8 +27,8 @@ class Option {
   Option* excludes(Option* other);
 
   std::string name() const;                // "--output" or "MODEL_DIR"
-  std::vector<std::string> names() const;  // the names with dashes, short names first; empty for a positional argument
-  std::string type() const;                // "" for a flag
+  std::vector<std::string> names() const;  // option names with their dashes, short names first; empty for a positional argument
+  std::string type() const;                // name of the value's type in --help; "" for a flag, which has no value
   std::string description() const;
   bool is_positional() const;
   bool is_required() const;
@@ -42,7 +42,7 @@ class Option {
 
 class Parser {
  public:
-  // name: such as "polyhead view". summary: what the subcommand does, in one sentence. The constructor adds -h, --help.
+  // name: the command, such as "polyhead view". summary: what it does, in one sentence. The constructor adds the option -h, --help.
   Parser(const std::string& name, const std::string& summary);
   ~Parser();
   Parser(const Parser&) = delete;
@@ -56,8 +56,8 @@ class Parser {
   Option* add_flag(const std::string& names, bool& target, const std::string& description);
   void remove(Option* option);
 
-  Option* find(const std::string& name) const;  // throws if there is no such option
-  std::vector<Option*> options() const;         // in the order in which they were added
+  Option* find(const std::string& name) const;  // throws an exception if there is no option of this name
+  std::vector<Option*> options() const;         // all options, in the order in which they were added
   Option* help_option() const { return help_; }
   std::string name() const;
   std::string summary() const;

@@ -102,7 +102,7 @@ int run_and_report_errors(const std::vector<std::string>& arguments) {
 
 // Removes temporary files, and then ends the program by the signal's default action, so that a shell can tell by which signal it ended.
 void end_by_signal(int signal) {
-  io::remove_temporary_files();  // first, because the folder may hold such files
+  io::remove_temporary_files();  // first, because the folder may hold some of these files, and a folder with files cannot be removed
   remove_temporary_folder();
   std::signal(signal, SIG_DFL);
   std::raise(signal);
@@ -123,10 +123,10 @@ void end_by_bus_error(int signal, siginfo_t* cause, void*) {
 }
 
 void handle_signals() {
-  std::signal(SIGPIPE, SIG_IGN);  // write() then fails with EPIPE, and the program ends with its own exit status
-  std::signal(SIGXFSZ, SIG_IGN);  // write() then fails with EFBIG at the limit of `ulimit -f`
+  std::signal(SIGPIPE, SIG_IGN);  // a write to a closed pipe then fails with EPIPE, and the program chooses its exit status
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of `ulimit -f` then fails with EFBIG
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    if (std::signal(signal, end_by_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // a signal that nohup ignores stays ignored
+    if (std::signal(signal, end_by_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // keep ignoring a signal that was ignored at the start, as under nohup
   }
   struct sigaction bus_error {};
   bus_error.sa_sigaction = end_by_bus_error;

@@ -11,17 +11,17 @@
 
 namespace polyhead::app {
 
-// Returns what viewer::pooled_sides() returns for texts with these numbers of tokens plus the `generate` tokens that the model adds to each text. Maps of an
-// encoder-decoder are never pooled: Error if a page has no room for all of them.
+// Calls viewer::pooled_sides() for texts of these numbers of tokens, to each of which the model adds `generate` tokens. Maps of an encoder-decoder are never
+// pooled: Error if a page has no room for all of them.
 std::vector<std::int64_t> pooled_sides(const models::AnyTextModel::Sizes& sizes, std::span<const std::int64_t> tokens, std::int64_t generate, std::int64_t most_numbers = viewer::kMaxAttentionWeights);
 
-// The set of maps with which the page opens, and the further tabs. For an encoder-decoder that has generated tokens, the first set is the cross-attention.
-// `text` is the text as the user gave it. The sets are views of `run`, which must outlive the page.
+// The sets of maps of a text: the one with which the page opens, and the further tabs. For an encoder-decoder that has generated tokens, the first set is the
+// cross-attention. `text` is the text as the user gave it. The result has views of `run`, which must outlive the page.
 viewer::Text page_text(std::string text, const models::TextRun& run, std::vector<viewer::WithoutHead> without, std::int64_t left_out);
 
 inline constexpr const char* kScatter = "#heads=scatter";  // the address of a page that opens with the scatter of all heads
 
-// The address with which a page opens: `first` (empty: the page decides), with norm-weighted maps if by_norms.
+// The address with which a page opens: `first`, or "" if the page shall decide. by_norms: the page opens with norm-weighted maps.
 std::string address(std::string first, bool by_norms);
 
 }  // namespace polyhead::app

@@ -9,7 +9,8 @@
 
 namespace polyhead::app {
 
-// Sink logits and relative bias, which models learn. Tensors in the dtype of q are used as they are; other tensors are converted to the dtype of lse.
+// Parameters of the scores that a model has learned: sink logits and a relative bias. Tensors in the dtype of q are used as they are; others are converted to
+// the dtype of lse.
 struct Learned {
   Tensor sink, slopes, table;
   RelativeBias relative_bias;
@@ -20,10 +21,10 @@ struct Learned {
 struct ScoreInputs {
   Tensor q, k, bias;
   Learned learned;
-  SdpaOptions options;  // has views of the members above
+  SdpaOptions options;  // its views refer to the members above
 
-  // `required` is the part of an error message that says why q and k are needed. With `layers` the first dimension of q and k is the layer; masks do not have this
-  // dimension.
+  // required: the part of an error message that says why q and k are needed. layers: true if the first dimension of q and k is the layer; masks do not have
+  // this dimension.
   ScoreInputs(InputTensors* in, const AttentionRules& rules, const char* operation, const char* required, bool layers = false);
   ScoreInputs(const ScoreInputs&) = delete;
   ScoreInputs& operator=(const ScoreInputs&) = delete;

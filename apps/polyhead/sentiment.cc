@@ -92,7 +92,7 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
   std::size_t start = 0;
   for (const std::string& line : heads_and_parts) start = std::max(start, columns(trimmed(line)) + 2);
   const std::size_t width = terminal_width(Stream::out);
-  if (start > width / 2) start = 4;  // then the list of words begins on the line below the name of the head
+  if (start > width / 2) start = 4;  // the heads' names take half of the line: let the words begin on the line below
   for (std::size_t i = 0; i < lists.size(); ++i) {
     const std::string head = trimmed(printable(heads_and_parts[i]));
     text += lists[i].empty() ? head + '\n' : hang(head, lists[i], start, width);

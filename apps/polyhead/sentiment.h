@@ -12,7 +12,8 @@ namespace polyhead::app {
 void explain_sentiment(const models::TextModel& model, const std::string& input, PageFile page, bool as_json);
 
 struct SentimentScoring {
-  std::string data, baseline;  // files of rated texts; if `baseline` is given, a bag of words that learns from it is scored too
+  // data and baseline: files of rated texts. If `baseline` is given, a bag of words that learns from this file is scored too.
+  std::string data, baseline;
   bool ablate = false;         // for each head, also score the model with this head switched off
   bool json = false;
 };

@@ -25,9 +25,9 @@ TEST(Closest, FindsTheMisspelledName) {
   EXPECT_EQ(closest("device", kCommands), "devices");
 }
 
-TEST(Closest, TakesABeginningForTheWhole) { EXPECT_EQ(closest("exp", kCommands), "explain"); }
+TEST(Closest, FindsANameByItsBeginning) { EXPECT_EQ(closest("exp", kCommands), "explain"); }
 
-TEST(Closest, SaysNothingWhereNothingIsNear) {
+TEST(Closest, FindsNothingIfNoNameIsSimilar) {
   EXPECT_EQ(closest("banana", kCommands), "");
   EXPECT_EQ(closest("reflect", kCommands), "") << "four of seven letters would change: too many for a suggestion";
   EXPECT_EQ(closest("", kCommands), "");
@@ -35,9 +35,9 @@ TEST(Closest, SaysNothingWhereNothingIsNear) {
   EXPECT_EQ(closest("x", std::vector<std::string>{"y"}), "") << "every letter would change";
 }
 
-TEST(Closest, PrefersTheNearer) { EXPECT_EQ(closest("--tetx", std::vector<std::string>{"--text-pair", "--text", "--test-it"}), "--text"); }
+TEST(Closest, PrefersTheMoreSimilarName) { EXPECT_EQ(closest("--tetx", std::vector<std::string>{"--text-pair", "--text", "--test-it"}), "--text"); }
 
-TEST(UnknownName, ListsTheNamesWhereNothingIsNear) {
+TEST(UnknownName, ListsAllNamesIfNoneIsSimilar) {
   EXPECT_EQ(unknown_name("banana", "command", kCommands), "'banana' is not a command; choose from view, inspect, devices, explain");
   EXPECT_EQ(unknown_name("veiw", "command", kCommands), "'veiw' is not a command; did you mean 'view'?");
 }

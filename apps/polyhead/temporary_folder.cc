@@ -25,7 +25,7 @@ TemporaryFolder::TemporaryFolder(const std::vector<std::string>& names) {
   if (mkdtemp(name.data()) == nullptr) fail(ErrorCode::io, "cannot make a folder in ", fs::temp_directory_path().string(), ": ", std::generic_category().message(errno));
   path_ = name;
   for (const std::string& file : names) files_.push_back(path_ / file);
-  for (const std::string& file : names)  // after all files, the folders that hold them
+  for (const std::string& file : names)  // append the folders after all files, because a folder must be empty when it is removed
     for (fs::path folder = (path_ / file).parent_path(); folder != path_; folder = folder.parent_path()) files_.push_back(folder);
   living = this;
 }

@@ -21,12 +21,12 @@ TEST(TemporaryFolder, IsRemovedWithItsFiles) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-TEST(TemporaryFolder, HandlersOfSignalsRemoveIt) {
+TEST(TemporaryFolder, SignalHandlersRemoveIt) {
   const TemporaryFolder folder({"a", "never written", "b"});
   for (const char* name : {"a", "b"}) std::ofstream(folder.path() / name) << name;
   remove_temporary_folder();
   EXPECT_FALSE(fs::exists(folder.path()));
-  remove_temporary_folder();  // nothing is left to do
+  remove_temporary_folder();  // a second call has nothing to remove and must do nothing
 }
 
 }  // namespace

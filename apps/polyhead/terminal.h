@@ -38,7 +38,7 @@ void print_stderr(std::string_view text);
 // These print one line on stderr. They apply printable() to the sentence, because names of files and tensors may contain control characters.
 void print_diagnostic(std::string_view sentence);  // "polyhead: ..."
 void print_note(std::string_view sentence);        // "polyhead: note: ..."
-void note_replaced_bytes(std::int64_t count);      // says how many bytes of the text are read as U+FFFD, unless it is 0
+void note_replaced_bytes(std::int64_t count);      // prints how many bytes of a text were replaced by U+FFFD; prints nothing if count is 0
 
 // A progress bar on stderr, if stderr is a terminal that can clear a line.
 class Progress {
@@ -48,8 +48,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  void show(std::size_t done, std::string_view detail = {});  // the detail is shown after the bar
-  void clear();  // call it before writing other text to the terminal; the next show() draws the bar again
+  void show(std::size_t done, std::string_view detail = {});  // draws the bar, with `detail` after it
+  void clear();  // removes the bar before other text is written to the terminal; the next show() draws it again
 
  private:
   std::string what_;

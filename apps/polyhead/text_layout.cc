@@ -65,7 +65,7 @@ std::string clip(std::string_view text, std::size_t width) {
   if (columns(text) <= width) return std::string(text);
   if (width == 0) return {};
   std::string result;
-  std::size_t used = 1;  // column of the ellipsis
+  std::size_t used = 1;  // starts at 1: the ellipsis takes one column
   for (const std::string& character : characters(text)) {
     used += columns(character);
     if (used > width) break;

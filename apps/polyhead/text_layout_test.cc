@@ -5,7 +5,7 @@
 namespace polyhead::app {
 namespace {
 
-TEST(Printable, KeepsWordsAndDisarmsControlCharacters) {
+TEST(Printable, KeepsWordsAndReplacesControlCharacters) {
   EXPECT_EQ(printable("naïve 東京"), "naïve 東京");
   EXPECT_EQ(printable("a\x1b[31mb"), "a\uFFFD[31mb");
   EXPECT_EQ(printable("a\nb\tc"), "a\uFFFDb\uFFFDc");
@@ -38,7 +38,7 @@ TEST(ClipWords, CutsBetweenWords) {
   EXPECT_EQ(clip_words("東京都", 4), "東…") << "no space to cut at";
 }
 
-TEST(Fit, HasExactlyTheWidth) {
+TEST(Fit, TheResultHasExactlyTheGivenWidth) {
   for (const char* word : {"", "a", "fox", "jumps", "東京都", "e\u0301"})
     for (std::size_t width = 1; width < 9; ++width) EXPECT_EQ(columns(fit(word, width)), width) << word << " in " << width;
 }
@@ -56,7 +56,8 @@ TEST(Wrap, BreaksAtSpacesOnly) {
 
 TEST(Hang, AWideHeadHasALineOfItsOwn) {
   EXPECT_EQ(hang("ab", "one two three", 4, 11), "ab  one two\n    three\n");
-  EXPECT_EQ(hang("abcd", "one", 4, 11), "abcdone\n");  // hang() adds no space after a heading as wide as its column: the heading has to end in spaces itself
+  // A head that fills its column exactly is joined to the text: hang() adds no space, so the head must end in spaces itself.
+  EXPECT_EQ(hang("abcd", "one", 4, 11), "abcdone\n");
   EXPECT_EQ(hang("abcde", "one", 4, 11), "abcde\n    one\n");
   EXPECT_EQ(hang("ab", "", 4, 11), "ab\n");
 }

@@ -31,7 +31,8 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;  // a trace keeps up to seven tensors with this many elements, of 4 or 8 bytes each
+// Largest number of scores in a trace. A trace keeps up to seven tensors of this size, with 4 or 8 bytes for each element.
+constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;
 
 constexpr std::string_view kIdentity = "identity";  // value of --parameters that makes every projection the identity
 
@@ -47,14 +48,14 @@ struct TraceOptions {
   std::optional<std::int64_t> key_length;
   std::optional<Shape> shape;
   std::optional<DType> dtype;
-  std::optional<std::uint64_t> seed;  // absent: 0
+  std::optional<std::uint64_t> seed;  // the seed is 0 if this is absent
   std::optional<double> count_from;
   bool ones = false, pair_bias = false;
   bool list = false, values = false, json = false;
   NumberStyle numbers;
 };
 
-// A layer, and the names of its projections in the library or tutorial that defines the layer.
+// An attention layer, and the names of its projections in the source code of the library or tutorial that defines the layer.
 struct TracedLayer {
   LoadedLayer loaded;
   std::string title;
@@ -248,7 +249,7 @@ void run_trace(const TraceOptions& o) {
   if (o.list) return o.json ? print_json(list_json()) : print(list_text(terminal_width(Stream::out)));
   if (is_identity(o)) {
     if (o.layer.empty()) throw UsageError("--parameters identity needs a layer: --layer NAME ('polyhead trace --list' lists the names)");
-    if (o.file.prefix || !o.file.layout.empty()) throw UsageError(cat(o.file.prefix ? "--prefix" : "--layout", " is for --parameters FILE, and identity is not a file (./identity would be)"));
+    if (o.file.prefix || !o.file.layout.empty()) throw UsageError(cat(o.file.prefix ? "--prefix" : "--layout", " is for --parameters FILE; `--parameters identity` reads no file (give ./identity for a file of this name)"));
   } else if (o.layer.empty() == o.file.path.empty()) {
     throw UsageError(o.layer.empty() ? "give a layer: --layer NAME ('polyhead trace --list' lists the names) or --parameters FILE" : "give --layer or --parameters, not both");
   }
@@ -261,7 +262,8 @@ void run_trace(const TraceOptions& o) {
   }
   const TracedLayer traced = o.layer.empty() ? loaded(o) : constructed(o, dtype);
   const LoadedLayer& layer = traced.loaded;
-  std::mt19937_64 seeds(o.seed.value_or(0));  // used for the inputs only; the layer's parameters are drawn with o.seed itself
+  // These seeds are for the inputs only. The layer's parameters are drawn with the seed o.seed itself.
+  std::mt19937_64 seeds(o.seed.value_or(0));
   LayerCall call;
   std::string description = printable(o.input);
   if (in) {
@@ -343,7 +345,7 @@ Subcommand declare_trace(Parser& parser) {
   add_layer_rules(parser, &o->layer_rules);
   add_mask_like_input(parser, &o->rules);
   Option* values = parser.add_flag("--values", o->values, "show the numbers of every step and of the parameters too");
-  add_value(parser, "--limit", &o->numbers.limit, read_positive, "N", "show about N numbers of a step at most, the first and last of each dimension (default: 200)")->needs(values);
+  add_value(parser, "--limit", &o->numbers.limit, read_positive, "N", "show at most about N numbers of each step: the first and the last of each dimension (default: 200)")->needs(values);
   add_value(parser, "--precision", &o->numbers.digits,
             [](const std::string& word) {
               const std::int64_t digits = read_count(word);

@@ -50,15 +50,15 @@ Cell read_cell(const std::string& given, const models::AnyTextModel::Sizes& size
 struct Key {
   Numbers k, v;
   double dot = 0, bias = 0, score = 0, exp = 0, weight = 0;
-  bool attended = true;  // false for a key after the query in a decoder, or outside the layer's window
+  bool attended = true;  // false if the query may not attend to this key: in a decoder a later key, or a key outside the layer's window
 };
 
-// The intermediate results of one row in float64.
+// The intermediate results from which one row of attention weights is computed, in float64.
 struct Worked {
   Numbers q, output;
   std::vector<Key> keys;
   double scale = 0, largest = 0, sum = 0, of_map = 0;
-  bool usual_scale = true;  // the scale is 1/sqrt(H)
+  bool usual_scale = true;  // true if the scale is 1/sqrt(H)
   bool has_bias = false;
 };
 

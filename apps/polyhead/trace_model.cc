@@ -23,7 +23,7 @@ void require_small_text(std::int64_t heads, std::int64_t tokens, std::int64_t mo
   require(numel({heads, tokens, tokens}) <= most_scores, "trace: the scores of ", tokens, " tokens are ", Shape{heads, tokens, tokens}, ", which is too large; a trace has at most ", most_scores, " scores");
 }
 
-// Moves the attention of an encoder layer into `taken`, and makes the attention's input from all_hidden [L+1,T,E].
+// Moves the attention of an encoder layer into `taken`, and computes the input of this attention from all_hidden [L+1,T,E], the hidden states of all layers.
 void take_layer(nn::EncoderLayer& own, const Tensor& all_hidden, ModelLayer& taken) {
   taken.input = Tensor::copy_of(all_hidden.view().select(0, taken.index).unsqueeze(0));
   taken.normed = own.norm_position != nn::NormPosition::post && own.attention_norm.weight;

@@ -13,9 +13,10 @@ namespace polyhead::app {
 
 struct ModelLayer {
   nn::MultiHeadAttention attention;
-  Tensor input;                  // [1,T,E]: the input of the layer's attention: the output of the layer before, normed if the layer is pre-norm
+  // The input [1,T,E] of the layer's attention: the output of the previous layer, after the layer norm if the layer is pre-norm.
+  Tensor input;
   bool normed = false;
-  nn::AttentionOptions options;  // has views of tensors that `kept` owns
+  nn::AttentionOptions options;  // its views refer to tensors that `kept` owns
   std::shared_ptr<const void> kept;
   std::string family;
   ProjectionNames names;

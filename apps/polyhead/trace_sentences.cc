@@ -157,11 +157,12 @@ class Writer {
   const nn::AttentionOptions& options_;
   const ProjectionNames& names_;
   const Shape maps_, lead_;
-  const std::int64_t keys_, input_keys_;  // keys_: number of keys, including those that the layer appends; input_keys_: number of keys in the input
+  // keys_: number of keys, with those that the layer appends. input_keys_: number of keys without them.
+  const std::int64_t keys_, input_keys_;
   std::int64_t empty_rows_ = 0;
 };
 
-// The letter (q, k, v, ...) of the projection whose value this step makes, splits into heads or merges.
+// The letter (q, k, v, ...) of the projection that this step computes, splits into heads or merges from heads.
 char letter_of(TraceKind kind) {
   switch (kind) {
     case TraceKind::projection_q: case TraceKind::norm_q: case TraceKind::rotary_q: case TraceKind::split_q: return 'q';
@@ -202,7 +203,7 @@ void add_parameters(const nn::MultiHeadAttention& layer, const ProjectionNames& 
 std::vector<TraceStep> trace_sentences(const nn::MultiHeadAttention& layer, const nn::AttentionInput& input, const nn::AttentionOptions& options,
                                        const ProjectionNames& names, std::string_view layout) {
   Writer writer(layer, input, options, names);
-  std::map<char, Tensor> heads;  // projection's letter -> the value before it is split into heads, or before the heads are merged
+  std::map<char, Tensor> heads;  // by the projection's letter: the tensor that is split into heads, or whose heads are merged
   std::vector<TraceStep> steps;
   for (nn::TraceStep& traced : nn::trace(layer, input, options)) {
     const TraceKind kind = traced.kind;

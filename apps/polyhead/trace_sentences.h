@@ -12,17 +12,20 @@
 
 namespace polyhead::app {
 
-using ProjectionNames = std::map<std::string, std::string>;  // the names of q, k, v, output and gate in the layer's source code: "q" -> "W_q"
+// The names that the projections have in the layer's source code. The keys are q, k, v, output and gate; for example "q" -> "W_q".
+using ProjectionNames = std::map<std::string, std::string>;
 
 struct TraceStep : nn::TraceStep {
   std::string step;     // "scores"
-  std::string where;    // the input, module or expression whose value the step shows: "W_q(query)"
-  std::string meaning;  // what the step does: one sentence, with the sizes of this call
-  std::vector<std::pair<std::string, Tensor>> parameters = {};  // the parameters that the step reads, by name: those of a projection ("W_q.weight"), or bias_k or bias_v
-  std::vector<SourceStep> source = {};                          // the steps in which the layer's source code computes the value, if there are several
+  std::string where;    // where the step's value comes from in the source code: an input, a module or an expression, such as "W_q(query)"
+  std::string meaning;  // one sentence that says what the step does, with the sizes of this call
+  // The parameters that the step reads, with their names: a projection's ("W_q.weight"), bias_k or bias_v.
+  std::vector<std::pair<std::string, Tensor>> parameters = {};
+  // If the layer's source code needs several steps for this step: these steps.
+  std::vector<SourceStep> source = {};
 };
 
-// The steps of a call, with sentences. layout: name of the layout whose source code is shown beside the steps, such as "d2l"; "": none.
+// Traces a call and returns its steps with sentences. layout: the source code that is shown beside the steps, such as "d2l"; "" shows none.
 std::vector<TraceStep> trace_sentences(const nn::MultiHeadAttention& layer, const nn::AttentionInput& input, const nn::AttentionOptions& options,
                                        const ProjectionNames& names, std::string_view layout = {});
 

@@ -35,13 +35,13 @@ TEST(TraceSentences, SayHowManyPairsAMaskLeavesAndWhatEmptyRowsGive) {
   EXPECT_THAT(find(zero, "softmax").meaning, HasSubstr("rows sum to 1, except empty rows"));
 }
 
-TEST(TraceSentences, FitExtentsOfNoneAndOne) {
+TEST(TraceSentences, AreRightForSizesOfZeroAndOne) {
   for (const TraceStep& step : steps_of({.query_width = 1, .heads = 1}, {1, 1, 1})) EXPECT_THAT(step.meaning, Not(HasSubstr("1 features"))) << step.step;
   EXPECT_THAT(find(steps_of({.query_width = 2, .heads = 2}, {1, 1, 2}), "split q").meaning, HasSubstr("2 heads of H = 1 feature: head n takes feature n"));
   EXPECT_THAT(find(steps_of({.query_width = 2, .heads = 2}, {1, 1, 2}, {}, {1, 0, 2}), "softmax").meaning, HasSubstr("none, because there is no key"));
 }
 
-TEST(TraceSentences, CallModulesAsTheSourceDoes) {
+TEST(TraceSentences, NameModulesAsTheSourceCodeDoes) {
   const std::vector<TraceStep> steps = steps_of({.query_width = 4, .heads = 2}, {2, 3, 4}, {}, {2, 3, 4});
   EXPECT_EQ(find(steps, "projection q").where, "W_q(query)");
   EXPECT_EQ(find(steps, "projection v").where, "W_v(key)");

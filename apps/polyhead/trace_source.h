@@ -12,7 +12,7 @@ namespace polyhead::app {
 
 struct SourceStep {
   std::string code;  // "permute(0,2,1,3)"
-  Tensor value;      // the result of `code`
+  Tensor value;      // the tensor that `code` returns
 };
 
 bool has_source_steps(std::string_view layout);

@@ -33,7 +33,7 @@ struct LayerStory {
   Shape shape;
   std::vector<double> query;
   std::vector<std::int64_t> key_lengths = {};
-  std::vector<std::string_view> steps;  // the steps that are shown, by name
+  std::vector<std::string_view> steps;  // names of the steps that are shown
   int digits = 0;
 };
 
@@ -49,7 +49,7 @@ void tell_layer(const Story& story, const LayerStory& of, bool json) {
   const io::LayoutDescription layout = layout_called(row.layout());
   nn::MultiHeadAttentionConfig config = config_of(row, arguments);
   if (layout.empty_rows) config.empty_rows = *layout.empty_rows;
-  config.seed = 1;  // the drawn parameters are replaced
+  config.seed = 1;  // any seed will do: copy_inputs() replaces the parameters that are drawn with it
   LoadedLayer loaded{.layer = nn::MultiHeadAttention(config), .layout = std::string(row.layout())};
   // Every number can be followed if all projections copy their inputs. Each of several heads gets the whole input, every second head with the opposite sign, so that heads differ.
   for (nn::Linear* projection : {&loaded.layer.q, &loaded.layer.k, &loaded.layer.v, &loaded.layer.output})
@@ -95,9 +95,9 @@ void tell_lengths(const Story& story, std::uint64_t, bool json) {
 
 struct ScaleRow {
   std::int64_t width = 0;
-  double variance = 0, scaled_variance = 0;  // of <q,k>, and of <q,k> / sqrt(d)
-  double largest = 0, scaled_largest = 0;    // mean over the rows of the largest attention weight
-  double slope = 0, scaled_slope = 0;        // mean of p (1 - p), the derivative of an attention weight by its own score
+  double variance = 0, scaled_variance = 0;  // variances of <q,k> and of <q,k> / sqrt(d)
+  double largest = 0, scaled_largest = 0;    // largest attention weight of a row, averaged over the rows
+  double slope = 0, scaled_slope = 0;        // mean of p (1 - p), the derivative of an attention weight p by its own score
 };
 
 double mean_of(std::span<const double> numbers, const auto& of) {

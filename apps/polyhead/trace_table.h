@@ -13,7 +13,7 @@ namespace polyhead::app {
 // is left out; if that is not enough, the meaning is written below its step; if that is not enough either, each step becomes a paragraph.
 std::string trace_table(std::span<const TraceStep> steps, std::size_t width);
 
-// "B = 2 sequences, N = 5 heads, ..."
+// Explains the letters of the shapes: "B = 2 sequences, N = 5 heads, ..."
 std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& weights, std::int64_t keys);
 
 Json trace_json(std::span<const TraceStep> steps, bool values);

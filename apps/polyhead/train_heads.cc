@@ -54,7 +54,7 @@ std::string line_of(std::int64_t heads, const std::vector<training::HeadsRun>& r
 }  // namespace
 
 std::string chart(std::span<const HeadScores> rows, std::size_t width) {
-  constexpr std::size_t kLabel = 7;  // "   16  "
+  constexpr std::size_t kLabel = 7;  // width of a label such as "   16  "
   const std::size_t columns = std::clamp<std::size_t>(width, kLabel + 14, 80) - kLabel;
   double lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
   for (const HeadScores& row : rows)

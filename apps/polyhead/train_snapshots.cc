@@ -29,9 +29,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFolder = "learning.snapshots";  // holds a saved model for each step while the run is not complete
-constexpr const char* kRun = "run.json";               // a file in kFolder that names the run of the snapshots
-constexpr std::string_view kPartial = ".partial";      // ends the name of a snapshot that is being saved
+constexpr const char* kFolder = "learning.snapshots";  // folder of the saved models, one for each snapshot; it exists until the run is complete
+constexpr const char* kRun = "run.json";               // file in kFolder that says to which run the snapshots belong
+constexpr std::string_view kPartial = ".partial";      // suffix of a snapshot that is not completely saved
 
 // The page of one text at one step. Its views point to the answers, which `kept` holds.
 struct Kept {
@@ -135,7 +135,8 @@ void Snapshots::check_texts() const {
     }
   } else {
     const models::Translator model = models::load_translator(place(0));
-    for (const std::string& text : texts_) weights += 3 * models::translate(model, text).source_attentions.numel();  // an estimate: assumes that the translation is as long as the text
+    // An estimate: the translation is taken to be as long as the text, so there are three maps of the size of the encoder's.
+    for (const std::string& text : texts_) weights += 3 * models::translate(model, text).source_attentions.numel();
   }
   std::int64_t all = 0;
   if (__builtin_mul_overflow(weights, std::ssize(steps_), &all) || all > viewer::kMaxAttentionWeights)
@@ -156,7 +157,7 @@ std::optional<std::string> Snapshots::take(std::int64_t step, const training::Ta
   if (std::ranges::find(steps_, step) == steps_.end()) return {};
   try {
     save(step, task);
-  } catch (const std::runtime_error& error) {  // an error of the library or of the file system, such as a full disk
+  } catch (const std::runtime_error& error) {  // thrown by the library or by the file system, for example because the disk is full
     return cat("there is no snapshot of step ", step, ": ", error.what());
   }
   return {};

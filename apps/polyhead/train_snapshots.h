@@ -11,7 +11,7 @@
 
 namespace polyhead::app {
 
-// UsageError if the task has no snapshots (only classify and translate have), or for fewer than 2.
+// Throws a UsageError if `task` is neither classify nor translate, which alone have snapshots, or if `count` is less than 2.
 void check_snapshots(const std::string& task, std::int64_t count);
 
 class Snapshots {
@@ -36,7 +36,8 @@ class Snapshots {
 
   std::string task_, identity_;
   std::vector<std::string> texts_;
-  std::filesystem::path folder_, snapshots_;  // the model's folder, and in it the folder of the saved models
+  // folder_: the folder of the model. snapshots_: the folder in it that holds the saved models.
+  std::filesystem::path folder_, snapshots_;
   std::vector<std::int64_t> steps_;
 };
 

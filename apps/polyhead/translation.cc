@@ -24,7 +24,8 @@ using training::AlignedPair;
 using training::AlignedTokens;
 using training::Language;
 
-constexpr std::int64_t kGrammarSentences = 2000, kShortSentence = 20;  // number of held-out sentences to score; maximum number of words of a short sentence
+// kGrammarSentences: how many held-out sentences are scored. kShortSentence: a sentence of at most this many words counts as short.
+constexpr std::int64_t kGrammarSentences = 2000, kShortSentence = 20;
 
 // The source words that sure links connect with a word of the translation.
 std::vector<std::string> linked(const AlignedPair& pair, std::int64_t target) {
@@ -134,7 +135,7 @@ void explain_translation(const Translator& model, const std::string& input, cons
     json["words"].back()["grammar"] = gold;
   }
   if (as_json) {
-    std::vector<std::string> source = answer.source.pieces, target = answer.target.pieces;  // the tokens that the columns and rows of the maps stand for
+    std::vector<std::string> source = answer.source.pieces, target = answer.target.pieces;  // the names of the columns and rows of the maps
     source.push_back("<end>"), target.insert(target.begin(), "<start>");
     json["source_tokens"] = source, json["target_tokens"] = target;
     json["attentions"] = number_json(answer.attentions);

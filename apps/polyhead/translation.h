@@ -14,8 +14,10 @@ namespace polyhead::app {
 void explain_translation(const models::Translator& model, const std::string& input, const models::TranslateOptions& options, PageFile page, bool as_json);
 
 struct TranslationScoring {
-  std::string data;      // "grammar": the held-out sentences of the teaching grammar; else a file of sentence pairs or of aligned sentences
-  std::string baseline;  // a file of sentence pairs: IBM model 2, which learns from them, is scored beside the heads
+  // What is scored: "grammar" for the held-out sentences of the teaching grammar, else a file of sentence pairs or of aligned sentences.
+  std::string data;
+  // A file of sentence pairs. IBM model 2 learns from them, and its links are scored beside those of the heads.
+  std::string baseline;
   models::TranslateOptions options{};
   bool json = false;
 };

@@ -38,7 +38,7 @@ struct TryOptions {
   bool ablate = false, json = false;
 };
 
-// has_input: whether there is an input without the argument INPUT.
+// Throws a UsageError if INPUT, --score and -o do not fit together. has_input: the task has an input even without the argument INPUT.
 void require_input(const TryOptions& o, const char* what, bool has_input = false) {
   if (o.input.empty() && o.score.empty() && !has_input) throw UsageError(cat("there is no input; give ", what, ", or --score FILE"));
   if (!o.input.empty() && !o.score.empty()) throw UsageError("an input and --score cannot be combined");
@@ -69,7 +69,7 @@ void try_digits(const TryOptions& o) {
 
 // The sentences of a text, or of each line of a file.
 std::vector<std::string> sentences_of(const std::string& input) {
-  std::error_code ignored;  // a long text is no file name, and the check for a file then fails
+  std::error_code ignored;  // set if the text is too long to be the name of a file; is_regular_file() then returns false
   std::vector<InputText> texts{{input, std::nullopt}};
   if (input != "-" && training::split_at_white_space(input).size() == 1 && !std::filesystem::is_regular_file(input, ignored))
     throw UsageError(cat("'", input, "' is no file; as a text it has one word, which cannot be summarised"));
@@ -129,7 +129,7 @@ std::string require_short(std::string text) {
 
 // The text of an argument: the argument itself, or for "-" the only line of standard input.
 std::string text_of(const std::string& input) {
-  std::error_code ignored;  // a long text is no file name, and the check for a file then fails
+  std::error_code ignored;  // set if the text is too long to be the name of a file; is_regular_file() then returns false
   if (input != "-") {
     require_short(input);
     if (training::split_at_white_space(input).empty()) throw UsageError("the text is empty");
@@ -163,7 +163,7 @@ void try_translation(const TryOptions& o) {
 struct TriedTask {
   std::string name;
   std::string_view model_type;
-  std::vector<std::string> options;  // the options of this task that other tasks do not have
+  std::vector<std::string> options;  // the options that this task has and other tasks lack
   void (*run)(const TryOptions&);
 };
 

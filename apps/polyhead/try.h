@@ -7,9 +7,9 @@
 namespace polyhead::app {
 
 struct TriedText {
-  std::filesystem::path model;  // empty: the model of ratings that is part of polyhead
-  std::string text;             // the text, or the path of a file of images
-  std::string page;             // empty: none is written
+  std::filesystem::path model;  // the model's folder; empty for the model of ratings that is part of polyhead
+  std::string text;             // the text, or the path of an image or of a file of images
+  std::string page;             // path of the page; empty to write no page
   bool json = false;
 };
 void try_text(const TriedText& given);

@@ -15,15 +15,15 @@ namespace polyhead::app {
 
 struct PageFile {
   std::string path;
-  std::string model;   // the model's folder, which the page names
-  std::string answer = {};  // the answer in one line
+  std::string model;   // the model's folder; the page shows its name
+  std::string answer = {};  // the answer in one line of text
 };
 
 // image [height,width], with pixels from 0 to config.white.
 void write_page(const PageFile& file, const models::ImageClassifier& model, ConstTensorView image, const models::ClassifiedImage& answer);
 void write_page(const PageFile& file, const models::SentenceChooser& model, std::span<const std::string> sentences, const models::ChosenSentence& answer);
 void write_page(const PageFile& file, const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer);
-// links: the known links between tokens, or nullopt.
+// links: the pairs of source and target tokens that are known to belong together, or nullopt.
 void write_page(const PageFile& file, const models::Translator& model, const std::string& text, const models::Translation& answer, std::optional<viewer::Links> links);
 
 }  // namespace polyhead::app

@@ -126,7 +126,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<
   return heads;
 }
 
-// largest: the largest element of a norm-weighted map; empty for attention weights.
+// The line above a map. largest: the largest element of a norm-weighted map, as text; empty for a map of attention weights.
 std::string heading(const InputText& input, const HeadChoice& choice, const std::string& largest, std::size_t width) {
   const std::string what = largest.empty() ? std::string("rows attend to columns, in percent") : cat("rows attend to columns: ", kNormWeighted, ", in percent of the largest, ", largest);
   return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; ", what), width), "\n");
@@ -147,7 +147,7 @@ class View {
     Progress progress("texts", texts_.size());
     for (std::size_t i = 0; i < texts_.size(); ++i) {
       progress.show(i);
-      const std::int64_t numbers = model_->sizes().head_vectors * (std::ssize(tokens_[i].ids) + o_.generate);  // count of numbers in q, k and v
+      const std::int64_t numbers = model_->sizes().head_vectors * (std::ssize(tokens_[i].ids) + o_.generate);  // how many numbers q, k and v of all heads have
       const std::int64_t blocks = blocks_[i];
       const bool fits = !o_.page.empty() && blocks == 0 && budget.take(numbers);
       models::TextRun result = model_->run(std::move(tokens_[i]), {.attentions = needs_every_pair(i), .pooled = blocks, .head_vectors = fits, .value_norms = has_norms(i), .generate = o_.generate});
@@ -184,7 +184,7 @@ class View {
     } else if (!o_.texts.empty()) {
       for (const std::string& text : o_.texts) texts_.push_back({text, o_.pair});
     } else if (!o_.page.empty() || !o_.arrays.empty() || o_.link) {
-      texts_.push_back(measured_texts_[0]);  // the page needs the maps of one text, to show when the reader opens a head
+      texts_.push_back(measured_texts_[0]);  // show the first text of --texts: the page, the arrays and --link need the maps of one text
     }
     if (o_.link && texts_.size() > 1) throw UsageError(cat("--link is for two words of one text; '", o_.file, "' has ", texts_.size()));
     model_ = open_any_model(o_.model);
@@ -234,7 +234,7 @@ class View {
     rank_heads(*link_, result.target ? result.target->cross_attentions : result.attentions, keys.special);
   }
 
-  // For readers at a terminal. Programs that read the JSON need the same head for every text.
+  // Chooses the head that the terminal shows. It may be another head for every text, so the JSON does not use it: programs need the same head for every text.
   HeadChoice telling_head_of(const models::TextRun& result) const {
     const std::vector<bool>&keys = result.tokens.special, &queries = result.target ? result.target->tokens.special : keys;
     return telling_head(result.target ? result.target->cross_attentions : result.attentions, queries, keys, !result.target, choice_);
@@ -250,7 +250,8 @@ class View {
   void check_sizes() {
     const std::uint64_t memory = usable_memory();
     const auto most_in_memory = static_cast<std::int64_t>(memory / sizeof(float));
-    std::vector<std::int64_t> counts, weights;  // for each text: the number of tokens, and the number of attention weights
+    // For each text: its number of tokens (counts) and its number of attention weights (weights).
+    std::vector<std::int64_t> counts, weights;
     std::int64_t hidden = 0;
     for (const models::TokenizedText& tokens : tokens_) {
       counts.push_back(std::ssize(tokens.ids));
@@ -349,21 +350,23 @@ class View {
   ViewOptions o_;
   std::vector<InputText> texts_;
   std::vector<models::TokenizedText> tokens_;
-  std::vector<InputText> measured_texts_;  // of --texts
+  std::vector<InputText> measured_texts_;  // the texts of --texts
   std::vector<models::TokenizedText> measured_tokens_;
   std::optional<viewer::MeasuredTexts> measured_;
   std::unique_ptr<models::AnyTextModel> model_;
   HeadChoice choice_;
   std::optional<WordLink> link_;
   std::vector<std::pair<std::int64_t, std::int64_t>> heads_off_;
-  std::vector<std::vector<viewer::WithoutHead>> without_;  // for each text
+  std::vector<std::vector<viewer::WithoutHead>> without_;  // for each text, the effect of each head that --without names
   std::vector<models::TextRun> results_;
-  std::vector<std::int64_t> blocks_;    // for each text: blocks along one side of its pooled maps in the page; 0: the page shows every pair
-  std::vector<std::int64_t> left_out_;  // for each text: how many numbers of q, k and v the page leaves out
+  // For each text: the number of blocks along each side of its pooled maps in the page; 0 if the page shows every pair of tokens.
+  std::vector<std::int64_t> blocks_;
+  // For each text: how many numbers of q, k and v did not fit into the page.
+  std::vector<std::int64_t> left_out_;
   Json json_texts_ = Json::array();
 };
 
-// UsageError with the name of an option that is given and not allowed, and a message.
+// Throws a UsageError with `message` and the option's name if an option is given that is not in `allowed`.
 void allow_only(const Parser& parser, std::initializer_list<std::string_view> allowed, const std::string& message) {
   for (const Option* option : parser.options())
     if (option->is_given() && std::ranges::find(allowed, option->name()) == allowed.end()) throw UsageError(option->name() + message);

@@ -13,16 +13,16 @@ namespace polyhead::app {
 
 // The attention map to show: one head, the mean over a layer's heads, or the mean over all heads.
 struct HeadChoice {
-  std::optional<std::int64_t> layer;   // absent: mean over all layers
-  std::optional<std::int64_t> head;    // absent: mean over the heads
-  std::int64_t layers = 0, heads = 0;  // numbers of layers and heads of the model
-  bool of_text = false;                // telling_head() chose layer and head
+  std::optional<std::int64_t> layer;   // absent: the map is the mean over all layers
+  std::optional<std::int64_t> head;    // absent: the map is the mean over the heads
+  std::int64_t layers = 0, heads = 0;  // how many layers and heads the model has
+  bool of_text = false;                // true if telling_head() chose layer and head
 
-  std::string description() const;  // "layer 5, mean of its 12 heads"
+  std::string description() const;  // such as "layer 5, mean of its 12 heads"
 };
 
-// The choice that the options make. Without options it is the mean over the heads of the last layer; with only `mean`, the mean over all heads of all layers.
-// UsageError if the model has no such layer or head.
+// Returns the choice that the options make. Without options it is the mean over the heads of the last layer; with --mean alone, the mean over all heads of all
+// layers. UsageError if the model has no such layer or head.
 HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int64_t> head, bool mean, std::int64_t layers,
                        std::int64_t heads);
 
@@ -32,8 +32,8 @@ HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int
 // attentions: [L,N,T,S], floating. queries, keys: for each row and column whether it is a special token.
 HeadChoice telling_head(const Tensor& attentions, const std::vector<bool>& queries, const std::vector<bool>& keys, bool same_text, const HeadChoice& otherwise);
 
-// The chosen map [T,S], float32. attentions: [L,N,T,S], floating. norms: of the values [L,N,S], for a norm-weighted map (Kobayashi et al. 2020); empty for attention
-// weights.
+// The chosen map [T,S], float32. attentions: [L,N,T,S], floating. norms: [L,N,S], those of the transformed values, for a norm-weighted map (Kobayashi et al.
+// 2020); empty for a map of attention weights.
 Tensor chosen_map(const Tensor& attentions, ConstTensorView norms, const HeadChoice& choice);
 
 inline constexpr std::string_view kNormWeighted = "attention weights times the norms of the transformed values";

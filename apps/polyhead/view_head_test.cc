@@ -34,7 +34,7 @@ TEST(TellingHead, IsTheOneWhoseWordsLookMostAtOneOtherWord) {
     if (t > 0) weight(maps, 0, 2, t, t - 1) = 1;            // each token attends to the token before it
     if (t < 6) weight(maps, 1, 0, t, t + 1) = 1;            // each token attends to the token after it
   }
-  for (std::int64_t s = 0; s < 7; ++s) weight(maps, 1, 1, 0, s) = weight(maps, 1, 1, 6, s) = 1;  // queries that are special
+  for (std::int64_t s = 0; s < 7; ++s) weight(maps, 1, 1, 0, s) = weight(maps, 1, 1, 6, s) = 1;  // only special tokens attend in this head
   weight(maps, 1, 2, 1, 4) = 0.4F;
   const HeadChoice choice = telling_head(maps, special, special, true, kLast);
   expect_head(choice, 1, 2);
@@ -53,19 +53,19 @@ TEST(TellingHead, OfTwoTextsCountsEveryPairOfWords) {
   Tensor maps = flat_maps(3);
   weight(maps, 0, 2, 1, 0) = 0.2F;
   weight(maps, 0, 1, 1, 1) = 0.9F;
-  weight(maps, 1, 0, 1, 2) = 1;  // attention to a special token
-  weight(maps, 1, 1, 0, 1) = 1;  // attention of a special token
+  weight(maps, 1, 0, 1, 2) = 1;  // a word attends to a special token, which does not count
+  weight(maps, 1, 1, 0, 1) = 1;  // a special token attends to a word, which does not count
   expect_head(telling_head(maps, {true, false, false}, {false, false, true}, false, kLast), 0, 1);
 }
 
-TEST(TellingHead, WithoutAPairToCountIsTheOther) {
+TEST(TellingHead, IsTheFallbackIfNoPairCounts) {
   const HeadChoice choice = telling_head(flat_maps(3), {true, false, true}, {true, false, true}, true, kLast);
   EXPECT_EQ(choice.layer, 1);
   EXPECT_FALSE(choice.head);
   EXPECT_EQ(choice.description(), "layer 1, mean of its 3 heads");
 }
 
-TEST(TellingHead, PassesOverNaN) {
+TEST(TellingHead, IgnoresNaN) {
   const std::vector<bool> none(5);
   Tensor maps = flat_maps(5);
   for (std::int64_t s = 0; s < 5; ++s) weight(maps, 0, 0, 4, s) = std::numeric_limits<float>::quiet_NaN();

@@ -25,7 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
-constexpr std::size_t kMaxBytesOfToken = 1000;  // a text with more bytes for each token that the model may read is refused before it is split into tokens
+// A text with more bytes than this for each token that the model may read is refused before it is split into tokens.
+constexpr std::size_t kMaxBytesOfToken = 1000;
 constexpr std::array<std::string_view, 2> kModelFiles{"config.json", "model.safetensors"};
 constexpr std::string_view kWanted = "a model is a folder with config.json, model.safetensors and tokenizer.json or vocab.txt";
 
@@ -179,7 +180,7 @@ std::int64_t find_token(std::string_view option, std::string_view what, const st
   if (is_place && places.empty()) return *place;
   if (places.size() == 1 && (!is_place || found == *place)) return found;
   if (is_place)  // "03" is the index 3, but not a spelling of the word "3"
-    throw UsageError(cat(option, ": the ", what, " '", given, "' is a place of the text, and also a word of it, at ", join(places, std::identity{}, " and "), "; for the place give 0", given, ", for the word its place with a 0 before it, such as 0", places[0]));
+    throw UsageError(cat(option, ": the ", what, " '", given, "' is a place, and also a word of the text, which is at ", join(places, std::identity{}, " and "), "; give 0", given, " for the token at place ", given, ", or 0", places[0], " for the word"));
   if (!places.empty()) throw UsageError(cat(option, ": the ", what, " '", given, "' is in the text more than once; give its place: ", join(places, std::identity{}, " or ")));
   if (place) throw UsageError(cat(option, ": the ", what, " ", *place, " is not a token of the text, which has 0 to ", words.size() - 1));
   std::vector<std::string> all;

@@ -54,8 +54,8 @@ std::vector<std::string> words_of(const std::string& text, const models::Tokeniz
 // such token, or if `given` is both an index and the spelling of another token. The message begins with `option` and calls the token `what` ("query").
 std::int64_t find_token(std::string_view option, std::string_view what, const std::string& given, const std::vector<std::string>& words, const std::vector<std::string>& spelled);
 
-// The tokens of every text. A text of more than `longest` tokens is truncated if `truncate` is set; else it is an Error whose message ends in `remedy`. Notes on stderr
-// say what was replaced or left out. list: the option that gave the texts, if the messages have to name it.
+// The tokens of every text. If a text has more than `longest` tokens, its end is cut off if `truncate` is set; else an Error is thrown, whose message ends in
+// `remedy`. Notes on stderr say what was replaced or left out. list: the option that gave the texts, for messages.
 std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,
                                             const std::vector<InputText>& texts, bool truncate, std::string_view remedy = "--truncate leaves out the end", std::string_view list = {});
 // The tokens of one text for an encoder. Error if the text is too long.

@@ -14,8 +14,8 @@
 namespace polyhead::app {
 namespace {
 
-constexpr double kMostly = 0.5;       // a head with this usual weight is marked: it looks at that distance whatever the words are
-constexpr std::size_t kMostRows = 12;  // lines of the list in the terminal
+constexpr double kMostly = 0.5;       // a head whose usual weight is at least this is marked: it looks at this distance whatever the words are
+constexpr std::size_t kMostRows = 12;  // largest number of heads in the terminal's list
 
 std::string distance_name(std::int64_t distance) {
   if (distance == 0) return "at itself";

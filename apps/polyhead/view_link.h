@@ -13,15 +13,16 @@ namespace polyhead::app {
 struct LinkedHead {
   std::int64_t layer = 0, head = 0;
   double weight = 0;
-  double usual = 0;  // mean weight of the head's other pairs at the same distance; NaN: there is no such pair, or queries and keys are different texts
+  // The mean weight of the head's other pairs at the same distance. NaN if there is no such pair, or if queries and keys are different texts.
+  double usual = 0;
 };
 
 struct WordLink {
   std::int64_t query = 0, key = 0;
-  bool same_text = true;            // queries and keys are the same tokens
+  bool same_text = true;            // true if queries and keys are the same tokens
   std::vector<LinkedHead> heads{};  // largest weight first
 
-  std::string address() const;  // the part of the page's address that selects the view of this pair
+  std::string address() const;  // selects the view of this pair; it is a part of the page's address
 };
 
 // Reads "QUERY,KEY", each a place in the text or a word of it. UsageError if a word is not in the text, or more than once.

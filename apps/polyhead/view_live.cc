@@ -68,7 +68,7 @@ std::vector<std::uint8_t> read_engine(const std::string& path) {
 // Limit of a model in a page: DistilBERT (67 MB) fits, BERT-base (110 MB) does not.
 constexpr std::size_t kMostBytes = 72'000'000;
 constexpr const char *kText = "I am very happy with how it looks, but the manual is too complicated.", *kShortText = "Very nice.";
-constexpr std::size_t kScriptBytes = 240'000;  // script, style and texts of a page
+constexpr std::size_t kScriptBytes = 240'000;  // size of a page's script, style and texts together
 
 [[noreturn]] void refuse_model(const std::string& folder, std::string_view what) {
   fail(ErrorCode::unsupported, "--live: the model in '", folder, "' ", what, "; a live page takes an encoder of BERT's kind (", join(models::encoder_families()), ") of at most ", byte_size(kMostBytes), " as int8");
@@ -139,7 +139,8 @@ viewer::LiveModel::Rounding measure(const std::string& folder, const models::Sen
       const double apart = std::abs(a.data<double>()[i] - b.data<double>()[i]);
       found.largest = std::max(found.largest, apart), apart_of_text += apart;
     }
-    Tensor u(DType::f64, {exact.encoder.config.width}), v(DType::f64, {exact.encoder.config.width});  // embeddings of length 1 by the mean over the tokens, whatever the folder asks for
+    // The embeddings are means over the tokens, scaled to length 1, even if the folder asks for another kind of embedding.
+    Tensor u(DType::f64, {exact.encoder.config.width}), v(DType::f64, {exact.encoder.config.width});
     models::sentence_embedding(one.hidden, {}, u), models::sentence_embedding(other.hidden, {}, v);
     const double cosine = std::inner_product(u.data<double>(), u.data<double>() + u.numel(), v.data<double>(), 0.0);
     if (!std::isfinite(apart_of_text + cosine)) fail(ErrorCode::unsupported, "--live: the model in '", folder, "' computes attention weights or embeddings that are not finite");

@@ -9,7 +9,8 @@
 namespace polyhead::app {
 
 struct LiveOptions {
-  std::string model, page, engine, text;  // model: a folder; empty: only the program's models. engine: a file; empty: the engine in the program
+  // model: a folder, or empty for only the models that are part of the program. engine: a file, or empty for the engine that is part of the program.
+  std::string model, page, engine, text;
   std::optional<viewer::Language> language;
 };
 

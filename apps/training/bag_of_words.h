@@ -15,7 +15,7 @@ namespace polyhead::training {
 std::vector<std::string> words_and_signs(std::string_view text);
 
 struct BagOfWordsConfig {
-  std::int64_t min_count = 1;  // a word or pair must appear in at least this many texts
+  std::int64_t min_count = 1;  // words and pairs that fewer texts contain are ignored
   RidgeConfig ridge{};
 };
 

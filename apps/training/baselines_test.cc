@@ -12,7 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(BagOfWords, SplitsWordsAndSigns) {
+TEST(BagOfWords, SplitsATextIntoWordsAndSigns) {
   EXPECT_THAT(words_and_signs("Don\u2019t STOP, ça va\u00a0?!"), ElementsAre("don't", "stop", ",", "ça", "va", "?", "!"));
   EXPECT_THAT(words_and_signs(" \t"), ElementsAre());
 }
@@ -57,14 +57,14 @@ TEST(IbmModel2, LearnsTranslationsAndOrder) {
     for (const double p : row) sum += p;
     EXPECT_NEAR(sum, 1, 1e-12);
   }
-  // The words of both texts are unknown, so the position decides.
+  // The model knows none of these words, so only their positions decide.
   const auto unknown = model.posterior({{"x", "y"}, {"u", "v"}});
   EXPECT_GT(unknown[0][0], unknown[0][1]);
   EXPECT_NEAR(unknown[1][1] / unknown[1][0], std::exp(4 * 0.5), 1e-9);
   EXPECT_TRUE(model.align({{}, {"la"}}).empty());
 }
 
-TEST(IbmModel2, ModelsOfBothDirectionsAgree) {
+TEST(IbmModel2, AgreedPosteriorIsTheProductOfBothDirections) {
   // The posterior has two target tokens and one source token. The reverse posterior has one row, for the source token; its last column means "no target token".
   const auto p = agreed_posterior({{0.5, 0.5}, {0.75, 0.25}}, {{0.8, 0.1, 0.1}});
   EXPECT_THAT(p[0], testing::ElementsAre(testing::DoubleNear(0.8, 1e-12), testing::DoubleNear(0.2, 1e-12)));
@@ -83,7 +83,7 @@ TEST(IbmModel2, DiagonalLinksEachTargetToken) {
   EXPECT_THAT(sources(0, 2), ElementsAre());
 }
 
-TEST(SummaryBaselines, CuePhraseIsOfWholeWords) {
+TEST(SummaryBaselines, ACuePhraseMatchesWholeWordsOnly) {
   EXPECT_EQ(cue_phrase_sentence(std::vector<std::string>{"Swe propose.", "Now We  Propose, boldly.", "In this paper"}), 1);
   EXPECT_EQ(cue_phrase_sentence(std::vector<std::string>{"A.", "B."}), 0);
   const std::vector<Abstract> abstracts{{.sentences = {"a b", "c"}, .targets = {"x", "c d"}}, {.sentences = {"a"}, .targets = {"a"}}};

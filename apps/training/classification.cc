@@ -24,12 +24,13 @@ using models::ByteSpan;
 using models::TextInput;
 using models::TextModel;
 
-constexpr std::int64_t kBatch = 64, kTwoSidedEvery = 3;  // every third step learns from texts with a positive and a negative part
+// kTwoSidedEvery: every third training step learns from texts that have a positive and a negative part.
+constexpr std::int64_t kBatch = 64, kTwoSidedEvery = 3;
 constexpr double kWordDropout = 0.15, kSideLoss = 1, kValidationShare = 0.1;
-constexpr double kScoresCount = 1.15, kHeadsCount = 0.1;         // factors of the term scores and of the heads' result in a rating: docs/experiments.md, "Ratings of
-                                                                 // texts"
-constexpr std::int64_t kScoredHalves = 200, kJoinedText = 20;  // number of two-sided texts for validation; maximum number of words of a text that training joins
-                                                               // with another
+// A rating is kScoresCount times the result of the term scores plus kHeadsCount times the result of the heads: docs/experiments.md, "Ratings of texts".
+constexpr double kScoresCount = 1.15, kHeadsCount = 0.1;
+// kScoredHalves: how many two-sided texts are scored in validation. kJoinedText: a text is joined with another only if it has at most this many words.
+constexpr std::int64_t kScoredHalves = 200, kJoinedText = 20;
 
 // Returns the texts as inputs of the model. Texts with too many tokens are removed from `data`; note() reports their number.
 std::vector<TextInput> inputs_of(const TextModel& model, ClassifiedTexts& data, const std::function<void(const std::string&)>& note) {
@@ -90,7 +91,7 @@ class Classification final : public Task {
     for (const std::string& label : data.labels) config.labels += (config.labels.empty() ? "" : "\t") + label;
     model_.tokenizer = models::BytePairTokenizer::train(training_.texts, {.vocabulary = 4000, .lowercase = true, .special_tokens = {"<any>"}});
     config.vocabulary = model_.tokenizer.vocabulary_size();
-    model_.classifier.config = config;  // inputs_of() reads it
+    model_.classifier.config = config;  // set it now, because inputs_of() reads it
     const bool scored = !options.heads, rated = data.labels.empty();
     if (scored && !rated) {
       model_.terms = most_frequent_terms(training_.texts);
@@ -175,7 +176,7 @@ class Classification final : public Task {
     return whole;
   }
 
-  // The indices of the texts that step `number` reads.
+  // The indices of the training texts in the batch of step `number`.
   const std::vector<std::int64_t>& batch_of(std::int64_t number) {
     const auto batches = (std::ssize(training_inputs_) + kBatch - 1) / kBatch;
     const std::int64_t epoch = (number - 1) / batches;
@@ -258,15 +259,15 @@ class Classification final : public Task {
   models::TextClassifier gradients_;
   std::vector<TextInput> training_inputs_, validation_inputs_;
   Sides sides_;
-  bool studied_ = false;  // true for `polyhead train heads`, which saves no model
+  bool studied_ = false;  // true in `polyhead train heads`, a study that saves no model
   std::vector<TwoSidedText> halves_;
-  std::vector<std::vector<std::int64_t>> batches_;  // the batches of epoch epoch_
+  std::vector<std::vector<std::int64_t>> batches_;  // the batches of the epoch with the number epoch_
   std::int64_t epoch_ = -1;
-  std::vector<double> wanted_;                             // the ratings of the batch
-  std::vector<std::vector<std::array<bool, 2>>> parts_;    // for each token of the batch: whether the token is in the positive part, and whether it is in the
-                                                           // negative part
-  TermScores scores_, saved_scores_;                           // only for data with ratings
-  Workspace workspace_;  // declared before saved_, which returns its tensors to the workspace when it is destroyed
+  std::vector<double> wanted_;                             // the ratings of the batch's texts
+  // For each token of the batch: whether it is in the positive part of its text, and whether it is in the negative part.
+  std::vector<std::vector<std::array<bool, 2>>> parts_;
+  TermScores scores_, saved_scores_;                           // used only if the data has ratings
+  Workspace workspace_;  // declared before saved_: the destructor of saved_ returns tensors to the workspace
   models::TextClassifier::Saved saved_;
 };
 
@@ -280,7 +281,7 @@ std::unique_ptr<Task> classification_task(const TaskOptions& options) {
 ScoredTexts::ScoredTexts(const TextModel& model, ClassifiedTexts given, const std::function<void(const std::string&)>& note) : data(std::move(given)) {
   const auto known = model.classifier.config.label_list();
   require(known.empty() == data.labels.empty(), "the model answers with ", known.empty() ? "ratings" : "labels", ", but the file has ", data.labels.empty() ? "ratings" : "labels");
-  for (double& number : data.ratings) {  // number of a label in the data -> its number in the model
+  for (double& number : data.ratings) {  // convert the number that a label has in the data to the number that it has in the model
     if (known.empty()) break;
     const auto found = std::ranges::find(known, data.labels[static_cast<std::size_t>(number)]);
     require(found != known.end(), "the model does not know the label '", data.labels[static_cast<std::size_t>(number)], "'");

@@ -18,18 +18,21 @@ struct ScoredTexts {
 };
 
 struct ClassificationScore {
-  std::int64_t counted = 0;              // number of scored texts: with ratings, the texts whose rating is not 0; with labels, all texts
-  double accuracy = 0, correlation = 0;  // accuracy of the rating's sign, or of labels; the correlation is NaN for labels
+  // How many texts were scored. Texts with the rating 0 are not scored; texts with labels all are.
+  std::int64_t counted = 0;
+  // accuracy: share of texts whose label, or the sign of whose rating, is right. correlation of the ratings; NaN for labels.
+  double accuracy = 0, correlation = 0;
 };
 ClassificationScore score_texts(const models::TextModel& model, const ScoredTexts& texts);
 ClassificationScore score_bag_of_words(const ClassifiedTexts& training, const ClassifiedTexts& data);
-std::string described(const ClassificationScore& score);  // "accuracy 0.8123, correlation 0.7412"
+std::string described(const ClassificationScore& score);  // such as "accuracy 0.8123, correlation 0.7412"
 
-// The effect of switching one head off. `layer` is the encoder's layer that has the head; layer = config.layers means a pooling head.
+// The effect of switching one head off. `layer` is the number of the encoder's layer that has the head; for a pooling head it is config.layers.
 struct WithoutHead {
   std::int64_t layer = 0, head = 0;
-  double change = 0;    // ratings: mean absolute change; labels: share of answers that change
-  double accuracy = 0;  // accuracy without the head minus accuracy with it
+  // How much the answers change without the head. Ratings: the mean absolute change. Labels: the share of answers that change.
+  double change = 0;
+  double accuracy = 0;  // the accuracy without the head minus the accuracy with it
 };
 std::vector<WithoutHead> score_without_heads(const models::TextModel& model, const ScoredTexts& texts);
 

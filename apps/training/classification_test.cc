@@ -60,8 +60,8 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
                       .on_validation = [&](const Progress& p, const Validation&, bool) { (threads == 1 ? second : first).push_back(p.loss); }});
   };
   train(2, folder, 0);
-  train(1, folder_of_one, 120);  // the first of the two reported losses is enough to compare one thread with two
-  EXPECT_NEAR(first[0], 1.6004, 1e-3);  // recorded from an earlier run
+  train(1, folder_of_one, 120);  // only the first of the two reported losses is needed to compare one thread with two
+  EXPECT_NEAR(first[0], 1.6004, 1e-3);  // this loss and the next are those of an earlier run
   EXPECT_NEAR(first[1], 0.5767, 1e-3);
   EXPECT_EQ(second, std::vector<double>{first[0]}) << "one thread and two threads differ";
 
@@ -106,7 +106,8 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
 }
 
 TEST(Classification, TextsThatAreTooLongTogetherAreNotJoined) {
-  std::string text;  // one word of many tokens: the limit of 20 words does not limit the number of tokens
+  // A single word of many tokens. Joining is limited to texts of 20 words, and this limit does not limit the number of tokens.
+  std::string text;
   for (int i = 0; i < 60; ++i) {
     std::string characters;
     for (int k = 0; k < 60; ++k) characters += cat("\xe4\xb8", static_cast<char>(0x80 + (7 * i + 11 * k * k) % 60));

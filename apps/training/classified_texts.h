@@ -9,9 +9,10 @@ namespace polyhead::training {
 
 struct ClassifiedTexts {
   std::vector<std::string> texts;
-  std::vector<double> ratings;       // ratings of the texts; with labels: the number of each text's label
-  std::vector<std::string> labels;   // sorted; empty: the file has ratings
-  std::string skipped;               // lines that break the format; "" if none
+  // The texts' ratings. If the file has labels: for each text the number of its label.
+  std::vector<double> ratings;
+  std::vector<std::string> labels;   // all labels, sorted; empty if the file has ratings
+  std::string skipped;               // describes the lines that break the format; "" if there are none
 };
 
 // Reads a file of ratings (data.h). If less than half of its lines are ratings, reads it as lines "label TAB text".

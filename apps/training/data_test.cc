@@ -29,7 +29,7 @@ class DataTest : public testing::Test {
 
 auto bad(std::int64_t line, const char* reason) { return AllOf(Field(&BadLine::line, line), Field(&BadLine::reason, HasSubstr(reason))); }
 
-TEST_F(DataTest, RatingsInBothForms) {
+TEST_F(DataTest, ReadsRatingsInLongAndShortForm) {
   const auto data = read_ratings(file("\xEF\xBB\xBF" "2.5\tfilms\t7\t  A fine film. \r\n\n-4\tBad\npositive\tYes\nneutral\tHm\n+1\tlast line without an end"));
   ASSERT_EQ(data.rows.size(), 5U);
   EXPECT_THAT(data.bad, IsEmpty());
@@ -53,7 +53,7 @@ TEST_F(DataTest, BadLinesAreSkippedWithTheirNumber) {
   EXPECT_EQ(describe({}, 3), "");
 }
 
-TEST_F(DataTest, ALineOfAnyLengthCostsOneLine) {
+TEST_F(DataTest, ATooLongLineIsOneBadLine) {
   const std::string longest = "1\t" + std::string(kLongestLine - 2, 'x');
   const auto data = read_ratings(file(longest + "\r\n" + longest + "y\n" + longest + longest + longest + "\n2\tnext\n"));
   EXPECT_THAT(data.bad, ElementsAre(bad(2, "more than 1048576 bytes"), bad(3, "more than")));
@@ -62,7 +62,7 @@ TEST_F(DataTest, ALineOfAnyLengthCostsOneLine) {
   EXPECT_EQ(data.rows[1].text, "next");
 }
 
-TEST_F(DataTest, WithoutAUsableLineIsAnError) {
+TEST_F(DataTest, AFileWithoutAUsableLineIsAnError) {
   EXPECT_THAT(test::error_message([&] { read_pairs(file("")); }), HasSubstr("no usable line among 0"));
   EXPECT_THAT(test::error_message([&] { read_pairs(file("\n\r\n \n")); }), HasSubstr("no usable line among 3"));
   EXPECT_THAT(test::error_message([&] { read_pairs(file("one\n")); }), HasSubstr("no usable line among 1; line 1: the line has 1 column;"));
@@ -80,7 +80,7 @@ TEST_F(DataTest, PairsAreGroupedBySource) {
   EXPECT_THAT(groups[1].targets, ElementsAre("Arrête."));
 }
 
-TEST_F(DataTest, AlignedPairs) {
+TEST_F(DataTest, ReadsAlignedPairs) {
   const auto data = read_aligned_pairs(file("a red car\tune voiture rouge\t0-0 1-2 2p1\nx y\tz\t\na\tb\t0-1\na\tb\t0+0\na\tb\t-1-0\na\tb\t0-0x\na\t\t0-0\na\tb\n"));
   ASSERT_EQ(data.rows.size(), 2U);
   EXPECT_THAT(data.rows[0].target, ElementsAre("une", "voiture", "rouge"));
@@ -92,7 +92,7 @@ TEST_F(DataTest, AlignedPairs) {
   EXPECT_THAT(data.bad, ElementsAre(bad(3, "outside of 1 source and 1 target"), bad(4, "not i-j"), bad(5, "outside"), bad(6, "not i-j"), bad(7, "target is empty"), bad(8, "2 columns")));
 }
 
-TEST_F(DataTest, Abstracts) {
+TEST_F(DataTest, ReadsAbstracts) {
   const auto data = read_abstracts(file(R"({"source": ["One.", " Two. "], "target": ["T"], "source_labels": [0, 1], "id": 3})" "\n"
                                         R"({"source": ["One."], "target": ["T", "U"]})" "\n{\n[]\n"
                                         R"({"source": ["One."]})" "\n" R"({"source": [], "target": ["T"]})" "\n" R"({"source": ["a", "b"], "target": ["T"], "source_labels": [1]})" "\n"
@@ -105,7 +105,7 @@ TEST_F(DataTest, Abstracts) {
                                     bad(9, "NUL"), bad(10, "sentence is empty")));
 }
 
-TEST(Split, DependsOnTheKeyAlone) {
+TEST(Split, ThePartOfARowDependsOnItsKeyAlone) {
   std::int64_t tenth = 0, half = 0;
   for (int i = 0; i < 20000; ++i) {
     const std::string key = "sentence " + std::to_string(i);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kDigitsOfAStep = 64;
 
-// Returns draw `number` of a seed, uniform in [-1,1).
+// Returns random number `number` of the sequence that `seed` gives, uniform in [-1,1).
 double draw(std::uint64_t seed, std::uint64_t number) { return 2 * uniform(seed, number) - 1; }
 
 // Augments an image: rotates it by up to 11 degrees, scales and slants it by up to 10 % and shifts it by up to a pixel. Each pixel is
@@ -107,7 +107,8 @@ class Digits final : public Task {
   std::uint64_t seed_;
   std::vector<std::int64_t> training_, validation_;
   models::ImageClassifier model_, gradients_;
-  Workspace workspace_;  // each step reuses the memory of the last; declared before saved_, whose destructor returns tensors to the workspace
+  // Each step reuses the memory of the step before. Declared before saved_: the destructor of saved_ returns tensors to the workspace.
+  Workspace workspace_;
   models::ImageClassifier::Saved saved_;
   Tensor pixels_{DType::f32, {kDigitsOfAStep, images_.pixels.extent(1), images_.pixels.extent(2)}}, labels_{DType::i64, {kDigitsOfAStep}}, logits_{DType::f32, {kDigitsOfAStep, images_.classes}};
 };

@@ -9,7 +9,7 @@ namespace polyhead::training {
 struct Images {
   Tensor pixels;                     // [n,height,width] float32
   std::vector<std::int64_t> labels;  // class numbers, counted from 0
-  double white = 1;                  // the largest pixel
+  double white = 1;                  // the largest pixel of all images
   std::int64_t classes = 0;
 };
 

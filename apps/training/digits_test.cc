@@ -48,8 +48,8 @@ TEST(Digits, LearnsWhichQuarterIsBright) {
   };
   const RunResult result = train(2, folder, 0);
   EXPECT_GE(result.best->score, 0.95) << result.best->text;
-  train(1, folder_of_one, 30);  // the first of the two reported losses is enough to compare one thread with two
-  EXPECT_NEAR(first[0], 1.1982, 1e-3);  // recorded from an earlier run
+  train(1, folder_of_one, 30);  // only the first of the two reported losses is needed to compare one thread with two
+  EXPECT_NEAR(first[0], 1.1982, 1e-3);  // this loss and the next are those of an earlier run
   EXPECT_NEAR(first[1], 0.4448, 1e-3);
   EXPECT_EQ(second, std::vector<double>{first[0]}) << "one thread and two threads differ";
   const models::ImageClassifier model = models::load_image_classifier(folder);

@@ -9,9 +9,9 @@
 
 namespace polyhead::training {
 
-std::string fixed(double value, int digits);  // such as "0.25", "nan", "inf"
+std::string fixed(double value, int digits);  // returns a text such as "0.25", "nan" or "inf"
 
-// "1 tensor", "3 tensors"
+// Returns a text such as "1 tensor" or "3 tensors".
 std::string counted(std::integral auto count, std::string_view noun) { return cat(count, " ", noun, count == 1 ? "" : "s"); }
 
 }  // namespace polyhead::training

@@ -23,7 +23,7 @@ class Draw {
  public:
   explicit Draw(std::uint64_t seed, const Lexicon& of = lexicon(), const std::vector<Text>* wanted = nullptr) : words(of), text(wanted), seed_(seed) {}
   const Lexicon& words;
-  const std::vector<Text>* text;  // words of the given text; the "." or "?" at the end is a word too
+  const std::vector<Text>* text;  // the words of a given text, or nullptr; the "." or "?" at its end is a word too
   bool asks(std::size_t percent) { return text != nullptr ? text->back() == "?" : chance(percent); }
   bool ends(std::size_t percent) { return text != nullptr ? text->back() == "." : chance(percent); }
   std::size_t below(std::size_t count) { return nn::derive_seed(seed_, number_++) % count; }
@@ -32,7 +32,8 @@ class Draw {
   const T& of(const std::vector<T>& list) {
     return list[below(list.size())];
   }
-  // A random element that fits. If a lexicon that is restricted to a text has no such element, an element of the whole lexicon is drawn.
+  // Returns a random element of a list for which fits(element) is true. If the lexicon is restricted to the words of a text and has no such element, the
+  // element is drawn from the whole lexicon.
   template <class T, class F>
   const T& of(const std::vector<T> Lexicon::*list, F&& fits) {
     for (int i = 0;; ++i)
@@ -130,7 +131,7 @@ struct NounPhrase {
     for (const Text a : adjectives) key += cat(" ", a);
     s.key(std::move(key));
   }
-  // negated: this is the object of a verb with "pas" or "jamais", which changes its article
+  // Adds the French noun phrase to the sentence. negated: the phrase is the object of a verb with "pas" or "jamais", which changes its article.
   void french(Sentence& s, bool negated = false) const {
     const bool f = noun->feminine;
     if (determiner->indefinite() && (negated || (plural && before != nullptr))) {
@@ -152,7 +153,7 @@ NounPhrase noun_phrase(Draw& draw, Text kinds, Role role, bool simple = false) {
   NounPhrase phrase;
   phrase.noun = &draw.of(&Lexicon::nouns, [&](const Noun& n) { return shares_kind(n.kind, kinds); });
   phrase.determiner = &draw.of(&Lexicon::determiners, [&](const Determiner& d) {
-    const bool of_few = d.english[0] == "-" || d.indefinite();  // "two", "some": an indefinite plural
+    const bool of_few = d.english[0] == "-" || d.indefinite();  // true for determiners of an indefinite plural, such as "two" and "some"
     return role == Role::any || (role == Role::definite) != of_few;
   });
   phrase.plural = phrase.determiner->english[0] == "-" || (phrase.determiner->english[1] != "-" && draw.chance(35));
@@ -167,11 +168,11 @@ NounPhrase noun_phrase(Draw& draw, Text kinds, Role role, bool simple = false) {
   return phrase;
 }
 
-// A noun phrase, two of them, a pronoun or "who".
+// The subject of a clause: a noun phrase, two noun phrases, a pronoun or "who".
 struct Subject {
   std::vector<NounPhrase> phrases{};
   const Pronoun* pronoun = nullptr;
-  int at = kNone;  // index of the word: the pronoun, "and" or "who"
+  int at = kNone;  // index in the sentence of the subject's word: the pronoun, "and" or "who"
   Person person = il;
   bool feminine = false, plural = false, who = false;
 
@@ -204,7 +205,7 @@ Subject subject(Draw& draw, Text kinds, bool he_she_they, Role role = Role::any)
     subject.plural = subject.person >= nous;
     return subject;
   }
-  const bool two = role == Role::any && draw.chance(8);  // "the girl and the boy"
+  const bool two = role == Role::any && draw.chance(8);  // the subject has two noun phrases: "the girl and the boy"
   subject.phrases.push_back(noun_phrase(draw, kinds, two ? Role::definite : role, two));
   if (two) subject.phrases.push_back(noun_phrase(draw, kinds, Role::definite, true));
   subject.plural = two || subject.phrases[0].plural;
@@ -213,7 +214,7 @@ Subject subject(Draw& draw, Text kinds, bool he_she_they, Role role = Role::any)
   return subject;
 }
 
-// An adjunct such as "in the kitchen", "near the big house" or "every morning".
+// An adverbial such as "in the kitchen", "near the big house" or "every morning".
 struct Adjunct {
   const Phrase* phrase = nullptr;
   std::optional<NounPhrase> after{};
@@ -253,7 +254,7 @@ Text french_negation(Polarity polarity) { return polarity == Polarity::never ? "
 
 struct Question {
   bool asks = false;
-  Text english{}, french{};  // "why", "pourquoi"; empty for a yes-or-no question
+  Text english{}, french{};  // the question word, such as "why" and "pourquoi"; empty for a yes-or-no question
   int at = kNone;
 
   void ask(Sentence& s, int auxiliary_at) const {
@@ -293,7 +294,7 @@ void verb_sentence(Draw& draw, Sentence& s, Text& end) {
   const auto& [modal, french_modal] = draw.of(draw.words.modals);
   const bool wants = form == Form::modal && modal == "want", can_not = form == Form::modal && modal == "can" && negative && (!q.asks || who.who);
   const bool third = who.person == il, inverts = q.asks && !who.who;
-  // "We sing" stays in training: no other clause has the form "chantons".
+  // A clause without object whose subject is a pronoun, such as "We sing", has no key, so it is always in training: no other clause has the form "chantons".
   if (who.pronoun == nullptr || object) s.key(cat(who.name(), " ", verb.base, object ? cat(" ", object->noun->english[0]) : ""));
 
   std::string auxiliary;
@@ -351,7 +352,7 @@ void be_sentence(Draw& draw, Sentence& s, Text& end) {
   };
   const std::size_t what = draw.below(100);
   const Adjective* predicate = nullptr;
-  // The choice may be empty: some kinds of nouns have no participle, and two subjects may share no adjective.
+  // No predicate may fit: some kinds of nouns have no participle, and two subjects may share no adjective.
   const auto choose = [&](const std::vector<Adjective>& list) {
     for (int i = 0; i < 100 && predicate == nullptr; ++i)
       if (const Adjective& a = draw.of(list); fits(a) && a.english != "other" && a.english != "true") predicate = &a;
@@ -439,7 +440,7 @@ AlignedPair grammar_sentence(GrammarPart part, std::uint64_t seed, std::uint64_t
   Draw draw(nn::derive_seed(nn::derive_seed(seed, number), static_cast<std::uint64_t>(part)));
   for (std::vector<std::string> keys;;) {
     AlignedPair pair = any_sentence(draw, keys);
-    GrammarPart own = GrammarPart::training;  // the largest GrammarPart of the sentence's combinations
+    GrammarPart own = GrammarPart::training;  // the sentence's part: the largest GrammarPart among its combinations of words
     for (const std::string& key : keys) own = std::max(own, part_of(key));
     if (own == part) return pair;
   }

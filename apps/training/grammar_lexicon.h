@@ -12,11 +12,11 @@ namespace polyhead::training::grammar {
 
 using Text = std::string_view;
 
-// Splits "a/b" into a and b; b is empty without a slash.
+// Splits "a/b" into a and b. Without a slash, b is empty.
 std::pair<Text, Text> halves(Text text);
 
 bool is_english_vowel(char c);
-// Forms of an adjective or participle; french_plural() takes the singular of either gender.
+// The French forms of an adjective or participle. french_plural() takes the singular of either gender.
 std::string french_feminine(Text word);
 std::string french_plural(Text word);
 
@@ -42,18 +42,19 @@ struct Adjective {
   Text kinds;
 };
 struct Verb {
-  std::string base, s, ed, ing;  // ing: "" if the verb has no progressive form
+  std::string base, s, ed, ing;  // "sell", "sells", "sold", "selling"; ing is "" if the verb has no progressive form
   FrenchVerb french;
-  Text subjects, objects;  // kinds of nouns (grammar_words.h) that may be the subject or the object, as letters; objects is "-" if the verb takes no object
+  // The kinds of nouns that may be the verb's subject or object, as letters of grammar_words.h. objects is "-" if the verb takes no object.
+  Text subjects, objects;
   bool with_etre;
 };
 struct Determiner {
-  Text english[2], french[3];  // singular, plural; masculine, feminine, plural
+  Text english[2], french[3];  // English singular and plural; French masculine, feminine and plural
   bool indefinite() const { return english[1] == "some"; }
 };
 struct Phrase {
   std::vector<Text> english, french;
-  std::vector<int> links{};  // for each French word, the index of its English word
+  std::vector<int> links{};  // links[i] is the index of the English word for French word i
   Text kinds{};
 };
 struct Pronoun {
@@ -73,7 +74,7 @@ struct Lexicon {
 
   Lexicon();
 
-  // The words that occur in a text. A list without any such word is kept whole.
+  // Returns a copy of the lexicon with only those words that occur in a text. A list of which no word occurs in the text stays whole.
   Lexicon of_text(const std::set<Text>& text) const;
 };
 

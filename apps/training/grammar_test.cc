@@ -19,7 +19,7 @@ std::string french_of(const std::string& english) {
 }
 
 
-TEST(Grammar, AgreesWithTranslationsByHand) {
+TEST(Grammar, SentencesEqualTranslationsMadeByHand) {
   for (const auto& [english, french] : std::vector<Example>{
            {"The small red car is parked outside", "La petite voiture rouge est garée dehors"},
            {"The small red cars are parked outside.", "Les petites voitures rouges sont garées dehors."},
@@ -67,7 +67,7 @@ std::set<std::pair<std::string, std::string>> linked_words(const AlignedPair& pa
   return words;
 }
 
-TEST(Grammar, LinksAreThoseByHand) {
+TEST(Grammar, LinksEqualThoseMadeByHand) {
   using Words = std::set<std::pair<std::string, std::string>>;
   const AlignedPair car = grammar_translation("The small red car is parked outside").value();
   EXPECT_EQ(linked_words(car, true), (Words{{"The", "La"}, {"small", "petite"}, {"red", "rouge"}, {"car", "voiture"}, {"is", "est"}, {"parked", "garée"}, {"outside", "dehors"}}));
@@ -114,7 +114,7 @@ TEST(Grammar, SentencesAreWellFormedAndPartsAreSeparate) {
   EXPECT_GE(french.size(), 350U);
 }
 
-TEST(Grammar, IsAFunctionOfPartSeedAndNumber) {
+TEST(Grammar, ASentenceDependsOnlyOnPartSeedAndNumber) {
   const auto text = [](GrammarPart part, std::uint64_t seed, std::uint64_t number) { return sentence_text(grammar_sentence(part, seed, number).source, Language::english); };
   EXPECT_EQ(text(GrammarPart::training, 1, 5), text(GrammarPart::training, 1, 5));
   EXPECT_NE(text(GrammarPart::training, 1, 5), text(GrammarPart::training, 1, 6));

@@ -67,7 +67,8 @@ int train(Task& task, const Plan& plan, const std::string& identity, const std::
 
 // Runs `work` in a child process and returns its exit status: 1 after an exception, which note() reports. If `stop` is set, the child is stopped too.
 int status_of_process(const std::function<int()>& work, const std::function<void(const std::string&)>& note, const std::atomic<bool>* stop) {
-  bool told = stop != nullptr && stop->load();  // true if `stop` is set before the fork: the child's copy of `stop` is then set too
+  // True if `stop` is set before the fork: then the child, which has a copy of `stop`, needs no signal.
+  bool told = stop != nullptr && stop->load();
   // Ctrl-C sends SIGINT to both processes, but only the parent shall stop the child. So block SIGINT until the child ignores it.
   sigset_t interrupt, before;
   sigemptyset(&interrupt), sigaddset(&interrupt, SIGINT);

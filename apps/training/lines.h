@@ -22,7 +22,7 @@ struct Data {
   std::vector<BadLine> bad;
 };
 
-inline constexpr std::size_t kLongestLine = std::size_t{1} << 20;  // bytes
+inline constexpr std::size_t kLongestLine = std::size_t{1} << 20;  // in bytes
 
 // Calls row(line) for each line; row() returns what is wrong with the line, "" if nothing is. Lines end with \n or \r\n; the last line may end without. A byte
 // order mark and blank lines are dropped. Lines of more than kLongestLine bytes, with a NUL byte or with bytes that are not UTF-8 are bad lines, and row() is

@@ -9,8 +9,8 @@ namespace polyhead::training {
 // The numbers 0 to count - 1 in an order that depends on count and seed only.
 std::vector<std::int64_t> shuffled(std::int64_t count, std::uint64_t seed);
 
-// The indices of the `size` examples (of `count`) that step `number` (from 1) takes. Each epoch has its own order. A batch that an epoch does not fill
-// is completed from the next epoch.
+// The indices of the `size` examples that step `number` (counted from 1) reads, out of `count` examples. Each epoch has another order. If an epoch ends in the
+// middle of a batch, the next epoch fills the batch.
 std::vector<std::int64_t> batch_of_step(std::int64_t number, std::int64_t size, std::int64_t count, std::uint64_t seed);
 
 // All examples in batches of `size` with similar lengths; one batch may be smaller. order_seed orders examples of equal length, batch_seed orders

@@ -15,9 +15,9 @@ std::string porter_stem(std::string word);
 // Runs of a-z and 0-9 in lower case; words of more than 3 characters are stemmed.
 std::vector<std::string> rouge_tokens(std::string_view text);
 
-// F of ROUGE-1, 0 to 1; 0 if either has no token.
+// The F score of ROUGE-1, from 0 to 1. It is 0 if either text has no token.
 double rouge_1(std::string_view summary, std::string_view target);
-// The largest score over the targets.
+// The largest ROUGE-1 of the summary over all targets.
 double rouge_1(std::string_view summary, std::span<const std::string> targets);
 
 }  // namespace polyhead::training

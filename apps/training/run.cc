@@ -91,7 +91,7 @@ Best best_of(const io::Metadata& metadata) {
 }
 
 double rate_of(const Plan& plan, std::int64_t step) {
-  const std::int64_t warmup = std::min(plan.warmup_steps, plan.steps / 5);  // a short run warms up for a fifth of its steps
+  const std::int64_t warmup = std::min(plan.warmup_steps, plan.steps / 5);  // a run with few steps warms up for only a fifth of them
   return nn::warmup_cosine(step, {.peak = plan.peak_rate, .last = plan.peak_rate / 100, .warmup_steps = warmup, .total_steps = plan.steps});
 }
 
@@ -145,7 +145,8 @@ RunResult run(Task& task, const Plan& plan, const RunOptions& options) {
     if (validates) {
       averages.swap(parameters);
       const Validation validation = task.validate();
-      const bool better = !best.validation || std::isnan(best.validation->score) || validation.score > best.validation->score;  // a correlation may be NaN
+      // The score is NaN if it is a correlation that is not defined; any later validation then counts as better.
+      const bool better = !best.validation || std::isnan(best.validation->score) || validation.score > best.validation->score;
       if (better) task.save(options.folder);
       averages.swap(parameters);
       best.worse_since = better ? 0 : best.worse_since + 1;

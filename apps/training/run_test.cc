@@ -60,12 +60,12 @@ TEST(Run, LearnsAndRemovesItsCheckpoint) {
   const RunResult result = run(task, task.plan(), {.folder = folder});
   EXPECT_EQ(result.end, RunEnd::complete);
   EXPECT_EQ(result.steps, 40);
-  EXPECT_NEAR(saved_weight(folder), 3, 0.4);  // the average lags behind the parameter
+  EXPECT_NEAR(saved_weight(folder), 3, 0.4);  // the moving average, which is validated, lags behind the parameter
   EXPECT_NEAR(task.weight(), 3, 0.05);
   EXPECT_FALSE(std::filesystem::exists(folder / kCheckpoint));
 }
 
-TEST(Run, StoppedAfterAnyStepItGoesOnWithTheSameBits) {
+TEST(Run, AResumedRunHasTheBitsOfAnUninterruptedOne) {
   const auto whole = fresh_folder("run_whole");
   Line reference;
   run(reference, reference.plan(), {.folder = whole});

@@ -66,7 +66,7 @@ TEST(Rouge, EqualsRougeScore) {
   EXPECT_DOUBLE_EQ(rouge_1("the cat the cat", targets), 0.6);
 }
 
-TEST(Statistics, CountWhatTheySay) {
+TEST(Statistics, ScoresEqualThoseComputedByHand) {
   EXPECT_DOUBLE_EQ(accuracy(std::vector<std::int64_t>{1, 2, 3, 4}, std::vector<std::int64_t>{1, 2, 0, 4}), 0.75);
   const std::vector<double> wanted{2, -1, 0, 0.25, -3}, given{0.1, 0.2, -5, -1, 0};
   EXPECT_DOUBLE_EQ(sign_accuracy(given, wanted), 0.5);  // the sign is right for 2 and -3, two of four numbers

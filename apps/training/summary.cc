@@ -22,16 +22,17 @@ using models::SentenceChooser;
 
 constexpr std::int64_t kTextsOfAStep = 32;
 constexpr double kValidationShareOfTexts = 0.05;
-constexpr double kTemperature = 0.1;    // the scores learn softmax(ROUGE-1 F / kTemperature)
-constexpr double kDroppedTerms = 0.5;   // share of the terms that a training step leaves out
+constexpr double kTemperature = 0.1;    // the model learns to give the sentences the probabilities softmax(ROUGE-1 F / kTemperature)
+constexpr double kDroppedTerms = 0.5;   // share of the terms of a text that a training step leaves out
 constexpr double kDroppedSentences = 0.1;
-constexpr std::int64_t kMostGuided = 256;  // sentences; steps with a longer text are not guided, because their attention maps would take hundreds of megabytes
+// A step whose longest text has more sentences than this does not guide heads, because its attention maps would take hundreds of megabytes.
+constexpr std::int64_t kMostGuided = 256;
 constexpr double kSectionLoss = 0.3;    // weight of the loss that guides a head to a section
 
 struct SummaryExample {
   SentenceChooser::Text text;
-  std::vector<double> wanted;     // ROUGE-1 F of each sentence
-  std::vector<Section> sections;  // empty: not known
+  std::vector<double> wanted;     // for each sentence: its ROUGE-1 F as a summary
+  std::vector<Section> sections;  // for each sentence its section; empty if the sections are not known
 };
 
 std::vector<double> rouge_of_sentences(const Abstract& abstract) {
@@ -132,7 +133,7 @@ class Summary final : public Task {
   void save(const std::filesystem::path& folder) const override { models::save_sentence_chooser(model_, folder); }
 
  private:
-  // Returns the loss that guides the first heads, and writes its gradient to d_p_.
+  // Computes the loss that guides the first heads to their sections. Writes its gradient by the attention weights to d_p_.
   double guide(const std::vector<std::vector<Section>>& sections) {
     const nn::MultiHeadAttention::Saved& attention = saved_.encoder.layers[0].attention;
     const std::int64_t heads = std::ssize(kSectionNames), longest = saved_.y.extent(1);
@@ -148,9 +149,9 @@ class Summary final : public Task {
   std::vector<Abstract> training_, validation_;
   std::vector<SummaryExample> examples_;
   SentenceChooser model_, gradients_;
-  Workspace workspace_;  // declared before saved_, which returns its tensors to the workspace when it is destroyed
+  Workspace workspace_;  // declared before saved_: the destructor of saved_ returns tensors to the workspace
   SentenceChooser::Saved saved_;
-  Tensor d_p_;  // [texts,sections,S,S]: the gradient of the loss on attention weights
+  Tensor d_p_;  // [texts,sections,S,S]: the gradient of the guiding loss by the attention weights
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace polyhead::training {
 
-// 100 times the mean ROUGE-1 F of the model's choices, of the baselines' choices, and of the best sentence of each abstract.
+// Mean ROUGE-1 F, times 100, of the sentences that the model chooses, that the baselines choose, and of the best sentence of each abstract.
 struct SummaryScores {
   double model, first_sentence, cue_phrase, best_sentence;
 };

@@ -37,7 +37,7 @@ std::filesystem::path abstracts(std::int64_t count) {
   return path;
 }
 
-TEST(Summary, LearnsWhichSentenceIsRepeated) {
+TEST(Summary, LearnsToChooseTheSentenceThatTheSummaryRepeats) {
   const auto folder = std::filesystem::path(testing::TempDir()) / "summary_model";
   std::filesystem::remove_all(folder);
   const auto data = abstracts(300);
@@ -49,7 +49,7 @@ TEST(Summary, LearnsWhichSentenceIsRepeated) {
     plan.steps = 60, plan.validate_every = 30;
     run(*task, plan, {.folder = folder, .on_validation = [&](const Progress& p, const Validation&, bool) { losses->push_back(p.loss); }});
   }
-  EXPECT_NEAR(first[0], 1.1136, 1e-3);  // recorded from an earlier run
+  EXPECT_NEAR(first[0], 1.1136, 1e-3);  // losses of an earlier run
   EXPECT_NEAR(first[1], 0.2579, 1e-3);
   EXPECT_EQ(first, second) << "one thread and two threads differ";
   const auto rows = read_abstracts(data).rows;
@@ -84,20 +84,22 @@ TEST(Summary, HeadsReadTheirSections) {
   for (std::size_t head = 0; head < read.size(); ++head) EXPECT_GT(read[head], 0.9) << kSectionNames[head];
 }
 
-TEST(Sections, AreToldByTheirWords) {
+TEST(Sections, SentencesGetTheirSectionFromTheirWords) {
   using enum Section;
   const std::vector<std::string> abstract{"Results of others vary.", "This is how it was.", "In this work we measure rain.", "The gauge is a bucket.", "Experiments show less rain than before.", "Our code is short.", "It outperforms all."};
   EXPECT_THAT(sections_of(abstract), testing::ElementsAre(background, background, method, method, result, method, result));
   EXPECT_THAT(sections_of(std::vector<std::string>{"This article is new.", "No."}), testing::ElementsAre(method, method));
-  EXPECT_THAT(sections_of(std::vector<std::string>{"It rains.", "Were they wet?"}), testing::IsEmpty());  // no sentence speaks of the authors
+  // no section is known, because no sentence speaks of the authors
+  EXPECT_THAT(sections_of(std::vector<std::string>{"It rains.", "Were they wet?"}), testing::IsEmpty());
 }
 
-TEST(Sections, LossAndItsGradient) {
+TEST(Sections, LossAndItsGradientAreThoseOfTheFormula) {
   using enum Section;
   const std::vector<std::vector<Section>> sections{{background, method, method}, {method, method, method}, {}};
   Tensor p(DType::f32, {3, 3, 3, 3}), d_p(DType::f32, p.shape()), none(DType::f32, p.shape());
   for (std::int64_t i = 0; i < p.numel(); ++i) p.data<float>()[i] = 0.125F * static_cast<float>(1 + i % 5);
-  double expected = 0;  // text 0, heads background (sentence 0) and method (sentences 1 and 2)
+  // Text 0 has a loss for two heads: the background head reads sentence 0, the method head sentences 1 and 2.
+  double expected = 0;
   for (std::int64_t t = 0; t < 3; ++t) {
     const float *of_background = p.data<float>() + t * 3, *of_method = p.data<float>() + 9 + t * 3;
     expected -= 0.6 / 9 * (std::log(static_cast<double>(of_background[0])) + std::log(static_cast<double>(of_method[1]) + static_cast<double>(of_method[2])));
@@ -111,11 +113,11 @@ TEST(Sections, LossAndItsGradient) {
     };
     const double slope = (at(before + 0.0078125F) - at(before - 0.0078125F)) / 0.015625;
     p.data<float>()[i] = before;
-    EXPECT_NEAR(d_p.data<float>()[i], slope, 3e-3 * std::abs(slope)) << i;  // relative error of the difference quotient: a third of (step / p)^2
+    EXPECT_NEAR(d_p.data<float>()[i], slope, 3e-3 * std::abs(slope)) << i;  // the difference quotient has a relative error of a third of (step / p)^2
   }
 }
 
-TEST(Summary, DataThatDoesNotFitIsNamed) {
+TEST(Summary, UnusableDataIsRefusedWithTheReason) {
   EXPECT_ERROR(summary_task({}), invalid_argument, HasSubstr("summarise needs --data FILE"));
   const auto path = std::filesystem::path(testing::TempDir()) / "few.jsonl";
   std::ofstream(path) << R"({"source": ["One."], "target": ["T"]})" << "\n{}\n";

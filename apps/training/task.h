@@ -14,32 +14,34 @@
 namespace polyhead::training {
 
 struct TaskOptions {
-  std::filesystem::path data;  // empty: none given
+  std::filesystem::path data;  // the value of --data; empty if the option was not given
   std::uint64_t seed = 0;
-  std::optional<std::int64_t> heads{};  // heads of each layer, with the same number of parameters and without losses on attention weights; absent: the task's default
-  std::function<void(const std::string&)> note = [](const std::string&) {};  // receives remarks, for example about skipped lines of data
+  // Number of heads of each layer, for a study with a fixed number of parameters and without losses on attention weights. Absent: the task's default.
+  std::optional<std::int64_t> heads{};
+  std::function<void(const std::string&)> note = [](const std::string&) {};  // called with remarks, for example about skipped lines of data
 };
 
-// The default length and learning rate of a task.
+// How a task is trained if the user does not choose: number of steps, learning rate and validations.
 struct Plan {
   std::int64_t steps = 0;
   std::int64_t validate_every = 0;  // steps between validations
-  std::int64_t patience = 0;        // validations in a row without a better score after which the run ends; 0: it never ends early
-  double peak_rate = 1e-3;          // learning rate after warm-up; from this value it falls as a cosine to a hundredth of it
+  std::int64_t patience = 0;        // the run ends after this many validations in a row without a better score; 0: it never ends early
+  double peak_rate = 1e-3;          // learning rate at the end of the warm-up; from there it falls as a cosine to a hundredth of this value
   std::int64_t warmup_steps = 100;
   double max_norm = 1;  // gradients are clipped to this norm
-  double average = 0;   // above 0: validate and save moving averages of the parameters, p' <- average p' + (1 - average) p
+  // Above 0: moving averages of the parameters, p' <- average p' + (1 - average) p, are validated and saved instead of the parameters.
+  double average = 0;
   nn::AdamWConfig optimizer{};
 };
 
 struct StepResult {
-  double loss = 0;          // mean over the examples or tokens of the batch
-  std::int64_t tokens = 0;  // tokens or patches of the batch, for the displayed speed
+  double loss = 0;          // mean loss over the examples or tokens of the batch
+  std::int64_t tokens = 0;  // number of tokens or patches in the batch, from which the displayed speed is computed
 };
 
 struct Validation {
   double score = 0;  // higher is better
-  std::string text;  // "accuracy 0.975 of 360 images"
+  std::string text;  // the score in words, such as "accuracy 0.975 of 360 images"
 };
 
 class Task {
@@ -49,10 +51,10 @@ class Task {
   Task& operator=(const Task&) = delete;
   virtual ~Task() = default;
 
-  virtual std::vector<std::string> description() const = 0;  // lines about data and model, printed before the first step
+  virtual std::vector<std::string> description() const = 0;  // lines that describe data and model; they are printed before the first step
   virtual Plan plan() const = 0;
   virtual nn::NamedParameters parameters() = 0;
-  virtual nn::NamedParameters gradients() = 0;  // the names are those of parameters()
+  virtual nn::NamedParameters gradients() = 0;  // has the names of parameters()
   // Computes the gradients of step `number`, counted from 1. The gradients depend only on the data, the seed, the parameters and the number, so that a resumed
   // run has the same bits.
   virtual StepResult step(std::int64_t number) = 0;

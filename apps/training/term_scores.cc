@@ -12,17 +12,18 @@ namespace polyhead::training {
 namespace {
 
 // Chosen by cross-validation: docs/experiments.md, "Ratings of texts".
-constexpr double kPenalty = 4000;            // penalty of the ridge regression
-constexpr double kRatingPower = 0.75;        // the scores are fitted to sign(rating) |rating|^0.75, where the sign counts more
-constexpr double kGapShare = 0.7;            // factor of pairs of words with one word between them
-constexpr std::size_t kMostTerms = 40'000;  // number of terms that get scores
+constexpr double kPenalty = 4000;            // factor of the squared parameters in the ridge regression
+// The scores are fitted to sign(rating) |rating|^0.75. Compared with the rating itself, its sign counts more and its size less.
+constexpr double kRatingPower = 0.75;
+constexpr double kGapShare = 0.7;            // factor for pairs of words that have one word between them
+constexpr std::size_t kMostTerms = 40'000;  // at most this many terms get scores
 
-// The terms of all texts, numbered in sorted order.
+// All terms of the texts, numbered in sorted order, and how often they occur.
 struct TermCounts {
   std::vector<std::string> terms;
-  std::vector<double> texts_with;              // for each term, the number of texts that have it
-  std::vector<std::vector<std::size_t>> rows;  // for each text, the numbers of its terms
-  std::vector<double> shares;                  // for each text, the weight that each of its terms has
+  std::vector<double> texts_with;              // for each term, the number of texts that contain it
+  std::vector<std::vector<std::size_t>> rows;  // for each text, the numbers of the terms that it contains
+  std::vector<double> shares;                  // for each text, the weight of each of its terms, which is the same for all of them
 
   explicit TermCounts(const std::vector<std::string>& texts) {
     std::vector<models::TextTerms> all;
@@ -38,7 +39,7 @@ struct TermCounts {
       for (const std::string& term : text.terms) rows.back().push_back(numbers[term]), texts_with[rows.back().back()] += 1;
     }
   }
-  // The kMostTerms most important terms among those that at least two texts have, in ascending order.
+  // Returns the kMostTerms terms with the largest importance, in ascending order of their numbers. Only terms that at least two texts contain are considered.
   std::vector<std::size_t> best(const std::vector<double>& importance) const {
     std::vector<std::size_t> list;
     for (std::size_t i = 0; i < terms.size(); ++i)

@@ -26,7 +26,7 @@ using models::BytePairText;
 using models::BytePairTokenizer;
 using models::Translator;
 
-enum Part : std::uint64_t { kModel, kOrder, kSteps, kSentences, kValidation };  // arguments of derive_seed()
+enum Part : std::uint64_t { kModel, kOrder, kSteps, kSentences, kValidation };  // derive_seed() makes a separate seed for each part
 constexpr double kValidationShareOfPairs = 0.05;
 
 std::string lower(std::string text) {
@@ -38,7 +38,7 @@ std::vector<std::string> lower(std::vector<std::string> words) {
   return words;
 }
 
-// The words in the form that the alignment models use.
+// The words of a text in the form that the alignment models use: in small letters.
 std::vector<std::string> words_of(const BytePairText& tokens, std::string_view text) { return lower(tokens.words_in(text)); }
 
 // shares[j] is the guide for target word j: a share for each source word, then the share of the end token.
@@ -73,14 +73,14 @@ TokenPair words_of_pair(const BytePairTokenizer& tokenizer, const SentencePair& 
 
 Translations printed(const AlignedPair& pair) { return {sentence_text(pair.source, Language::english), {sentence_text(pair.target, Language::french)}}; }
 
-// A source of sentence pairs: the grammar or a file.
+// Where the sentence pairs come from: the grammar or a file.
 class Source {
  public:
   Source() = default;
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
   virtual ~Source() = default;
-  virtual std::vector<std::string> texts() const = 0;  // texts to train the tokenizer on
+  virtual std::vector<std::string> texts() const = 0;  // the texts on which the tokenizer is trained
   virtual models::TranslatorConfig config(nn::Seed seed) const = 0;
   virtual std::int64_t vocabulary() const = 0;
   virtual Plan plan() const = 0;
@@ -212,11 +212,11 @@ class FileSource final : public Source {
   Validation scored(const TranslationScore& score) const override { return {score.bleu, cat("BLEU ", fixed(score.bleu, 2), " of ", score.sentences, " sentences")}; }
 
  private:
-  static constexpr std::int64_t kLongest = 60;  // maximum number of tokens of an example
-  static constexpr std::size_t kPairsOfExamples[] = {1, 1, 2, 3, 4};  // pairs in an example, taken in turn
-  static constexpr std::uint64_t kInvented = 10;                       // percentage of the pairs that get an invented word
+  static constexpr std::int64_t kLongest = 60;  // an example has at most this many tokens
+  static constexpr std::size_t kPairsOfExamples[] = {1, 1, 2, 3, 4};  // numbers of pairs that are joined to one example, used in turn
+  static constexpr std::uint64_t kInvented = 10;                       // percentage of the pairs in which a word is replaced by an invented word
   void link(const BytePairTokenizer& tokenizer) {
-    std::vector<SentencePair> swapped;  // training data of the alignment model from French to English
+    std::vector<SentencePair> swapped;  // the pairs with source and target swapped, to train the alignment model from French to English
     for (const SentencePair& pair : training_) swapped.push_back({pair.target, pair.source});
     const IbmModel2 teacher = ibm_of_pairs(tokenizer, training_), reverse = ibm_of_pairs(tokenizer, swapped);
     for (const SentencePair& pair : training_) {
@@ -232,7 +232,7 @@ class FileSource final : public Source {
   std::uint64_t seed_;
   std::vector<SentencePair> training_;
   std::vector<LinkedPair> linked_;
-  std::set<std::string> seen_source_, seen_target_;  // words that occur inside a text, not at its start
+  std::set<std::string> seen_source_, seen_target_;  // words that occur anywhere but at the start of a text
   std::vector<Translations> validation_;
 };
 
@@ -254,7 +254,7 @@ class Translating final : public Task {
   nn::NamedParameters gradients() override { return nn::parameters(gradients_); }
 
   StepResult step(std::int64_t number) override {
-    const auto of_epoch = std::ssize(batches_);  // batches of an epoch, at least 1
+    const auto of_epoch = std::ssize(batches_);  // number of batches in an epoch; it is at least 1
     if ((number - 1) / of_epoch != epoch_) begin_epoch((number - 1) / of_epoch);
     take(batches_[static_cast<std::size_t>((number - 1) % of_epoch)]);
     Tensor logits = workspace_.tensor(DType::f32, {target_.extent(0), target_.extent(1), model_.config.vocabulary});
@@ -268,7 +268,7 @@ class Translating final : public Task {
 
   Validation validate() override { return source_->scored(score_translations(model_, source_->validation())); }
   void save(const std::filesystem::path& folder) const override {
-    if (!heads_) models::save_translator(model_, folder);  // `polyhead train heads` saves no model
+    if (!heads_) models::save_translator(model_, folder);  // heads_ is set in `polyhead train heads`, a study that saves no model
   }
 
  private:
@@ -326,13 +326,15 @@ class Translating final : public Task {
 
   std::unique_ptr<Source> source_;
   std::uint64_t seed_;
-  std::optional<std::int64_t> heads_;  // for `polyhead train heads`: the number of heads; no head is guided then
+  // The number of heads, if this is a run of `polyhead train heads`; no head is guided in such a run.
+  std::optional<std::int64_t> heads_;
   Translator model_;
   nn::EncoderDecoder gradients_;
   std::vector<Example> examples_;
   std::vector<std::vector<std::int64_t>> batches_;
   std::int64_t epoch_ = 0;
-  Workspace workspace_;  // each step reuses the memory of the last; declared before saved_, which returns its tensors to it when destroyed
+  // Each step reuses the memory of the step before. Declared before saved_: the destructor of saved_ returns tensors to the workspace.
+  Workspace workspace_;
   nn::EncoderDecoder::Saved saved_;
   Tensor in_, target_, labels_, lengths_, d_p_;
   std::vector<GuideTarget> guides_;
@@ -470,7 +472,7 @@ AlignmentScore score_alignment(const Translator& model, const std::vector<Aligne
 }
 
 IbmModel2 ibm_of_pairs(const BytePairTokenizer& tokenizer, const std::vector<SentencePair>& pairs) {
-  constexpr std::size_t kMostWords = 200;  // the table of translations grows with the product of both lengths
+  constexpr std::size_t kMostWords = 200;  // longer pairs are left out, because the table of translations grows with the product of both lengths
   std::vector<TokenPair> words;
   for (const SentencePair& pair : pairs)
     if (TokenPair own = words_of_pair(tokenizer, pair); std::max(own.source.size(), own.target.size()) <= kMostWords) words.push_back(std::move(own));

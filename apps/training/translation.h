@@ -11,11 +11,11 @@
 
 namespace polyhead::training {
 
-inline constexpr const char* kGrammar = "grammar";  // the word that selects the grammar in place of a file
+inline constexpr const char* kGrammar = "grammar";  // TaskOptions::data with this value selects the teaching grammar instead of a file
 
-std::unique_ptr<Task> translation_task(const TaskOptions& options);  // options.data empty: the grammar
+std::unique_ptr<Task> translation_task(const TaskOptions& options);  // if options.data is empty, the task learns the grammar
 
-// The share of row `row`'s attention that the guide directs to column `column`.
+// A target of the guide: row `row` of the attention map should give the share `share` of its attention to column `column`.
 struct GuideTarget {
   std::int64_t row, column;
   double share;
@@ -24,7 +24,7 @@ struct GuideTarget {
 // d_p.
 template <class T>
 double guide_loss(const T* p, std::int64_t columns, std::span<const GuideTarget> targets, double weight, T* d_p) {
-  constexpr double kFloor = 1e-6;  // keeps the loss finite if a weight rounds to 0
+  constexpr double kFloor = 1e-6;  // keeps the logarithm finite if an attention weight is 0
   std::int64_t rows = 0, last = -1;
   for (const GuideTarget& target : targets) rows += std::exchange(last, target.row) != target.row;
   double loss = 0;
@@ -39,7 +39,8 @@ double guide_loss(const T* p, std::int64_t columns, std::span<const GuideTarget>
 // A sentence pair as a training example.
 struct Example {
   struct Guide {
-    std::int64_t target, source;  // numbers of tokens; the source includes the end token
+    // Index of a target token and of a source token. The source has the end token as its last token.
+    std::int64_t target, source;
     double share;
   };
   std::vector<std::int64_t> source, target;
@@ -48,7 +49,7 @@ struct Example {
 // A sentence pair. shares[j] is the guide for target word j: a share for each source word, then the share of the end token.
 struct LinkedPair {
   SentencePair text;
-  std::int64_t tokens;  // number of tokens of the longer text
+  std::int64_t tokens;  // the number of tokens of the source or the target, whichever is larger
   std::vector<std::vector<double>> shares;
 };
 // Replaces one target word, and the source word of its sure link, by invented words; in half of the cases by the same invented word in both texts, as with
@@ -66,7 +67,7 @@ std::vector<std::int64_t> words_of_tokens(const models::BytePairText& tokens, st
 // A sentence pair with links between words, as the model reads it.
 struct AlignedTokens {
   models::BytePairText source, target;
-  std::vector<std::int64_t> source_words, target_words;  // for each token, the index of its word
+  std::vector<std::int64_t> source_words, target_words;  // for each token, the index of the word to which it belongs
   AlignedPair pair;
 };
 // Tokens of a pair from a file, whose words are separated by white space.
@@ -75,8 +76,8 @@ AlignedTokens aligned_tokens(const models::BytePairTokenizer& tokenizer, const A
 AlignedTokens grammar_tokens(const models::BytePairTokenizer& tokenizer, const AlignedPair& pair);
 
 struct TranslationScore {
-  std::int64_t sentences = 0, exact = 0;  // exact: number of translations that are equal to one of their references
-  std::int64_t too_long = 0;              // sentences that are too long for the model; they are scored as not translated
+  std::int64_t sentences = 0, exact = 0;  // exact: how many translations equal one of their references
+  std::int64_t too_long = 0;              // how many sentences are too long for the model; these count as not translated
   double bleu = 0;
   std::vector<std::string> texts;  // the model's translations
 };
@@ -86,7 +87,7 @@ TranslationScore score_translations(const models::Translator& model, const std::
 struct AlignmentScore {
   std::int64_t sentences = 0;
   double guided = 0, diagonal = 0;
-  std::optional<double> ibm{};  // absent without training pairs
+  std::optional<double> ibm{};  // absent if there are no training pairs, from which IBM model 2 would learn
   std::vector<std::vector<double>> heads{};  // [layer][head]
 };
 AlignmentScore score_alignment(const models::Translator& model, const std::vector<AlignedTokens>& pairs, const IbmModel2* ibm);
@@ -94,7 +95,7 @@ AlignmentScore score_alignment(const models::Translator& model, const std::vecto
 IbmModel2 ibm_of_pairs(const models::BytePairTokenizer& tokenizer, const std::vector<SentencePair>& pairs);
 IbmModel2 ibm_of_grammar();
 
-// `count` sentences of the grammar's held-out part.
+// Returns `count` sentence pairs from the held-out part of the grammar.
 std::vector<AlignedPair> held_out_sentences(std::int64_t count);
 
 }  // namespace polyhead::training

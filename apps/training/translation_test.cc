@@ -34,25 +34,27 @@ TEST(Translation, GuideLossHasItsGradient) {
 }
 
 TEST(Translation, TokensFindTheirWords) {
-  const auto tokenizer = models::BytePairTokenizer::train({}, {.special_tokens = models::Translator::special_tokens()});  // a token for each byte
+  // this tokenizer makes a token of each byte
+  const auto tokenizer = models::BytePairTokenizer::train({}, {.special_tokens = models::Translator::special_tokens()});
   const std::string text = "l'eau est là";
   EXPECT_THAT(words_of_tokens(tokenizer.encode(text), text, {"l'", "eau", "est", "là"}), ElementsAre(-1, 0, 0, -1, 1, 1, 1, -1, 2, 2, 2, -1, 3, 3, 3));
   EXPECT_ERROR(words_of_tokens(tokenizer.encode(text), text, {"eau", "l'"}), invalid_argument, HasSubstr("'l'' is not in the text"));
 }
 
 TEST(Translation, GuidesOfJoinedPairsPointAtTheirOwnWords) {
-  const auto tokenizer = models::BytePairTokenizer::train({}, {.special_tokens = models::Translator::special_tokens()});  // each word below is two tokens: the mark of a space, and one byte
+  // This tokenizer makes two tokens of each word below: the mark of a space, and one byte.
+  const auto tokenizer = models::BytePairTokenizer::train({}, {.special_tokens = models::Translator::special_tokens()});
   const std::vector<LinkedPair> both{{{"a b", "x y"}, 4, {{1, 0, 0}, {0, 0.25, 0.75}}}, {{"c", "z"}, 2, {{0.5, 0.5}}}};
   const Example example = joined_example(tokenizer, both);
   EXPECT_EQ(example.source, tokenizer.encode("a b c").ids);
   EXPECT_EQ(example.target, tokenizer.encode("x y z").ids);
-  std::vector<std::vector<double>> shares(6, std::vector<double>(7));  // the last column is the end token
+  std::vector<std::vector<double>> shares(6, std::vector<double>(7));  // columns are source tokens; the last is the end token
   for (const Example::Guide& guide : example.guides) shares.at(static_cast<std::size_t>(guide.target)).at(static_cast<std::size_t>(guide.source)) += guide.share;
   const std::vector<double> x{0.5, 0.5, 0, 0, 0, 0, 0}, y{0, 0, 0.125, 0.125, 0, 0, 0.75}, z{0, 0, 0, 0, 0.25, 0.25, 0.5};
   EXPECT_THAT(shares, ElementsAre(x, x, y, y, z, z));
 }
 
-TEST(Translation, APairThatGoesOnHasNoSignAtItsEnd) {
+TEST(Translation, APairThatIsContinuedLosesItsFinalPunctuation) {
   const auto tokenizer = models::BytePairTokenizer::train({}, {.special_tokens = models::Translator::special_tokens()});
   const LinkedPair pair{{"I am here.", "J'y suis !"}, 9, {{0.5, 0.25, 0, 0.125, 0.125}, {0, 0, 1, 0, 0}, {0, 1, 0, 0, 0}, {0, 0, 0, 0.75, 0.25}}};
   const LinkedPair comma = without_end(tokenizer, pair, true), none = without_end(tokenizer, pair, false);
@@ -65,7 +67,7 @@ TEST(Translation, APairThatGoesOnHasNoSignAtItsEnd) {
     EXPECT_EQ(same.text.source + same.text.target, std::string(source) + target);
     EXPECT_EQ(same.shares, pair.shares);
   }
-  for (const LinkedPair& one : {comma, none}) {  // each target word has one list of shares
+  for (const LinkedPair& one : {comma, none}) {  // each target word must have a list of shares
     EXPECT_EQ(tokenizer.encode(one.text.target).word_spans.size(), one.shares.size());
     EXPECT_EQ(tokenizer.encode(one.text.source).word_spans.size() + 1, one.shares[0].size());
   }
@@ -73,7 +75,8 @@ TEST(Translation, APairThatGoesOnHasNoSignAtItsEnd) {
 
 TEST(Translation, InventsAWordAndItsTranslation) {
   const auto tokenizer = models::BytePairTokenizer::train({}, {.special_tokens = models::Translator::special_tokens()});
-  const LinkedPair pair{{"The houses, don't", "L'été maisons"}, 9, {{0, 0, 0, 1, 0, 0}, {0, 0, 0, 1, 0, 0}, {0, 0.9, 0, 0, 0, 0.1}}};  // "été" comes from "don'"
+  // The source words of the target words: "L'" and "été" come from "don'", "maisons" comes from "houses".
+  const LinkedPair pair{{"The houses, don't", "L'été maisons"}, 9, {{0, 0, 0, 1, 0, 0}, {0, 0, 0, 1, 0, 0}, {0, 0.9, 0, 0, 0, 0.1}}};
   std::int64_t same = 0;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     const LinkedPair other = with_invented_word(tokenizer, pair, seed);
@@ -108,9 +111,9 @@ TEST(Translation, LearnsFromAFileOfSentencePairs) {
   };
   set_num_threads(1), train(first, 0, false);
   set_num_threads(2), train(second, 4, false), train(second, 0, true);
-  EXPECT_NEAR(first[0], 8.9547, 1e-3);  // recorded from an earlier run
+  EXPECT_NEAR(first[0], 8.9547, 1e-3);  // the two losses are those of an earlier run
   EXPECT_NEAR(first[1], 8.0516, 1e-3);
-  EXPECT_EQ(first, second) << "a run of two threads that was stopped in the second epoch and resumed differs from one of one thread that was not stopped";
+  EXPECT_EQ(first, second) << "the losses differ between one thread without a stop and two threads with a stop in the second epoch";
   const models::Translator model = models::load_translator(folder);
   EXPECT_EQ(model.config.layers, 3);
   std::string text = "red";

@@ -17,7 +17,7 @@ using models::ByteSpan;
 using models::TextModel;
 
 constexpr double kEnoughMass = 0.45;
-constexpr std::int64_t kShortText = 12;  // maximum number of words of a text that is joined with another for the score
+constexpr std::int64_t kShortText = 12;  // a text is joined with another for the score only if it has at most this many words
 constexpr std::array kJoints{", but ", ", but ", ", but ", ". ", "; ", ", though ", ", however ", " but ", ", and yet ", ", although ", ". But ", " and "};
 
 // The text without the punctuation at its end, as a clause of a longer text.

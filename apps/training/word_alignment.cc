@@ -17,7 +17,7 @@ IbmModel2::IbmModel2(std::span<const TokenPair> pairs, const AlignmentModelConfi
   };
   std::vector<Ids> corpus;
   for (const TokenPair& pair : pairs) corpus.push_back({ids(pair.source, false), ids(pair.target, true)});
-  for (const Ids& pair : corpus)  // start with equal probabilities for all words that occur in one pair
+  for (const Ids& pair : corpus)  // at first, all target words that occur in pairs with a source word are equally likely translations of it
     for (const std::int64_t target : pair.target) {
       for (const std::int64_t source : pair.source) translations_[static_cast<std::size_t>(source)].emplace(target, 1);
       translations_.back().emplace(target, 1);
@@ -35,7 +35,8 @@ IbmModel2::IbmModel2(std::span<const TokenPair> pairs, const AlignmentModelConfi
     for (auto& row : counts)
       for (auto& [target, value] : row) value = 0;
     for (const Ids& pair : corpus) {
-      const auto p = posterior(pair.source, pair.target, iteration < config.iterations ? 0 : config.tension);  // with tension 0 the model is IBM model 1
+      // if tension is 0, all positions are equally likely, as in IBM model 1
+      const auto p = posterior(pair.source, pair.target, iteration < config.iterations ? 0 : config.tension);
       for (std::size_t j = 0; j < pair.target.size(); ++j)
         for (std::size_t i = 0; i <= pair.source.size(); ++i)
           counts[i < pair.source.size() ? static_cast<std::size_t>(pair.source[i]) : counts.size() - 1][pair.target[j]] += p[j][i];
@@ -56,7 +57,7 @@ std::vector<std::int64_t> IbmModel2::ids(std::span<const std::string> tokens, bo
 }
 
 std::vector<std::vector<double>> IbmModel2::posterior(std::span<const std::int64_t> source, std::span<const std::int64_t> target, double tension) const {
-  constexpr double kUnseen = 1e-9;  // probability of a translation that does not occur in the training data
+  constexpr double kUnseen = 1e-9;  // probability of a translation that is not in the training data
   const auto translation = [&](std::size_t row, std::int64_t word) {
     const auto found = translations_[row].find(word);
     return found == translations_[row].end() ? kUnseen : std::max(found->second, kUnseen);

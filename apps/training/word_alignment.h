@@ -17,9 +17,10 @@ struct TokenPair {
 };
 
 struct AlignmentModelConfig {
-  std::int64_t iterations = 5;  // iterations of expectation maximisation: first this many with model 1, then this many with model 2
-  double tension = 4;           // how strongly positions near the diagonal are preferred
-  double no_source = 0.08;      // probability that a target token comes from no source token
+  // Iterations of expectation maximisation. This number is run with IBM model 1, and then again with model 2.
+  std::int64_t iterations = 5;
+  double tension = 4;           // the larger it is, the more likely are positions near the diagonal
+  double no_source = 0.08;      // probability that a target token translates no source token
 };
 
 // IBM model 2 (Brown et al. 1993) with the diagonal prior of Dyer et al. (2013) in place of a table of positions:
@@ -27,7 +28,7 @@ struct AlignmentModelConfig {
 class IbmModel2 {
  public:
   explicit IbmModel2(std::span<const TokenPair> pairs, const AlignmentModelConfig& config = {});
-  // [target][source + 1]: for each target token the probability of each source token, then the probability of no source token.
+  // Returns [target][source + 1]: for each target token the probability that it translates each source token, and last the probability that it translates none.
   std::vector<std::vector<double>> posterior(const TokenPair& pair) const;
   // Links each target token to its likeliest source token, except where "no source token" is likelier.
   std::vector<Link> align(const TokenPair& pair) const;
@@ -37,8 +38,9 @@ class IbmModel2 {
   std::vector<std::int64_t> ids(std::span<const std::string> tokens, bool target) const;
 
   AlignmentModelConfig config_;
-  std::map<std::string, std::int64_t> source_ids_, target_ids_;             // the words of the training data; ids() returns -1 for others
-  std::vector<std::map<std::int64_t, double>> translations_;                // p(target | source); the last row: no source
+  std::map<std::string, std::int64_t> source_ids_, target_ids_;             // numbers of the words in the training data; ids() returns -1 for other words
+  // the probability of a target word given a source word; the last row: given no source word
+  std::vector<std::map<std::int64_t, double>> translations_;
 };
 
 // Combines the posteriors of the two directions (Liang et al. 2006): for each target token the product of `posterior` and `reverse`, the posterior of

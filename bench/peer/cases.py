@@ -19,25 +19,25 @@ class Case:
     group: str
     leading: tuple[int, ...] = (1,)
     N: int = 8
-    K: int = 0  # key/value heads; 0 means N
+    K: int = 0  # number of key/value heads; 0: as many as query heads
     T: int = 512
     S: int = 0  # 0 means T
     H: int = 64
     V: int = 0  # 0 means H
     causal: bool = False
-    mask: str = ""  # "pairs": bool [T,S]; "keys": bool [B,1,1,S]
-    dtype: str = "float32"  # dtype of every floating array
+    mask: str = ""  # "pairs": a boolean mask [T,S]; "keys": a boolean mask [B,1,1,S] of keys
+    dtype: str = "float32"  # dtype of all arrays that are not masks
     bias: str = ""  # "shared": [1,N,T,S]; "relative": a table [N,T+S-1] with one number for each distance, of which [N,T,S] is a view;
     #                 "alibi": slopes [N], causal
     lengths: tuple[int, ...] = ()  # lengths of packed sequences; their sum is T
     sink: bool = False  # sink logits [N]
     dropout: float = 0.0
-    maps: bool = False  # also returns all attention weights [B,N,T,S]
+    maps: bool = False  # also return all attention weights [B,N,T,S]
     backward: bool = False
-    rule: str = ""  # a score rule of rules.py
-    second: bool = False  # also computes the gradient of a loss that depends on the gradients of q, k, v and the bias
+    rule: str = ""  # name of a score rule in rules.py
+    second: bool = False  # second derivatives: also compute the gradient of a loss that depends on the gradients of q, k, v and the bias
     layer: str = ""  # "mha": q = k = v [B,T,E]; "gated": AlphaFold's layer, rows [R,T,C] with a pair bias, a key mask and a gate
-    width: int = 0  # E of "mha", C of "gated"
+    width: int = 0  # E of the layer "mha", C of the layer "gated"
 
     @property
     def kind(self) -> str:
@@ -76,7 +76,7 @@ class Case:
         return (*self.leading, self.T, self.width) if self.layer else (*self.leading, self.N, self.T, self.value_width)
 
     def rate(self, seconds: float) -> tuple[float, str]:
-        """A rate that is comparable between sizes, and its unit."""
+        """The speed as (number, unit), in a unit with which cases of different sizes can be compared."""
         return (self.B * self.T / seconds * 1e-3, "tokens/ms") if self.layer else (seconds * 1e9 / self.scores, "ns/score")
 
     def flops(self) -> float:
@@ -270,5 +270,5 @@ def _packed_rows(case: Case) -> list[tuple[int, int]]:
 
 
 def relative_index(queries: int, keys: int) -> np.ndarray:
-    """The index into the table for each pair, [T,S], for peers that make the bias by a gather."""
+    """For each pair [T,S] the place of its bias in the table, for peers that gather the bias from the table."""
     return queries - 1 + np.arange(keys) - np.arange(queries)[:, None]

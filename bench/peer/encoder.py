@@ -19,7 +19,7 @@ WORDS, POSITIONS = "embeddings.word_embeddings.weight", "embeddings.positions"
 
 
 class Operations(Protocol):
-    """The operations of the encoder. x is [B,T,E]; parameters are passed in the form in which `forward` received them."""
+    """The operations of the encoder, which each peer implements. x is [B,T,E]. The operations get the parameters in the form in which `forward` got them."""
 
     def rows(self, table: Any, ids: Any) -> Any: ...  # [B,T] -> [B,T,E]
     def add(self, x: Any, y: Any) -> Any: ...
@@ -27,11 +27,11 @@ class Operations(Protocol):
     def norm(self, x: Any, weight: Any, bias: Any) -> Any: ...  # layer norm over E; epsilon is EPSILON
     def gelu(self, x: Any) -> Any: ...  # the exact gelu, by erf
     def attend(self, q: Any, k: Any, v: Any) -> Any: ...  # attention of all heads, [B,T,E]
-    def pool(self, x: Any) -> Any: ...  # [B,E]: the mean over T, divided by the length of this vector
+    def pool(self, x: Any) -> Any: ...  # returns [B,E]: the mean over T, scaled to length 1
 
 
 class ArrayOperations:
-    """The operations that can be written with +, * and other operators of arrays, for peers whose arrays support these like NumPy's."""
+    """Those operations that need only +, * and other operators of arrays, for peers whose arrays have the operators of NumPy's arrays."""
 
     def __init__(self, case: Any) -> None:
         self.case = case

@@ -10,7 +10,7 @@ from . import encoder, rules
 from .cases import Case, Encoder, alibi_bias, relative_view
 
 
-ROWS = 2048  # number of queries that are computed at a time, because all scores of 16384 queries and keys would take 2 GB
+ROWS = 2048  # this many queries are computed at a time, because all scores of 16384 queries and keys would take 2 GB
 
 
 def _attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, bias: np.ndarray | None, keep: np.ndarray | None, sink: float = -np.inf) -> np.ndarray:

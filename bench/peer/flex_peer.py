@@ -28,7 +28,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray], *, compile: bool = False)
 
     def attend(*given: Any) -> object:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the warning that FlexAttention is not compiled
+            warnings.simplefilter("ignore")  # FlexAttention warns that it is not compiled
             return (_compiled if compile else flex_attention)(*given)
 
     return rules.torch_work(case, arrays, attend)

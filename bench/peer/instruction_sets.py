@@ -8,7 +8,7 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class InstructionSet:
     flags: tuple[str, ...]
-    variables: dict[str, dict[str, str]]  # name of a peer -> its environment variables; a peer that is not listed cannot be restricted
+    variables: dict[str, dict[str, str]]  # for each peer its environment variables; a peer that is not in the table cannot be restricted
 
 
 INSTRUCTION_SETS = {

@@ -19,7 +19,7 @@ version = jax.__version__
 
 
 def start(threads: int) -> None:
-    del threads  # not needed: peers.py limits the processors that this process may use
+    del threads  # JAX needs no number of threads: peers.py limits the processors that this process may use
 
 
 @pads

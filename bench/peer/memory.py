@@ -31,13 +31,13 @@ def _measure(peer: Any, threads: int, name: str) -> dict[str, Any]:
     peer.start(threads)
     case = next(case for case in cases.CASES if case.name == name)
     small = dataclasses.replace(case, leading=(1,) * len(case.leading), T=min(case.T, 32), S=min(case.S, 32), lengths=())
-    peer.prepare(small, cases.inputs(small)).run()  # a small call before the measurement loads code and starts threads
+    peer.prepare(small, cases.inputs(small)).run()  # call the peer on a small case first, which loads its code and starts its threads
     before = _resident()
     arrays = cases.inputs(case)
     given = sum(array.nbytes for array in arrays.values())
     work = peer.prepare(case, arrays)
-    del arrays  # free the arrays: if a peer holds copies of the parameters, both would be counted
-    work.run()  # a first call allocates memory that later calls do not need
+    del arrays  # free the arrays: otherwise the parameters would be counted twice for a peer that holds copies of them
+    work.run()  # the first call also allocates memory that later calls do not need, so measure the second
     return {"megabytes": max(0, _peak(work.run) - before - given) / 2**20}
 
 

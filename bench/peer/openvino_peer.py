@@ -21,7 +21,7 @@ _threads = 1
 
 
 @functools.cache
-def _core() -> openvino.Core:  # made for the first case, so that importing this module starts no threads
+def _core() -> openvino.Core:  # called for the first case, so that importing this module starts no threads
     return openvino.Core()
 
 

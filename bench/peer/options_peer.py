@@ -1,4 +1,4 @@
-"""The options of polyhead that compute the same as a score rule: softcap, RelativeBias, a bias, documents. Their times are compared with those of the rules."""
+"""Computes the cases of score rules with options of polyhead instead: softcap, RelativeBias, a bias, documents. The times show what a rule costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// C functions by which bench/peers.py calls polyhead's sentence encoder. A function returns null, or an error message.
+// C functions with which bench/peers.py calls polyhead's sentence encoder. Each returns null, or an error message.
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -32,8 +32,8 @@ extern "C" [[gnu::visibility("default")]] const char* encoder_load(const char* d
   return told([&] {
     polyhead::set_num_threads(threads);
     auto loaded = std::make_unique<LoadedEncoder>(LoadedEncoder{polyhead::models::load_bert_encoder(directory)});
-    // The parameters are views of a mapped file. Each page is read once, so that the parameters count as resident memory, as they do for a peer that holds
-    // copies of its parameters.
+    // The parameters are views of a file that is mapped into memory. Read each page of the file once, so that the parameters count as resident memory. They do
+    // for a peer that copies its parameters.
     loaded->encoder.visit([](const std::string&, polyhead::Tensor& weight) {
       const float* values = weight.data<float>();
       volatile float sink = 0;
@@ -44,7 +44,7 @@ extern "C" [[gnu::visibility("default")]] const char* encoder_load(const char* d
   });
 }
 
-// ids [texts,tokens] -> out [texts,E]
+// Computes the embeddings out [texts,E] of the texts with the token ids [texts,tokens].
 extern "C" [[gnu::visibility("default")]] const char* encoder_embed(const LoadedEncoder* loaded, const std::int64_t* ids, std::int64_t texts, std::int64_t tokens,
                                      float* out) {
   return told([&] {

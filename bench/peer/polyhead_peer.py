@@ -23,14 +23,14 @@ def start(threads: int) -> None:
 
 
 def prepare(case: Case, arrays: dict[str, np.ndarray], **more: Any) -> Work:
-    """more: further options of a case of attention."""
+    """more: further options of polyhead's function, for cases of attention without a layer."""
     if case.rule:
         return _score_rule(case, arrays)
     return {"attention": _attention, "layer": _layer, "encoder": _encoder}[case.kind](case, arrays, **more)
 
 
 def _score_rule(case: Case, arrays: dict[str, np.ndarray]) -> Work:
-    """polyhead.torch with a score_mod, which is traced in each call and interpreted."""
+    """Calls polyhead.torch with a score_mod. In each call it is traced and interpreted."""
     import torch
     from polyhead.torch import attention
 
@@ -77,7 +77,7 @@ def _layer(case: Case, a: dict[str, np.ndarray]) -> Work:
     for parameter, source in weights.items():
         layer.parameters[parameter][...] = a[source]
     if not case.backward:
-        layer = layer.frozen()  # constant parameters, because peers that build a graph make them constants of the graph
+        layer = layer.frozen()  # make the parameters constant: peers that build a graph also have constant parameters
     options = {"bias": a["bias"], "attend_keys": np.ascontiguousarray(a["attend_keys"][:, 0, 0])} if gated else {}
     out = np.empty(case.output_shape, np.float32)
     x, d_out = a["x"], a.get("d_out")

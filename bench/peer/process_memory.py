@@ -1,4 +1,4 @@
-"""Reads the memory of this process, on Linux. It imports nothing that a benchmark of another package might lack."""
+"""Reads the memory of this process, on Linux. It needs only the standard library, so that benchmarks of any package can import it."""
 
 from __future__ import annotations
 

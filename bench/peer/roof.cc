@@ -12,8 +12,8 @@ constexpr int kLanes = 4;
 #endif
 using Vector = float __attribute__((vector_size(kLanes * 4)));
 
-// Number of independent sums. Two ports with 4 to 5 cycles of latency need 10 sums in flight; 12 fit into the registers of every instruction set. Loops over
-// the sums must be unrolled, because otherwise GCC keeps the array in memory.
+// Number of sums that are computed at the same time. Two ports with 4 to 5 cycles of latency need 10 independent sums to be busy; 12 fit into the registers of
+// every instruction set. Loops over the sums must be unrolled, because otherwise GCC keeps the array of sums in memory.
 constexpr int kSums = 12;
 
 float multiply_add(long rounds, float factor) {
@@ -41,7 +41,7 @@ extern "C" {
 #endif
 double fma_roof(double seconds);
 
-// The best GFLOP/s of one thread within `seconds`.
+// Returns the best GFLOP/s of one thread in runs that take `seconds` in all.
 double fma_roof(double seconds) {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();

@@ -18,9 +18,9 @@ Function = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    make: Callable[[Any, dict[str, Any]], Function]  # (numpy or torch, arrays) -> score_mod(score, b, h, q, k)
-    arrays: Callable[[Case, np.random.Generator], dict[str, np.ndarray]] = lambda case, rng: {}  # makes the arrays that the function captures
-    gradients: tuple[str, ...] = ()  # the captured arrays whose gradients are computed
+    make: Callable[[Any, dict[str, Any]], Function]  # make(numpy or torch, arrays) returns score_mod(score, b, h, q, k)
+    arrays: Callable[[Case, np.random.Generator], dict[str, np.ndarray]] = lambda case, rng: {}  # makes the arrays that score_mod reads besides its arguments
+    gradients: tuple[str, ...] = ()  # those of these arrays whose gradients are computed
 
 
 def _normal(*shape: int) -> Callable[[np.random.Generator], np.ndarray]:
@@ -59,7 +59,7 @@ def bias(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def torch_work(case: Case, arrays: dict[str, np.ndarray], attend: Function) -> Work:
-    """Calls attend(q, k, v, score_mod) with torch's tensors."""
+    """The work of a case whose peer computes attend(q, k, v, score_mod) on torch's tensors."""
     import torch
 
     t = {key: torch.from_numpy(array) for key, array in arrays.items()}

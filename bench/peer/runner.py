@@ -23,7 +23,7 @@ def refuse(case: Case, **reasons: str) -> None:
             raise Unsupported(reason)
 
 
-MOST_SCORES = 1 << 28  # 1 GiB of float32
+MOST_SCORES = 1 << 28  # in float32 these scores take 1 GiB
 
 
 def refuse_too_many_scores(case: Case) -> None:
@@ -34,8 +34,9 @@ def refuse_too_many_scores(case: Case) -> None:
 
 @dataclasses.dataclass
 class Work:
-    run: Callable[[], object]  # computes one forward pass, or a forward and a backward pass with every gradient; returns after everything is computed
-    output: Callable[[object], np.ndarray]  # takes the result of run() and returns the output as a NumPy array
+    # computes the case once: a forward pass or, for a case with backward, a forward and a backward pass with every gradient; returns when all results exist
+    run: Callable[[], object]
+    output: Callable[[object], np.ndarray]  # converts the result of run() to the output as a NumPy array
 
 
 Prepare = Callable[[Case, dict[str, np.ndarray]], Work]

@@ -70,21 +70,21 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     def bias() -> torch.Tensor | None:
         if case.bias == "relative":
             return t["bias_table"].gather(1, index).view(1, case.N, case.T, case.keys)
-        if case.bias == "alibi":  # put causality into the mask, because torch's function does not accept a mask together with is_causal
+        if case.bias == "alibi":  # the mask excludes later keys, because torch's function does not accept a mask together with is_causal
             return constant if constant is not None else (-t["slopes"].view(1, -1, 1, 1) * distance).masked_fill(later, -torch.inf)
         return t.get("bias")
 
     def attention() -> torch.Tensor:
-        if case.rule:  # the formula
+        if case.rule:  # compute the formula, because torch's fused operation has no score rules
             positions = torch.arange(case.T)
             score = t["q"] @ t["k"].transpose(-1, -2) * case.scale
             score = score_mod(score, torch.arange(case.B)[:, None, None, None], torch.arange(case.N)[:, None, None], positions[:, None], positions)
             return torch.softmax(score, -1) @ t["v"]
-        if case.sink:  # append a column of scores, as gpt-oss does, because torch's fused operation has no sink
+        if case.sink:  # append a column for the sink logits to the scores, as gpt-oss does, because torch's fused operation has no sink
             scores = t["q"] @ t["k"].transpose(-1, -2) * case.scale
             column = t["sink"].view(-1, 1, 1).expand(*scores.shape[:-1], 1)
             return torch.softmax(torch.cat([scores, column], -1), -1)[..., :-1] @ t["v"]
-        if case.maps:  # compute the formula, because torch's fused operation does not return attention weights
+        if case.maps:  # compute the attention weights by their formula, because torch's fused operation does not return them
             weights = torch.softmax(t["q"] @ t["k"].transpose(-1, -2) * case.scale, -1)
             return weights @ t["v"]
         return F.scaled_dot_product_attention(
@@ -95,7 +95,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         x = t["x"]
         q, k, v = (_heads(F.linear(x, t[f"w_{n}"]), case) for n in "qkv")
         mask = None
-        if case.layer == "gated":  # combine bias and mask, because torch's operation accepts one mask
+        if case.layer == "gated":  # put the key mask into the bias, because torch's operation accepts only one of them
             mask = t["bias"].masked_fill(~t["attend_keys"], float("-inf"))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
         if case.layer == "gated":

@@ -25,8 +25,8 @@ class RowAndColumnAttention(nn.Module):
         super().__init__()
         self.norm_rows, self.norm_columns, self.norm_pair = nn.LayerNorm(C_M), nn.LayerNorm(C_M), nn.LayerNorm(C_Z)
         self.pair_bias = nn.Linear(C_Z, HEADS, bias=False)
-        self.rows = GatedAttention(C_M, C, HEADS, axis=-2, gated=True)  # residues look at residues of their sequence
-        self.columns = GatedAttention(C_M, C, HEADS, axis=-3, gated=True)  # sequences look at one another, residue by residue
+        self.rows = GatedAttention(C_M, C, HEADS, axis=-2, gated=True)  # a residue attends to the residues of its own sequence
+        self.columns = GatedAttention(C_M, C, HEADS, axis=-3, gated=True)  # at each residue position, sequences attend to one another
 
     def bias(self, pair: Tensor) -> Tensor:
         """The pair bias [B,N,residues,residues], which all sequences share without a copy."""
@@ -36,7 +36,7 @@ class RowAndColumnAttention(nn.Module):
     def forward(self, table: Tensor, pair: Tensor, is_residue: Tensor) -> Tensor:
         """table [B,sequences,residues,c_m], pair [B,residues,residues,c_z], is_residue [B,sequences,residues] (False: a gap or padding)."""
         table = table + self.rows(self.norm_rows(table), self.bias(pair), is_residue)
-        out: Tensor = table + self.columns(self.norm_columns(table), attend_keys=is_residue, mask_like_input=True)  # the mask has the table's layout
+        out: Tensor = table + self.columns(self.norm_columns(table), attend_keys=is_residue, mask_like_input=True)  # the mask's dimensions are in the order of the table's
         return out
 
 

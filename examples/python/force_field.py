@@ -28,7 +28,7 @@ class ForceField(nn.Module):
         self.embedding = nn.Embedding(KINDS, WIDTH)
         self.pair = nn.ModuleList(nn.Linear(BASIS, HEADS) for _ in range(LAYERS))
         self.qkv = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(LAYERS))
-        self.sink = nn.Parameter(torch.zeros(LAYERS, HEADS))  # an atom whose neighbours are far attends to none
+        self.sink = nn.Parameter(torch.zeros(LAYERS, HEADS))  # with a sink, an atom whose neighbours are all far away can attend to none of them
         self.step = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH)) for _ in range(LAYERS))
         self.readout = nn.Linear(WIDTH, 1)
 

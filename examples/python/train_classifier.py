@@ -22,7 +22,7 @@ PADDING = DIGITS  # the token of padding; its embedding is the last row of the t
 
 # %% The data: half of the answers are yes.
 def batch(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Digits [B,T], which of them are padding [B,T], and the answers [B]."""
+    """A batch of examples: digits [B,T], a mask [B,T] that is true for padding, and the answers [B]."""
     digits = torch.randint(DIGITS, (size, LENGTH), generator=generator)
     lengths = torch.randint(LENGTH // 2, LENGTH + 1, (size, 1), generator=generator)
     answers = torch.randint(2, (size,), generator=generator)

@@ -85,7 +85,7 @@ class Json(ViewTest):
         for given, query, key in (("2024,fox", 1, 3), ("fox,2024", 3, 1), ("2,1", 2, 1), ("03,fox", 3, 3), ("04,fox", 4, 3)):
             link = self.json("--text", text, "--link", given)["texts"][0]["link"]
             self.assertEqual((link["query"], link["key"]), (query, key), given)
-        self.fails(2, "view", self.model, "--text", text, "--link", "3,fox", mentions=["'3' is a place of the text, and also a word of it, at 4", "give 03", "such as 04"])
+        self.fails(2, "view", self.model, "--text", text, "--link", "3,fox", mentions=["'3' is a place, and also a word of the text, which is at 4", "give 03 for the token at place 3", "or 04 for the word"])
         self.fails(2, "view", self.model, "--text", text, "--link", "2025,fox", mentions=["the query 2025 is not a token of the text, which has 0 to 5"])
 
     def test_a_page_of_pooled_maps_says_that_it_does_not_open_at_the_link(self):

@@ -1,11 +1,12 @@
 // Converts the page's state to its address (#layer=3&head=5…) and back.
 const initial = { text: 0, layer: null, head: null, view: "auto", reading: "looks", beside: "layer", weighting: "attention", walk: "", kept: "", block: "all", special: "show", scale: "root", theme: "auto", lang: "auto", letters: "on", measure: "none", over: "text", sort: "off", least: "0", pieces: "apart", cover: "100", with: null, heads: "maps", x: "positional", y: "sink", order: "layer", row: null, column: null, rank: "weight", feature: "0", task: "", say: "" };
-const LONGEST = 4000;  // maximum number of characters of a typed text that the address holds
+const LONGEST = 4000;  // a typed text is cut to this many characters when it is read from the address
 const choices = { view: ["auto", "matrix", "lines", "read", "compare"], reading: ["looks", "looked"], beside: ["none", "layer", "kept"], special: Object.keys(SPECIAL), weighting: ["attention", "norm"], scale: Object.keys(SCALES), theme: ["auto", "light", "dark"], lang: ["auto", ...Object.keys(LANGUAGES)], letters: ["on", "off"], heads: ["maps", "scatter", "distances"], x: ["layer", ...Object.keys(MEASURES)], y: ["layer", ...Object.keys(MEASURES)], order: ["layer", "alike"], measure: ["none", ...Object.keys(MEASURES)], over: ["text", "all", "file"], sort: ["off", "on"],
                   least: Array.from({ length: 21 }, (_, i) => String(5 * i)),
                   pieces: ["apart", "merged"], cover: Array.from({ length: 20 }, (_, i) => String(5 * i + 5)), rank: ["weight", "above"] };
 
-const keptOf = (state) => (state.kept === "" ? [] : state.kept.split(","));  // the names of the kept heads, such as "3.1"
+// The names of the heads that the reader keeps, such as "3.1" for layer 3, head 1.
+const keptOf = (state) => (state.kept === "" ? [] : state.kept.split(","));
 
 function stateOf(address, texts) {
   const given = new URLSearchParams(address.slice(1));
@@ -32,7 +33,7 @@ function stateOf(address, texts) {
   return Object.assign(state, settleWeighting(state, { weighting: state.weighting }));
 }
 
-// The parts of an address that the page does not have, such as a layer beyond the last. `state` is stateOf(address).
+// The parts of an address that do not fit this page, such as a layer beyond the last. `state` is stateOf(address).
 const unknownParts = (address, state) => [...new URLSearchParams(address.slice(1))].filter(([name, value]) => !(name in initial) || String(state[name]) !== value).map((part) => part.join("=").slice(0, 60));
 
 function addressOf(state) {

@@ -1,4 +1,4 @@
-// The texts that only live pages have, in Chinese; other pages do not carry them. Sorted, as in chinese.js.
+// The Chinese for texts that only live pages have; other pages do not contain this file. The keys are sorted, as in chinese.js.
 const CHINESE_LIVE = {
   "(cut off)": "（已截断）",
   "English to French": "英语译法语",

@@ -50,7 +50,7 @@ function pixelOf(oklab) {
   return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-// A ramp of 256 colours, interpolated between the stops --ramp or --diverging of the style sheet, and the colour --nan for NaN.
+// 256 colours, interpolated between the colours that the style sheet lists as --ramp or --diverging, and the colour --nan for NaN.
 class Ramp {
   constructor(style, name = "--ramp") {
     const stops = style.getPropertyValue(name).split(",").map((stop) => oklabOf(stop.trim()));
@@ -67,18 +67,18 @@ class Ramp {
     return Number.isNaN(position) ? this.nan : this.pixels[Math.round(255 * Math.min(1, Math.max(0, position)))];
   }
 
-  // The colour of a faded cell: a quarter of the given colour and three quarters of the background of the page.
+  // The colour of a faded cell: a mixture of a quarter of the cell's colour and three quarters of the page's background.
   faded(pixel) {
     if (pixel === 0) return 0;
     const mixed = [0, 8, 16].map((shift) => Math.round((((pixel >>> shift) & 255) + 3 * ((this.page >>> shift) & 255)) / 4) << shift);
     return ((255 << 24) | mixed[0] | mixed[1] | mixed[2]) >>> 0;
   }
 
-  // The pixel for a weight. The pixel for a weight of exactly 0 is transparent, so that the hatching below is visible.
+  // The pixel for a weight at a place on the ramp. It is transparent for a weight of exactly 0, so that the hatching below is visible.
   of(weight, position) { return weight === 0 ? 0 : this.at(position); }
 }
 
-// The two ramps of a style sheet. They are cached until the colours change, because a live page needs them after every keystroke.
+// The two ramps of the page's style sheet. They are kept until the colours change, because a live page needs them after every keystroke.
 function rampsOf(style) {
   const colours = ["--ramp", "--diverging", "--nan", "--page"].map((name) => style.getPropertyValue(name)).join(";");
   if (rampsOf.colours !== colours) Object.assign(rampsOf, { colours, made: { ramp: new Ramp(style), diverging: new Ramp(style, "--diverging") } });
@@ -116,7 +116,7 @@ function paint(canvas, map, stride, rows, columns, look, block = 1) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-// Paints a bar with all colours of a ramp, and writes the ticks [place from 0 to 1, name] below it.
+// Paints a bar with all colours of a ramp, and writes ticks below it. A tick is [place from 0 to 1, text].
 function paintBar(canvas, ticks, look, marks) {
   const steps = Float32Array.from({ length: 256 }, (_, i) => i / 255 || TINY);
   paint(canvas, steps, 256, [0], [...steps.keys()], { ...look, scale: { position: (at) => at } });

@@ -16,9 +16,10 @@ function differenceOf(a, b) {
   return Float32Array.from(a, (weight, i) => (weight === b[i] && weight !== 0 ? TINY : weight - b[i]));
 }
 
-// Mirrors a scale of attention weights for differences: 0 is in the middle of the ramp.
+// Makes a scale for differences from a scale for attention weights: a difference of 0 has the colour in the middle of the ramp.
 function mirrored(scale) {
-  const ticks = scale.ticks().filter(([at], place, all) => at === 1 || (at > 0.25 && 1 - at > 0.25 && !(all[place - 1][0] > 0.25)));  // leave out ticks whose labels would touch
+  // leave out ticks whose labels would touch each other
+  const ticks = scale.ticks().filter(([at], place, all) => at === 1 || (at > 0.25 && 1 - at > 0.25 && !(all[place - 1][0] > 0.25)));
   return {
     position: (difference, largest) => 0.5 + 0.5 * Math.sign(difference) * scale.position(Math.abs(difference), largest),
     ticks: () => [...ticks.map(([at, name]) => [0.5 - at / 2, `−${name}`]), [0.5, "0"], ...ticks.map(([at, name]) => [0.5 + at / 2, `+${name}`])],
@@ -26,7 +27,7 @@ function mirrored(scale) {
   };
 }
 
-// The text for a difference of two weights. It has only as many digits as the less exact of the two pages stores.
+// The text for a difference of two weights. Its number of digits is that of the page, A's or B's, that stores weights less exactly.
 function showDifference(difference, exact) {
   if (Number.isNaN(difference)) return "NaN";
   const size = Math.abs(difference);
@@ -53,10 +54,10 @@ class Compare {
     this.element = make("div", { className: "compare" }, partner.element, this.note, make("div", { className: "panes" }, ...this.panes.map(({ element }) => element)));
   }
 
-  // The element that receives keyboard events.
+  // The element that receives the keyboard events of this view.
   get body() { return this.panes[0].matrix.cells; }
 
-  // b: { text, map, shown, title } of head B; draw() receives the same four values for head A. names: the names of the two texts, if A and B belong to different texts.
+  // b: head B as { text, map, shown, title }; draw() receives the same for head A. names: the names of the two texts, if A and B belong to different texts.
   choose(b, names) { Object.assign(this, { b, names }); }
 
   draw(text, map, shown, look, title) {
@@ -69,8 +70,8 @@ class Compare {
     const words = this.same ? sides.flatMap((side) => a.text[side].pieces.filter((one, at) => one !== b.text[side].pieces[at])).length : 0;
     this.otherWords = words > 0;
     this.note.hidden = this.same && words === 0;
-    this.note.textContent = this.same ? say("The texts differ in {0} {0|word|words}; the difference is taken place by place.", words)
-      : say("The maps have different extents (A: {0}, B: {1} tokens), so no difference is shown.", size(a), size(b));
+    this.note.textContent = this.same ? say("The texts differ in {0} {0|word|words}; words at the same place are compared.", words)
+      : say("The maps have different sizes (A: {0}, B: {1} tokens), so no difference is shown.", size(a), size(b));
     this.difference = this.same ? differenceOf(a.map, b.map) : null;
     this.look = { ...look, ramp: look.diverging, scale: mirrored(look.scale) };
     [a, b].forEach((one, at) => {
@@ -106,7 +107,7 @@ class Compare {
 
   reveal(spot) { for (const { matrix } of this.same ? this.panes : this.panes.slice(0, 1)) matrix.reveal(spot); }
 
-  // What the lists beside the maps show instead of weights: the difference, if A and B have the same shape.
+  // What the lists beside the maps show: the difference of A and B instead of a weight, if the maps of A and B have the same shape.
   get reading() {
     const { a, b } = this;
     if (!this.same) return {};
@@ -124,7 +125,7 @@ class Compare {
     };
   }
 
-  // Moves the cursor. If A and B have the same shape, they share the cursor; else each has a separate one.
+  // Moves the cursor. If the maps of A and B have the same shape, both show one cursor; else each map has a separate cursor.
   #hover(spot, events) {
     if (this.same) return events.hover(spot);
     const { text, map } = this.b;
@@ -135,7 +136,7 @@ class Compare {
     told.textContent = whole ? `${text.queries.word(spot.row)} → ${text.keys.word(spot.column)} ${text.decoder.show(map[spot.row * text.keys.size + spot.column])}` : this.names?.[1] ?? "";
   }
 
-  // Scrolls the other panes to the place to which the reader has scrolled one, if all maps have the same shape.
+  // If all maps have the same shape, scrolls the other panes to the place to which the reader has scrolled this pane.
   #follow(scrolled) {
     if (this.same) for (const { scroll } of this.panes) if (scroll !== scrolled) scroll.scrollTo(scrolled.scrollLeft, scrolled.scrollTop);
   }

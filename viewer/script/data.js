@@ -1,9 +1,10 @@
 // Reads the data of the page. The map of a head is decoded when it is first drawn.
 
-const MEAN = "mean";  // in place of a head: the mean over the heads of the layer; in place of both layer and head: the mean over all heads
+// Used as a head, MEAN stands for the mean over the heads of a layer. Used as layer and head, it stands for the mean over all heads.
+const MEAN = "mean";
 const placeOf = (text) => (isWhole(text) ? text : Number(text));
 
-// Stands for a weight that is not 0 but that the encoding rounds to 0. The value 0 itself means exactly 0, as for a masked key.
+// The number to which a weight is decoded that is not 0 but that the encoding rounds to 0. A decoded 0 always means exactly 0, as for a masked key.
 const TINY = 2 ** -40;
 
 // How each encoding turns a code into an attention weight. error: the largest error of a weight near 0. viewer/encoding.h describes the formats.
@@ -60,9 +61,9 @@ class Decoder {
     return this.table[this.encoding.bytes === 1 ? low : low | (bytes.charCodeAt(first + 1) << 8)];
   }
 
-  // Decodes only one weight.
+  // Decodes a single weight of a map.
   at(base64, index) {
-    const first = index * this.encoding.bytes, group = Math.floor(first / 3);  // four characters are three bytes
+    const first = index * this.encoding.bytes, group = Math.floor(first / 3);  // four characters of base64 are three bytes
     return this.#weight(atob(base64.slice(4 * group, 4 * group + 8)), first - 3 * group);
   }
 
@@ -71,16 +72,17 @@ class Decoder {
   }
 }
 
-// The tokens along one side of an attention map.
+// The tokens along one side of an attention map: its queries or its keys.
 class Tokens {
   constructor(json) {
     this.pieces = json.pieces;
     this.special = new Set(json.special);
-    this.unknown = new Map(json.unknown);  // index -> the characters that the vocabulary lacks
+    this.unknown = new Map(json.unknown);  // from the index of an unknown token to the characters that the vocabulary lacks
     this.segment = json.segment ?? json.pieces.map(() => 0);
     this.spelling = json.words ? SPELLINGS.plain : spellingOf(json.pieces);
     const words = json.pieces.map((piece, index) => visibleWord(this.unknown.get(index) ?? this.spelling.text(piece)));
-    this.long = words.some((text) => text.length > 40);  // true if tokens are whole sentences: the axes then show the number and the first words of a token
+    // True if tokens are whole sentences. A token is then named by its number and its first words.
+    this.long = words.some((text) => text.length > 40);
     this.words = this.long ? words.map((text, index) => `${index}: ${text.length > 28 ? `${text.slice(0, 28).replace(/\s+\S*$/, "")}…` : text}`) : numbered(words);
   }
 
@@ -110,23 +112,24 @@ class Tokens {
     return this.unknown.has(index) ? say("{0}; “{1}” is unknown to this model", note, this.unknown.get(index)) : note;
   }
 
-  // The indices of the tokens to show. segment: the segment whose tokens are shown; null: all segments.
+  // The indices of the tokens that are shown. segment: only tokens of this segment are shown; null: those of all segments.
   shown(hideSpecial, segment = null) {
     return [...this.pieces.keys()].filter((index) => !(hideSpecial && this.special.has(index)) && (segment === null || this.segment[index] === segment));
   }
 }
 
 class Text {
-  // Decoded maps are cached up to this many attention weights (32 MB); the least recently used map is dropped first.
+  // At most this many decoded attention weights (32 MB) are kept; the map that was not used for the longest time is dropped first.
   static cacheSize = 8e6;
 
   constructor(json, decoder) {
     this.text = json.text;
-    this.step = json.step ?? null;  // the training step, if the text is a snapshot of a run
+    this.step = json.step ?? null;  // the training step whose snapshot this text is, or null
     this.answer = json.answer ?? "";
     this.layers = json.layers;
     this.heads = json.heads;
-    this.pooled = json.pooled ?? null;  // "largest" or "share" if the maps are pooled
+    // For pooled maps "largest" or "share": what a cell shows of its block. Null for other maps.
+    this.pooled = json.pooled ?? null;
     Object.assign(this, tokensOf(json));
     this.image = this.queries.image = json.image && imageOf(json.image);
     Object.assign(this, sidesOf(json, decoder));
@@ -134,12 +137,13 @@ class Text {
     this.measured = new Map();
     this.without = new Map((json.without ?? []).map(([layer, head, change]) => [`${layer}/${head}`, change]));
     this.encoded = json.weights;
-    this.vectors = json.vectors ?? null;  // q, k and v, which are decoded when the computation of a cell is shown
-    this.norms = json.value_norms ?? null;  // norms of the transformed values, which are decoded when they are needed (weighting.js)
-    this.largestWeighted = json.largest_weighted;  // the largest number in all norm-weighted maps of this text
-    this.learnedQueries = json.learned_queries === true;  // true if the queries are parameters and not projections of an input
-    this.width = json.width;              // width of the layer's input, if the page knows it
-    this.leftOut = json.left_out;         // if q, k and v were too large for the page: the MB that they would take; else absent
+    this.vectors = json.vectors ?? null;  // q, k and v in base64; they are decoded when the computation of a cell is shown
+    this.norms = json.value_norms ?? null;  // norms of the transformed value vectors in base64; weighting.js decodes them when they are needed
+    this.largestWeighted = json.largest_weighted;  // the largest number in the norm-weighted maps of all heads for this text
+    this.learnedQueries = json.learned_queries === true;  // true if the queries are parameters of the model and not projections of an input
+    // The width of the layer's input; undefined if the page does not know it.
+    this.width = json.width;
+    this.leftOut = json.left_out;         // how many MB q, k and v would have taken, if they were too large for the page
     this.decoder = decoder;
     this.maps = new Map();
   }
@@ -154,7 +158,7 @@ class Text {
     return map;
   }
 
-  // Decodes only one weight of a map.
+  // Decodes a single weight of a head, unless its map is decoded already.
   weight(layer, head, row, column) {
     const made = this.maps.get(`${layer}/${head}`);
     if (made) return made[row * this.keys.size + column];

@@ -3,14 +3,14 @@
 class Detail {
   static listed = 6;
 
-  // spot: null or { row, column }, where row or column may be null. reading: texts to show instead of the usual texts about attention weights (see `reading`
-  // in compare.js).
+  // spot: null or { row, column }; row or column may be null. reading: texts to show instead of those about attention weights; `reading` in compare.js has an
+  // example.
   show(text, weights, shown, spot, reading = {}) {
     const { map = weights, suffix = "", show = (weight) => text.decoder.show(weight) } = reading;
     this.reading = reading;
     $("readout").replaceChildren(...this.#headline(text, weights, spot));
     $("where").textContent = spot && reading.where ? reading.where(spot) : Detail.#where(text, spot);
-    $("detail").classList.toggle("idle", !spot);  // invisible, but keeps its space, so that the page does not move under the pointer
+    $("detail").classList.toggle("idle", !spot);  // the idle part is invisible but keeps its space, so that the page does not move under the pointer
     if (!spot) return;
     const width = text.keys.size;
     const ofRow = spot.row === null ? null : shown.columns.map((column) => [column, map[spot.row * width + column]]);
@@ -21,7 +21,7 @@ class Detail {
     $("column-sum").textContent = ofColumn && !reading.ofRow ? say("Sum of the column: {0}", this.#sum(text, ofColumn)) : "";
   }
 
-  // A text for screen readers: fox → jumps 0.1234; for a single word, the words to which it has the largest weights.
+  // A sentence for screen readers, such as "fox → jumps 0.1234". For a single word it names the words to which this word has the largest weights.
   sentence(text, map, spot) {
     if (!spot) return "";
     const width = text.keys.size;

@@ -24,10 +24,11 @@ function orderByLikeness(distances, count) {
   return left.size ? members[left.values().next().value] : [];
 }
 
-// The distances of all pairs of heads, equal to those of divergenceOf(). They are computed as H((p + q) / 2) − (H(p) + H(q)) / 2, so that the entropy H of
-// each row is computed only once.
+// The distances between all pairs of heads. They equal those of divergenceOf(), but are computed as H((p + q) / 2) − (H(p) + H(q)) / 2, so that the entropy H
+// of each row is computed only once.
 class DistanceTable {
-  static mostTerms = 3e8;  // maximum number of terms in all sums, which take a few seconds; for longer texts only every second, third … query is used
+  // Largest number of terms in the sums for all pairs of heads, which takes a few seconds. For longer texts only every second, third … query is used.
+  static mostTerms = 3e8;
 
   constructor(text) {
     this.text = text;
@@ -36,7 +37,7 @@ class DistanceTable {
     this.step = Math.max(1, Math.ceil((this.count ** 2 / 2) * words.length * width / DistanceTable.mostTerms));
     this.words = words.filter((_, at) => at % this.step === 0);
     this.bits = new Float32Array(this.count ** 2);
-    this.rows = [];  // for each head: its rows, divided by their sums
+    this.rows = [];  // for each head, the rows of its map, each divided by its sum
     this.entropies = [];
   }
 
@@ -50,7 +51,7 @@ class DistanceTable {
     this.words.forEach((t, at) => {
       const row = rowOf(map, width, t);
       const sum = row.reduce((total, p) => total + p, 0);
-      entropies[at] = sum === 0 ? -1 : 0;  // -1 marks a row without attention weights, which is skipped
+      entropies[at] = sum === 0 ? -1 : 0;  // a row of zeros has the entropy -1 and is skipped later
       for (let s = 0; sum !== 0 && s < width; ++s) {
         const p = mine[at * width + s] = row[s] / sum;
         if (p !== 0) entropies[at] -= p * Math.log2(p);
@@ -78,7 +79,7 @@ class DistanceTable {
 }
 
 class Distances {
-  // Callbacks: compare(a, b) with the two heads { layer, head } to compare; reorder(true) if similar heads should be neighbours
+  // compare(a, b) is called when the reader chooses two heads { layer, head } to compare; reorder(true) when similar heads shall be neighbours.
   constructor(element, compare, reorder) {
     this.element = element;
     this.tables = new Map();
@@ -103,7 +104,7 @@ class Distances {
     this.wanted = null;
   }
 
-  // pair: null, or [A, B], the heads that are being compared
+  // pair: the two heads [A, B] that are compared at the moment, or null
   async show(text, look, alike, pair) {
     if (this.element.hidden) this.element.replaceChildren(...this.parts);
     this.element.hidden = false;

@@ -1,6 +1,6 @@
 const $ = (id) => document.getElementById(id);
 
-// Sets custom properties that the style sheet reads: {at: 3} sets --at.
+// Sets custom properties that the style sheet reads; for example, {at: 3} sets --at to 3.
 function setStyle(element, values) {
   for (const [name, value] of Object.entries(values)) element.style.setProperty(`--${name}`, value);
 }
@@ -18,8 +18,7 @@ function make(tag, {data = {}, aria = {}, style = {}, ...properties} = {}, ...ch
 // A word in a bdi element, so that a right-to-left word does not reorder the text around it.
 const word = (text, className = "word") => make("bdi", { className, textContent: text });
 
-// Fills a strip with the words of the given tokens. Returns a map from a token's index to its label.
-// blocked: the keys that no query may attend to.
+// Fills a strip with labels, one for each of the given tokens. Returns a map from a token's index to its label. blocked: the keys that no query may attend to.
 function fillLabels(strip, tokens, indices, blocked) {
   const labels = indices.map((index, at) => make('bdi', {
                                className: `label${tokens.special.has(index) ? ' special' : ''}${tokens.unknown.has(index) ? ' unknown' : ''}${blocked?.has(index) ? ' blocked' : ''}`,
@@ -32,7 +31,7 @@ function fillLabels(strip, tokens, indices, blocked) {
   return new Map(indices.map((index, at) => [index, labels[at]]));
 }
 
-// Removes a class from the labels in `before`, and adds it to the labels of the two words of a spot. Returns the labels that have the class now.
+// Moves a class from the labels in `before` to the labels of the spot's row word and column word. Returns the labels that have the class now.
 function markLabels(before, className, queryLabels, keyLabels, spot) {
   for (const label of before) label.classList.remove(className);
   const labels = [queryLabels.get(spot?.row), keyLabels.get(spot?.column)].filter(Boolean);
@@ -42,7 +41,8 @@ function markLabels(before, className, queryLabels, keyLabels, spot) {
 
 const fillSelect = (select, options) => select.replaceChildren(...options.map(([value, name]) => new Option(name, value)));
 
-// Shows the row or column of a word while the pointer is at its label in a strip, and chooses the row or column on a click. side: whether the strip labels rows or columns.
+// Connects a strip of labels to events: while the pointer is at a label, the word's row or column is shown; a click chooses it. side: whether the labels are
+// those of rows or of columns.
 function followLabels(strip, side, events) {
   const spot = (event) => {
     const label = event.target.closest(".label");
@@ -53,7 +53,7 @@ function followLabels(strip, side, events) {
   strip.addEventListener("click", (event) => events.choose(spot(event)));
 }
 
-// Runs many small jobs, for at most `budget` ms in each frame, so that the page stays responsive. It stops when cancelled() returns true.
+// Runs many small jobs without blocking the page: at most `budget` ms of them in each frame. It stops when cancelled() returns true.
 async function inSlices(jobs, cancelled, budget = 12) {
   let start = performance.now();
   for (const job of jobs) {

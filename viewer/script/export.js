@@ -6,7 +6,7 @@ function download(name, blob) {
   setTimeout(() => URL.revokeObjectURL(url), 60000);
 }
 
-// The figure as PNG, with two pixels for each unit of the figure; with fewer pixels if the image would exceed the largest canvas of browsers.
+// The figure as PNG, with two pixels for each unit of the figure. It has fewer pixels if the image would be larger than browsers allow.
 async function pngOf({ svg, width, height }) {
   const image = make("img", { src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}` });
   await image.decode();
@@ -24,7 +24,7 @@ function csvOfMap({ text, map, shown }, what = say("row word looks at column wor
   return csvOf([head, ...shown.rows.map((row) => [name(text.queries, row), ...shown.columns.map((column) => precise(map[row * text.keys.size + column]))])]);
 }
 
-// A line for each pair of words. If the maps of A and B have different shapes, there is no difference, and the pairs of B follow those of A.
+// A CSV line for each pair of words. If the maps of A and B have different shapes, there is no difference, and the pairs of B follow those of A.
 function csvOfCompare({ a, b, same, difference }) {
   const pairs = ({ text, map, shown }) => shown.rows.flatMap((row) => shown.columns.map((column) => [row * text.keys.size + column, text.queries.named(row), text.keys.named(column), text.decoder.encoding.number(map[row * text.keys.size + column])]));
   const head = [say("row word"), say("column word"), `A: ${a.title}`, `B: ${b.title}`, "A - B"];
@@ -33,7 +33,7 @@ function csvOfCompare({ a, b, same, difference }) {
   return csvOf([head, ...pairs(a).map(([, row, column, weight]) => [row, column, weight, "", ""]), ...pairs(b).map(([, row, column, weight]) => [row, column, "", weight, ""])]);
 }
 
-// A line for each head, with its measures; over several texts each measure has a mean and a standard deviation.
+// A CSV line for each head, with its measures. If the measures are over several texts, each has a mean and a standard deviation.
 function csvOfMeasures(text, source) {
   const names = source.names?.() ?? measuresOf(text);
   const heads = [...Array(text.layers).keys()].flatMap((layer) => [...Array(text.heads).keys()].map((head) => [layer, head]));

@@ -1,6 +1,7 @@
 // Draws the view on the screen as one SVG figure: name of the head, text, colour legend, words, and cells, lines or thumbnails.
 
-const SVG = make("template", { innerHTML: "<svg></svg>" }).content.firstChild.namespaceURI;  // read the namespace of SVG from an element: it is an address, and the page must not contain addresses
+// The namespace of SVG is an address, and the page must not contain addresses. So it is read from an element.
+const SVG = make("template", { innerHTML: "<svg></svg>" }).content.firstChild.namespaceURI;
 
 // Replaces characters that XML does not allow.
 const xmlText = (text) => text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, "\ufffd");
@@ -12,7 +13,7 @@ function draw(tag, attributes = {}, ...children) {
   return element;
 }
 
-const HATCHING = "url(#zero)";  // the name of a pattern inside the figure
+const HATCHING = "url(#zero)";  // refers to a pattern that each figure defines
 
 const hexOf = (pixel) => `#${[0, 8, 16].map((shift) => ((pixel >>> shift) & 255).toString(16).padStart(2, "0")).join("")}`;
 
@@ -21,9 +22,9 @@ const widthOf = (text, size) => size * [...text].reduce((sum, character) => sum 
 
 class Figure {
   static margin = 24;
-  most = 20000;  // a map with more cells is drawn as an image inside the figure, with a pixel for each cell
+  most = 20000;  // maps with more cells are drawn as an image in the figure, with one pixel for each cell
 
-  // look: the colours, as paint() in colour.js takes them; title, text: lines above the figure
+  // look: the colours, in the form that paint() in colour.js takes. title, text: the lines above the figure.
   constructor(look, title, text) {
     this.look = look;
     this.style = getComputedStyle(document.documentElement);
@@ -64,7 +65,7 @@ class Figure {
     this.reach(x + width + 100, y + (scale.note ? 60 : 42));
   }
 
-  // An attention map, one square of `side` for each cell, with its top left corner at (x, y).
+  // Draws an attention map with its top left corner at (x, y). Each cell is a square; `side` is its length.
   cells(text, map, { rows, columns }, x, y, side) {
     this.add(draw("rect", { x, y, width: columns.length * side, height: rows.length * side, fill: hexOf(this.look.ramp.at(this.look.scale.position(0, 1))), stroke: this.colour("edge") }));
     const largest = largestOf(map, text.keys.size, rows, columns);
@@ -98,7 +99,7 @@ class Figure {
     return { root, width, height };
   }
 
-  // The SVG file.
+  // Returns the text of the SVG file.
   text() {
     const { root, width, height } = this.drawing();
     return { svg: new XMLSerializer().serializeToString(root), width, height };
@@ -120,7 +121,7 @@ function distancesFigure(figure, { as, map, shown, look, note }) {
   mapFigure(figure, as, map, shown);
 }
 
-// Draws the maps of A, of B and, if there is one, of the difference below each other, with names and legends.
+// Draws the map of A, below it the map of B and, if A and B have the same shape, the map of the difference. Each has a name and a legend.
 function compareFigure(figure, { look }, { a, b, difference, names, look: mirrored }) {
   figure.legend(captionOf(a.text));
   [a, b].forEach(({ text, map, shown, title }, at) => {
@@ -134,7 +135,7 @@ function compareFigure(figure, { look }, { a, b, difference, names, look: mirror
   mapFigure(figure, a.text, difference, a.shown);
 }
 
-// Adds the cells of a map, with its words, at the bottom of the figure. side: length of a cell's side; size: size of the words, which are left out if size is below 6.
+// Adds a map with its words at the bottom of the figure. side: length of a cell's side. size: size of the words, which are left out if it is below 6.
 function mapFigure(figure, text, drawn, shown, side = Math.min(32, Math.max(2, 1280 / Math.max(1, shown.rows.length, shown.columns.length))), size = Math.min(13, side - 1)) {
   const { rows, columns } = shown, named = size >= 6;
   const left = Figure.margin + (named ? longestWord(text.queries, rows, size) : 0) + 8;

@@ -2,7 +2,8 @@
 // its content, so a length in the page that depends on the height of the window would make the frame grow without end.
 const framed = location.href.startsWith("about:srcdoc");
 
-// Browsers allow about 200 changes of the address in 10 seconds, and arrow keys can make more. So changes are delayed, and only the last one is written.
+// Browsers allow about 200 changes of the address in 10 seconds, and a reader who holds an arrow key makes more. So changes are delayed, and only the last one
+// is written.
 let addressPending = 0, addressWritten = -Infinity;
 
 function writeAddress(address, push) {
@@ -22,7 +23,8 @@ function fitFrame() {
   document.documentElement.classList.toggle("framed", framed);
   let frame = null;
   try {
-    frame = framed ? frameElement : null;  // null if the notebook sandboxes the page: the frame then keeps its height, and its content scrolls
+    // Null if the notebook forbids the page to see its frame. The frame then keeps its height, and its content scrolls.
+    frame = framed ? frameElement : null;
   } catch { /* some browsers throw instead */ }
   if (!frame) return;
   const fit = () => { frame.style.height = `${Math.ceil(document.documentElement.offsetHeight)}px`; };

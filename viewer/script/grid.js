@@ -25,8 +25,8 @@ class Grid {
     this.shown = null;
   }
 
-  // Lays the thumbnails out: by layer, or sorted by a measure. chosen: { measure: name or "none", sort, least: hide heads below this share of the
-  // largest value }. source: the Text or Spread that measures the heads.
+  // Orders the thumbnails by layer or by a measure. chosen: { measure: name or "none", sort, least: heads below this share of the largest value are hidden }.
+  // source: the Text or Spread that measures the heads.
   arrange(chosen, source) {
     const key = JSON.stringify(chosen);
     if (this.shown === key) return;
@@ -88,15 +88,15 @@ class Grid {
     return make('button', {type: 'button', className, title, tabIndex: -1, data: {layer, head}, aria: {label: title}}, image);
   }
 
-  // How strongly each word of a map looks at a single other word: the sum over the rows of the row's largest weight. The keys that do not count are the first
-  // token, special tokens, the row's own word and its neighbours.
+  // A number that tells how strongly the words of a map look at single other words: the sum over the rows of the row's largest weight. These keys do not count:
+  // the first token, special tokens, the row's own word and its neighbours.
   static #striking(text, map, { rows, columns }) {
     const self = isSelf(text), keys = columns.filter((s) => s > 0 && !text.keys.special.has(s));
     return rows.reduce((sum, t) => sum + keys.reduce((most, s) => (self && Math.abs(t - s) < 2 ? most : Math.max(most, map[t * text.keys.size + s] || 0)), 0), 0);
   }
 
-  // Draws the thumbnails. They are images and not canvases, because with a thousand canvases each frame takes a second. Returns the promise of the place of the
-  // most striking head; of null if another drawing has begun.
+  // Draws the thumbnails as images; as canvases, a thousand of them take a second in each frame. Returns a promise of the place of the most striking head, or
+  // of null if another drawing has begun.
   async draw(look) {
     const drawing = ++this.drawing;
     const shown = look.placesOf(this.text), { rows, columns } = shown;
@@ -112,7 +112,7 @@ class Grid {
     return drawing === this.drawing ? place : null;
   }
 
-  // For a figure: the position and image of each thumbnail, and the labels of rows and columns as [text, x, y, anchor].
+  // Returns for a figure the position and image of each thumbnail, and the labels of rows and columns as [text, x, y, anchor].
   places() {
     return this.rows.flatMap((thumbs, row) => thumbs.map((thumb, column) => {
       if (!thumb) return null;
@@ -126,7 +126,7 @@ class Grid {
     })).filter(Boolean);
   }
 
-  // Fades each thumbnail according to a weight of its head: of(layer, head) returns the weight, and name(weight) its description. of = null: no fading.
+  // Fades each thumbnail: the smaller the weight of(layer, head), the more. name(weight) describes the weight. If `of` is null, no thumbnail is faded.
   tint(of, name, look) {
     for (const thumb of this.thumbs) {
       const weight = of ? of(...Grid.place(thumb)) : null;
@@ -153,10 +153,10 @@ class Grid {
 
   focus(layer, head) { this.find(layer, head)?.focus(); }
 
-  // Focuses the thumbnail that Tab reaches.
+  // Focuses the one thumbnail that the Tab key can reach.
   enter() { this.thumbs.find((thumb) => thumb.tabIndex === 0)?.focus(); }
 
-  // Tab reaches one thumbnail only; arrow keys reach the others.
+  // Makes this thumbnail the only one that the Tab key reaches; arrow keys move to the others.
   #rove(thumb) {
     if (!thumb?.classList.contains("thumb")) return;
     for (const other of this.thumbs) other.tabIndex = other === thumb ? 0 : -1;

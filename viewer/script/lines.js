@@ -2,8 +2,8 @@
 // head in another colour.
 
 class Lines {
-  static smallest = 0.01;  // attention weight of the faintest line that is drawn
-  static most = 2000;  // maximum number of lines drawn at once: more lines take seconds to draw and hide each other
+  static smallest = 0.01;  // pairs with a smaller attention weight have no line
+  static most = 2000;  // at most this many lines are drawn at once: more take seconds to draw and hide each other
   static rowHeight = 24;
   static mostHeads = 6;
 
@@ -21,7 +21,7 @@ class Lines {
     followLabels(this.right, "column", events);
   }
 
-  // state.kept: the names of kept heads, "3.1,2.0"
+  // state.kept: the names of the heads that the reader keeps, such as "3.1,2.0".
   draw(text, map, shown, look, title, state) {
     Object.assign(this, { text, map, shown, look, state });
     const open = `${state.layer}.${state.head}`;
@@ -53,7 +53,7 @@ class Lines {
   resize() {
     const height = Lines.rowHeight * Math.max(this.shown.rows.length, this.shown.columns.length);
     const width = Math.max(80, this.body.clientWidth - this.left.offsetWidth - this.right.offsetWidth);
-    const density = Math.min(window.devicePixelRatio || 1, 16000 / Math.max(1, height));  // browsers limit the height of a canvas
+    const density = Math.min(window.devicePixelRatio || 1, 16000 / Math.max(1, height));  // no canvas may be higher than browsers allow
     this.canvas.style.width = `${width}px`;
     this.canvas.style.height = `${height}px`;
     this.canvas.width = Math.round(width * density);
@@ -101,13 +101,13 @@ class Lines {
     }
   }
 
-  // The vertical shift of the lines of a head: lines of several heads between the same words are drawn beside each other.
+  // How far the lines of a head are moved down. Lines of several heads between the same words are drawn beside each other.
   shift(at) { return (at - (this.drawn.length - 1) / 2) * 4; }
 
-  // The style of a line, as SVG attributes.
+  // The SVG attributes of a line for this weight.
   static pen(weight, faded) { return { "stroke-opacity": Math.min(1, 0.08 + 0.92 * weight) / (faded ? 4 : 1), "stroke-width": 1 + 3 * weight }; }
 
-  // The lines to draw, each from a place on the left to a place on the right; at: the index of the head of the line.
+  // The lines to draw. Each goes from a place on the left to a place on the right; `at` is the index of its head among the heads that are drawn.
   links() {
     const links = [];
     const { faded } = fadedIn(this.look, this.text);
@@ -124,7 +124,7 @@ class Lines {
     return this.cut ? links.sort((a, b) => b.weight - a.weight).slice(0, Lines.most) : links;
   }
 
-  // [line number, token index] of every shown token, or of the chosen token only.
+  // Returns [place, token index] for every shown token; if a token is chosen, only for this token.
   #only(indices, chosen) {
     const all = [...indices.entries()];
     return chosen == null ? all : all.filter(([, index]) => index === chosen);

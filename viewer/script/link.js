@@ -1,10 +1,10 @@
 // Shows which heads link two chosen words: for every head its weight from one word to the other, and its mean weight over other pairs at the same distance.
 
-// A head is marked if its mean weight over the other pairs at the same distance is at least this: it looks at this distance whatever the words are.
+// A head is marked if the mean weight of its other pairs at the same distance is at least MOSTLY: such a head looks at this distance whatever the words are.
 const MOSTLY = 0.5;
 
-// The mean weight of a head over all other pairs that have the distance of `row` and `column`; NaN without such pairs. Pairs with special tokens are included
-// only if `row` or `column` is a special token.
+// The mean weight of a head over all other pairs that have the distance between `row` and `column`; NaN if there are no such pairs. Pairs with special tokens
+// count only if `row` or `column` is a special token.
 function baseline(text, layer, head, row, column) {
   if (text.pooled || text.keys !== text.queries) return NaN;
   const { special } = text.queries, distance = column - row;

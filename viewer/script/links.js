@@ -1,6 +1,7 @@
 // Known links: pairs of words that are known to belong together, such as the word alignment of a translation. Also measures how well the links of a head agree with them.
 
-// The links of a head: from each query word to the key word with the largest weight in its row. Special tokens and rows of zeros or NaN have no links.
+// The links of a head. It links each query word to the key word with the largest weight in the query's row. Special tokens and rows of zeros or NaN have no
+// links.
 function linksOfHead(text, map) {
   const columns = text.keys.shown(true), width = text.keys.size;
   return text.queries.shown(true).flatMap((row) => {
@@ -23,14 +24,14 @@ function alignment(text, map) {
 
 const errorRate = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(3));
 
-// A sentence that shows how the rate is calculated from the numbers of links.
+// A sentence that shows how the alignment error rate follows from the numbers of links.
 function alignmentNote(text, map) {
   const { links, sure, inSure, inPossible, rate } = alignment(text, map);
   return say("Alignment error rate 1 − ({0} + {1}) / ({2} + {3}) = {4}: of this head’s {2} links, {0} are sure and {1} sure or possible; {3} are sure in all. A head’s links: from each row word to its column word with the largest weight. Links of special tokens do not count.", inSure, inPossible, links, sure, errorRate(rate));
 }
 
-// The known links whose two words are shown: [{ row, column, i, j, sure }]. row and column are the indices of the words in the text, i and j the
-// places of the words on the screen. sure is false for a link that is only possible.
+// Of the known links those whose two words are shown: [{ row, column, i, j, sure }]. row and column are the indices of the words in the text, i and j their
+// places on the screen. sure is false for a link that is only possible.
 function shownLinks(text, { rows, columns }) {
   if (!text.links) return [];
   const at = (indices) => new Map(indices.map((index, place) => [index, place]));
@@ -40,10 +41,10 @@ function shownLinks(text, { rows, columns }) {
     .filter(({ row, column }) => i.has(row) && j.has(column)).map((link) => ({ ...link, i: i.get(link.row), j: j.get(link.column) }));
 }
 
-// Outlines of known links over the cells of a matrix.
+// Makes frames that mark the cells of known links in a matrix.
 const linkOutlines = (text, shown) => shownLinks(text, shown).map(({ i, j, sure }) => make("div", { className: `gold${sure ? "" : " possible"}`, style: { row: i, column: j } }));
 
-// Draws known links under the lines of a head; middle(place) is the vertical middle of a word.
+// Draws known links behind the lines of a head. middle(place) is the vertical middle of the word at this place.
 function strokeLinks(pen, text, shown, width, middle, colour) {
   pen.save();
   pen.strokeStyle = colour;

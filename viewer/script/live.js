@@ -1,7 +1,7 @@
 // A live page contains the library as a WebAssembly module, which computes the maps of the text that the reader types.
 
-// The system functions that a WASI module imports. There is no environment and no file (functions of files return error 8, bad file descriptor); every other
-// function returns error 52, not supported.
+// The system functions that a WASI module imports. They offer no environment and no files: functions of files return error 8 (bad file descriptor), all others
+// error 52 (not supported).
 function systemOf(module, memory, failed) {
   const imports = { polyhead: { failed } };
   const none = (first, second) => {
@@ -26,8 +26,8 @@ function bytesOf(base64) {
 }
 
 class Engine {
-  // `files`: the files of the model that the page carries besides the built-in ones, in base64; empty if there is none. Error if the
-  // module is not of polyhead `version`; null allows any version.
+  // files: in base64, the model that the page carries besides the built-in ones; empty if there is none. Throws an Error unless the module is of polyhead
+  // `version`; null allows any version.
   static async unpack(base64, files = "", version = null) {
     const packed = bytesOf(base64);
     const bytes = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
@@ -67,7 +67,7 @@ class Engine {
     return this.running;
   }
 
-  // Drops a module that has thrown an error, so that the next call starts a new one.
+  // Drops the module, because it has thrown an error. The next call starts a new one.
   #end(running) {
     if (this.running === running) this.running = null;
   }
@@ -80,7 +80,8 @@ class Engine {
       running = this.ready();
       exports = await running;
       if (outdated()) return null;
-    } while (running !== this.running);  // repeat if an earlier call, which waited for the same module, has ended the module
+    // Repeat this if another call, which waited for the same module, has ended the module in the meantime.
+    } while (running !== this.running);
     const encoder = new TextEncoder(), named = encoder.encode(task), given = encoder.encode(text);
     try {
       const room = exports.room(named.length + given.length);
@@ -95,7 +96,7 @@ class Engine {
   }
 }
 
-// The line in which the reader types, and the sentences about the answer. The first sentence names the words that the model does not know.
+// The line in which the reader types, and the sentences about the model's answer. The first sentence names the words that the model does not know.
 class Live {
   constructor({ typed, answered }) {
     this.answered = answered;
@@ -117,7 +118,7 @@ class Live {
     }
   }
 
-  // Computes the maps of a text. If several calls wait, only the last one gets an answer.
+  // Computes the maps of a text. A call that is still waiting when a later call comes is dropped without an answer.
   async ask(task, text) {
     if (!this.engine) return;
     const asked = ++this.asked;
@@ -125,7 +126,7 @@ class Live {
     $("task").value = task;
     if (text.trim() === "") return this.#refuse(say("Type a sentence."));
     const outdated = () => asked !== this.asked;
-    await new Promise((done) => setTimeout(done));  // the browser first handles keys that were pressed during the last answer
+    await new Promise((done) => setTimeout(done));  // let the browser first handle keys that were pressed while the last answer was computed
     if (outdated()) return;
     let json = null;
     try {
@@ -171,7 +172,7 @@ class Live {
       : [make("b", { textContent: this.last.translation, lang: "fr", translate: false }), ...(this.last.complete ? [] : [" ", say("(cut off)")])]));
   }
 
-  // Shows how much rounding to int8 changes the results of the page's own model. Differences are rounded up, the cosine is rounded down.
+  // Shows how much the results of the page's own model differ from those without rounding to int8. Differences are rounded up, the cosine is rounded down.
   #note() {
     const rounding = this.last.task === "model" ? data.live.model.rounding : null;
     $("live-note").hidden = !rounding;
@@ -186,12 +187,12 @@ class Live {
 // Handles a new text that the reader typed, or the choice of another model.
 function typed(changes) {
   Object.assign(state, changes);
-  live.ask(state.task, state.say);  // ask before the address is changed, because a browser may refuse that change
+  live.ask(state.task, state.say);  // ask first: a browser may refuse to change the address
   writeAddress(addressOf(state), false);
 }
 
-// Shows new maps in a live page. They replace the texts of the page itself, which come before the texts of opened pages. If the model has changed,
-// the page shows the view with which a page of `polyhead try` opens.
+// Shows new maps in a live page. They replace the page's own texts, which come before the texts of other pages that the reader has opened. If the model has
+// changed, the page opens the same view as a page of `polyhead try`.
 function answered(json) {
   const own = json.texts.map((one) => new Text(one, decoder)), before = answered.count ?? 0, other = answered.task !== json.answer.task;
   texts.splice(0, before, ...own);
@@ -206,5 +207,6 @@ function answered(json) {
   Object.assign(state, { task, say, theme, lang, letters, scale });
   if (other) writeAddress(addressOf(state), false);
   fillTexts();
-  show(before === 0 ? {} : { ...state, text: null });  // updates all that depends on a text; for the first answer also the lists, whose language is now known
+  // Updates everything that depends on the text. After the first answer also fills the lists, because the page's language is known only now.
+  show(before === 0 ? {} : { ...state, text: null });
 }

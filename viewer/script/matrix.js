@@ -2,7 +2,7 @@
 
 class Matrix {
   static sizes = [0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 10, 12, 14, 17, 20, 24, 28, 32, 38, 44, 52, 64];
-  static readable = 10;  // the smallest size of a cell, in CSS pixels, at which the words beside the map can still be read
+  static readable = 10;  // the smallest size of cells, in CSS pixels, with which the words beside the map can be read
 
   constructor(events) {
     this.events = events;
@@ -21,12 +21,12 @@ class Matrix {
     followLabels(this.keyStrip, "column", events);
   }
 
-  // shown: { rows, columns }, the indices of the tokens that are not hidden.
+  // shown: { rows, columns }, the indices of the query tokens and key tokens that are not hidden.
   draw(text, map, shown, look, title, place) {
     this.shown = shown;
     this.reading = text.pooled ? readingOfBlocks(text, place) : {};
     this.paint = (block, canvas = this.canvas) => paint(canvas, map, text.keys.size, shown.rows, shown.columns, fadedIn(look, text), block);
-    this.block = 0;  // 0: not painted yet
+    this.block = 0;  // the block size of paint(); 0 if nothing is painted yet
     axisNames(text).forEach((name, at) => { this.axes[at].textContent = name; });
     this.cells.setAttribute("aria-label", text.pooled ? say("{0}: {1}. Arrow keys move between blocks.", title, captionOf(text)) : say("{0}: {1}. Arrow keys move between pairs.", title, captionOf(text)));
     setStyle(this.element, {rows: shown.rows.length, columns: shown.columns.length});
@@ -38,17 +38,17 @@ class Matrix {
     this.lit = this.framed = [];
   }
 
-  // Lines between the segments of a text.
+  // Makes lines that separate the segments of a text.
   static #segments(tokens, indices, side) {
     const starts = [...indices.keys()].filter((at) => at > 0 && tokens.segment[indices[at]] !== tokens.segment[indices[at - 1]]);
     return starts.map((at) => make('div', {className: `segment ${side}`, style: {at}}));
   }
 
-  // Chooses the size of cells: the largest with which the map fits into the width and, if words stay readable, also into the height. zoom: how many steps
-  // larger or smaller the reader wants the cells. Returns the size.
+  // Chooses the size of cells and returns it: the largest with which the map fits into the width. The map also fits into the height if words stay readable.
+  // zoom: how many steps larger or smaller the reader wants the cells.
   resize({ width, height }, zoom) {
     let margin = { width: 110, height: 60 };
-    for (let pass = 0; pass < 2; ++pass) {  // twice, because the sizes of words and cells depend on each other
+    for (let pass = 0; pass < 2; ++pass) {  // two passes, because the sizes of words and cells depend on each other
       const across = (width - margin.width) / Math.max(1, this.shown.columns.length);
       const down = (height - margin.height) / Math.max(1, this.shown.rows.length);
       this.size = Matrix.#step(Math.min(64, across, Math.max(14, down)), zoom);
@@ -58,7 +58,7 @@ class Matrix {
       setStyle(this.element, {'query-words': `${Math.max(longest(this.queryLabels), ...this.axes.map((name) => name.offsetWidth))}px`, 'key-words': `${longest(this.keyLabels)}px`});
       margin = { width: this.cells.offsetLeft + 8 + this.gate.space, height: this.cells.offsetTop + 8 };
     }
-    const pixels = this.size * (window.devicePixelRatio || 1);  // device pixels of a cell
+    const pixels = this.size * (window.devicePixelRatio || 1);  // the size of a cell in pixels of the screen
     const block = pixels >= 1 ? 1 : Math.ceil(1 / pixels);
     if (block !== this.block) this.paint(block);
     this.block = block;
@@ -66,7 +66,7 @@ class Matrix {
     return this.size;
   }
 
-  // Rounds the size to whole pixels, so that all cells are equally large. Sizes below 3 pixels are not rounded, because that would waste too much space.
+  // Rounds the size down to whole pixels, so that all cells are equally large. Sizes below 3 pixels are not rounded, because the map would become much smaller.
   static #step(fit, zoom) {
     const whole = Math.max(0.1, fit >= 3 ? Math.floor(fit) : fit);
     const sizes = Matrix.sizes;
@@ -76,12 +76,13 @@ class Matrix {
     return sizes[Math.min(sizes.length - 1, Math.max(0, first + zoom - Math.sign(zoom)))];
   }
 
-  // Highlights a pair, a row (column null), a column (row null) or nothing (null), and frames the pinned pair.
+  // Highlights a pair, a row (its column is null), a column (its row is null) or nothing (spot is null), and frames the pinned pair.
   light(spot, pinned = null) {
     const [pinBand, ...bands] = this.bands;
     const place = (spot) => ({ row: spot ? this.shown.rows.indexOf(spot.row) : -1, column: spot ? this.shown.columns.indexOf(spot.column) : -1 });
     const { row, column } = place(spot);
-    for (const band of bands) setStyle(band, {row, column});  // set the properties on the bands only: if they were set on the whole element, every label would be restyled
+    // set the properties only on the bands; on the whole element the browser would restyle every label
+    for (const band of bands) setStyle(band, {row, column});
     setStyle(pinBand, place(pinned));
     pinBand.hidden = pinned?.row == null || pinned.column == null;
     const [rowBand, columnBand, cellBand] = bands;
@@ -92,7 +93,7 @@ class Matrix {
     this.framed = markLabels(this.framed, "pinned", this.queryLabels, this.keyLabels, pinned);
   }
 
-  // Scrolls so that the words at the edges do not cover the pair.
+  // Scrolls the map so that the words at its edges do not cover the pair.
   reveal(spot) {
     const stage = this.element.parentElement;
     const row = this.shown.rows.indexOf(spot.row) * this.size;

@@ -30,12 +30,14 @@ const MEASURES = {
   distance: { name: () => say("distance"), unit: () => say("tokens"), formula: "Σ p |t − s|", source: "Vig 2019 (1906.04284)", show: tenths, self: true, of: (row, t) => averageOf(row, (_, s) => Math.abs(t - s)) },
 };
 
-// The share of a map that positions alone predict: the overlap of each row with a row m[t]. A key that is the first or a special token is identified by its
-// position, any other key by its distance from the query. m[t, s] is the mean attention that the other queries give to keys of this kind.
+// The share of a map that positions alone predict: the overlap of each row t with a predicted row m[t], averaged over the rows. A key that is the first or a
+// special token is identified by its position, any other key by its distance from the query. m[t, s] is the mean attention that the other queries give to keys
+// of this kind.
 function positionalShare(text, map) {
   const size = text.queries.size, rows = wordsThatLook(text), { special } = text.queries;
   const place = Array.from({ length: size }, (_, s) => s === 0 || special.has(s));
-  const kind = (t, s) => (place[s] ? s : 2 * size + s - t);  // distances follow the places, from size + 1 on
+  // The number of a key's kind: its position, or for keys that are identified by their distance a number from size + 1 on.
+  const kind = (t, s) => (place[s] ? s : 2 * size + s - t);
   const sums = new Float64Array(3 * size), counts = new Float64Array(3 * size), expected = new Float64Array(size);
   const each = (t, use) => { for (let s = 0; s < size; ++s) use(map[t * size + s], kind(t, s), s); };
   for (const t of rows) each(t, (p, at) => { sums[at] += p; ++counts[at]; });
@@ -55,22 +57,23 @@ function positionalShare(text, map) {
   return all / measured;
 }
 
-// The mean of value(p, s), weighted by the attention weights p of a row. It is divided by the sum of the weights, which after dropout may differ from 1.
+// The mean of value(p, s) over the keys s of a row, weighted by their attention weights p. It is divided by the sum of the weights, which after dropout may
+// differ from 1.
 function averageOf(row, value) {
   const sum = row.reduce((total, p) => total + p, 0);
   return sum === 0 ? null : row.reduce((total, p, s) => total + (p / sum) * value(p / sum, s), 0);
 }
 
-// The measures that this text has. Measures of distances need queries and keys of the same text. Pooled maps have no measures of single words.
+// The names of the measures that this text has. Measures of distances need queries and keys of the same text. Pooled maps have no measures of single words.
 const measuresOf = (text) => Object.keys(MEASURES).filter((name) => text.pooled ? name === "without" && text.without.size > 0 : MEASURES[name].has?.(text) ?? (text.keys === text.queries || !MEASURES[name].self));
 
-// The queries over which measures are averaged: all except special tokens, or all if there are only special tokens.
+// The queries over which measures are averaged: all that are not special tokens. If all are special tokens, all count.
 function wordsThatLook({ queries }) {
   const words = queries.shown(true);
   return words.length > 0 ? words : queries.shown(false);
 }
 
-// { previous: 0.62, … }
+// All measures of a map by their names, such as { previous: 0.62, … }.
 function measure(text, map) {
   const width = text.keys.size;
   const rows = wordsThatLook(text).map((t) => [map.subarray(t * width, (t + 1) * width), t]);
@@ -81,7 +84,7 @@ function measure(text, map) {
   }));
 }
 
-// The value of a measure is a number for one text, and { mean, spread, count } for several texts.
+// The number that stands for a measure: for one text the value itself, for several texts, { mean, spread, count }, the mean.
 const meanOf = (value) => value?.mean ?? value;
 
 function showMeasure(name, value) {

@@ -1,7 +1,7 @@
 // Merges pieces into words. Attention to a word is the sum over its pieces; attention from a word is the mean over its pieces. So the sums of the rows do not
 // change.
 
-// [[0], [1, 2], …]: the indices of each word's pieces. Special and unknown tokens are not merged.
+// For each word the indices of its pieces, such as [[0], [1, 2], …]. Special and unknown tokens are not merged.
 function groupsOf(tokens) {
   const alone = (index) => tokens.special.has(index) || tokens.unknown.has(index);
   const groups = [];
@@ -13,7 +13,7 @@ function groupsOf(tokens) {
   return groups;
 }
 
-// The merged tokens, in the format of the page's data.
+// The tokens after merging, in the format of the page's data.
 function mergedTokens(tokens, groups) {
   const of = (wanted) => [...groups.keys()].filter((at) => wanted.has(groups[at][0]));
   const joined = (places) => places.map((index, at) => (at > 0 ? tokens.spelling.text(tokens.pieces[index]).replace(/^##/, "") : tokens.spelling.text(tokens.pieces[index]))).join("");
@@ -31,7 +31,7 @@ class MergedText extends Text {
     Object.assign(this, { source, rows, columns, without: source.without, learnedQueries: source.learnedQueries, ...mergedSides(source, rows, columns) });
   }
 
-  // Whether a word has more than one piece.
+  // True if any word has more than one piece.
   get merges() { return !this.source.image && (this.rows.length < this.source.queries.size || this.columns.length < this.source.keys.size); }
 
   one(layer, head, row, column) {

@@ -1,7 +1,7 @@
 // A small picture of the whole matrix, shown while only a part of it is visible. A frame marks that part, and the pointer moves it. Hidden from screen
 // readers, because the arrow keys of the matrix do the same.
 class Minimap {
-  static pixels = 96;  // length of the longer edge of the picture, in CSS pixels
+  static pixels = 96;  // the longer edge of the picture, in CSS pixels
 
   constructor(element, stage) {
     this.element = element;
@@ -24,7 +24,7 @@ class Minimap {
     stage.addEventListener("scroll", () => this.#follow(), { passive: true });
   }
 
-  // matrix: the Matrix on the stage; null if another view is shown.
+  // matrix: the Matrix that is on the stage; null if the stage has another view.
   show(matrix) {
     this.matrix = matrix;
     this.element.hidden = !matrix || (this.stage.scrollWidth <= this.stage.clientWidth + 1 && this.stage.scrollHeight <= this.stage.clientHeight + 1);

@@ -10,7 +10,7 @@ function checkedTokens(tokens) {
   return count;
 }
 
-// Reads the data of another page of polyhead, and makes Text objects of its texts. Throws an Error that says what is wrong.
+// Reads the data of another page of polyhead and returns its texts as Text objects. Throws an Error that says what is wrong.
 function textsOfPage(html) {
   const element = new DOMParser().parseFromString(html, "text/html").getElementById("data");
   if (!element) throw new Error(say("it is no page of polyhead"));
@@ -25,13 +25,14 @@ function textsOfPage(html) {
     const fits = typeof text.text === "string" && text.weights.length === text.layers && text.weights.every((heads) => heads.length === text.heads && heads.every((codes) => typeof codes === "string" && codes.length === length));
     if (!fits) throw new Error(say("its attention weights are damaged"));
     if (!annotationsAreValid(text, rows, columns, lengthOf)) throw new Error(say("its data are damaged"));
-    if (JSON.stringify(json.without_measure) !== JSON.stringify(data.without_measure)) delete text.without;  // drop numbers of another measure: they cannot be compared with those of this page
-    delete text.value_norms;  // other texts are compared by their attention weights
+    // drop these numbers if they are of another measure: they cannot be compared
+    if (JSON.stringify(json.without_measure) !== JSON.stringify(data.without_measure)) delete text.without;
+    delete text.value_norms;  // texts of other pages are compared by their attention weights only
     return new Text(text, opened);
   });
 }
 
-// Reads the file, and then calls opened(texts, name) or failed(message).
+// Reads a page from a file. Then calls opened(texts, name), or failed(message) if it is no page of polyhead.
 async function openPage(file, opened, failed) {
   try {
     opened(textsOfPage(await file.text()), file.name);

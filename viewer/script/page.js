@@ -6,13 +6,16 @@ const texts = data.texts.map((json) => new Text(json, decoder));
 const mergedTexts = texts.map((text) => new MergedText(text));
 
 if (data.live) Object.assign(initial, { task: data.live.task, say: data.live.say });
-if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // a page with results of switched-off heads was made to show these results, so show them first
+// a page with results of switched-off heads opens with these results: it was made to show them
+if (texts.some((text) => text.without.size > 0)) initial.measure = "without";
 const overTexts = data.measured && new OverTexts(data.measured);
-if (overTexts && initial.measure !== "without") initial.over = "file";  // a page that was made with texts to measure shows their measures first, unless it has results of switched-off heads, which exist only for its own texts
+// A page that was made with texts to measure opens with their measures. But results of switched-off heads come first, and these exist only for the page's own
+// texts.
+if (overTexts && initial.measure !== "without") initial.over = "file";
 const state = { ...initial };
 let printing = matchMedia("print").matches;
 let zoom = 0;
-let current = {};  // the data that were drawn last: { look: { scale, ramp } }; if a head is open also { text, map, shown }
+let current = {};  // what was drawn last: { look: { scale, ramp } }, and if a head is open also { text, map, shown }
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 // The pair of words that the reader chose by keyboard or click: { row, column }, where row or column may be null; null if nothing is chosen.
@@ -36,7 +39,7 @@ const walk = new Walk((step) => {
 const minimap = new Minimap($("minimap"), $("stage"));
 const link = new Link({ grid, pin: (spot) => choose(spot), open: (layer, head) => update({ layer, head }, "cells"), rank: (rank) => update({ rank }) });
 
-const live = data.live && new Live({ typed, answered });  // the class is in live.js
+const live = data.live && new Live({ typed, answered });  // live.js defines this class
 
 // ---- State ----
 
@@ -46,7 +49,8 @@ function update(changes, focus) {
   const before = { ...state };
   Object.assign(state, changes);
   Object.assign(state, settleWeighting(state, changes));
-  if (state.pieces !== before.pieces || (state.text !== before.text && !sameWords(wordsAt(state.text), wordsAt(before.text)))) pin(null);  // the pinned indices would now be a pair of other words
+  // the indices of the pinned pair would now mean other words
+  if (state.pieces !== before.pieces || (state.text !== before.text && !sameWords(wordsAt(state.text), wordsAt(before.text)))) pin(null);
   writeAddress(addressOf(state), opened);
   $("address-note").hidden = true;
   show(before);
@@ -58,7 +62,8 @@ function update(changes, focus) {
 
 const wordsAt = (index) => (state.pieces === "merged" && mergedTexts[index].merges ? mergedTexts : texts)[index];
 const textAt = (index) => (state.special === "share" ? sharedOut(wordsAt(index)) : weighted(wordsAt(index)));
-// The text with norm-weighted maps, if the reader has chosen them. A text without norms keeps its attention weights, as does a text whose largest number is still being computed.
+// The text with norm-weighted maps, if the reader has chosen these. Attention weights are shown instead if the text has no norms, or until its largest number
+// is computed.
 const weighted = (text) => (state.weighting === "norm" && normsOf(text) && normWeighted(text, () => show({ ...state, weighting: null }))) || text;
 const textShown = () => textAt(state.text);
 function placesOf(text) {
@@ -69,14 +74,15 @@ const isOpen = () => state.layer !== null;
 // The language of the page: the choice of the reader, else the language given when the page was made, else that of the browser.
 const language = () => (state.lang !== "auto" ? state.lang : data.language ?? readersLanguage());
 const isDark = () => !printing && (state.theme === "dark" || (state.theme === "auto" && prefersDark.matches));
-// The name of the view of an open head. By default a long text is shown as text, because cells would be too small, and an image as image.
+// The name of the view in which an open head is shown. Without a choice of the reader, long texts are shown as text, because the cells of a map would be too
+// small, and images as images.
 const viewName = () => (texts[state.text].pooled ? "matrix" : state.view !== "auto" ? state.view : !texts[state.text].image && Math.max(texts[state.text].queries.size, texts[state.text].keys.size) < Read.long ? "matrix" : "read");
 const view = () => (viewName() === "read" && texts[state.text].image ? imageView : views[viewName()]);
 const hasCells = () => ["matrix", "compare"].includes(viewName());
 const hasLinks = () => ["matrix", "lines"].includes(viewName()) && !texts[state.text].pooled;
 
 function show(before = {}) {
-  if (texts.length === 0) return;  // true in a live page that has no answer yet
+  if (texts.length === 0) return;  // a live page has no text before its first answer
   const changed = (...names) => names.some((name) => state[name] !== before[name]);
   const text = textShown();
   if (state.row >= text.queries.size || state.column >= text.keys.size) pin(null);
@@ -132,7 +138,8 @@ function showText(text) {
   $("pooled-note").hidden = $("about-blocks").hidden = !text.pooled;
   $("about-cells").hidden = $("about-measures").hidden = $("about-text").hidden = $("views").hidden = Boolean(text.pooled);
   $("heads-as").hidden = Boolean(text.pooled) && !overTexts?.fits(texts[state.text]);
-  document.querySelector('[data-heads="distances"]').hidden = Boolean(text.pooled || text.unit);  // distances compare attention weights of single tokens
+  // Distances between heads are computed from the attention weights of single tokens.
+  document.querySelector('[data-heads="distances"]').hidden = Boolean(text.pooled || text.unit);
   $("pooled-note").textContent = text.pooled ? blocksNote(text) : "";
   $("about-blocks").textContent = text.pooled ? aboutBlocks(text) : "";
   const unknown = [...new Set([text.queries, text.keys])].map((tokens) => [tokens.unknown.size, tokens.size]).filter(([count]) => count > 0);
@@ -160,7 +167,7 @@ function showMeasures(name, source, names) {
   if (source.ready !== false && name !== "none") $("least-value").textContent = say("{0}: {1} {1|head|heads}", withUnit(name, grid.threshold), grid.count);
 }
 
-// The Spread objects, which measure heads over several texts, by a name that is made of the texts and settings.
+// The Spread objects, which measure heads over several texts. The keys of this Map are made of the texts and the settings.
 const spreads = new Map();
 
 function sourceOfMeasures(text) {
@@ -176,15 +183,15 @@ function sourceOfMeasures(text) {
   return spreads.get(name);
 }
 
-// A sentence that says over which texts the shown measures are.
+// A sentence that says which texts the shown measures are of.
 function overWhat(text, source) {
   if (source === text) return say("Each point is a head; its measures are those of this text.");
   if (source.ready === false) return say("Measuring …");
   const told = say("Each point is a head; its measures are means over {0} {0|text|texts}{1}. The lines at the chosen head are ± one standard deviation over the texts.", source.texts.length, source.tokens ? say(" of {0} to {1} tokens", ...source.tokens) : "");
-  return source.fixed?.(state) ? `${told} ${say("They were measured when the page was made, of pieces and with special tokens.")}` : told;
+  return source.fixed?.(state) ? `${told} ${say("They were measured when the page was made, for pieces and including special tokens.")}` : told;
 }
 
-// Shows or hides the scatter of all heads and the distances between them, which can be shown instead of the maps of all heads.
+// The scatter of all heads or the distances between them can replace the maps of all heads. Shows the one that the reader has chosen, and hides the others.
 function showDistances(text, look) {
   const asMaps = state.heads === "maps", source = sourceOfMeasures(text), names = source.names?.() ?? measuresOf(text);
   if (state.heads === "scatter") scatter.show({ text, source, names, over: overWhat(text, source), look, x: state.x, y: state.y, open: isOpen() ? state : null });
@@ -280,7 +287,7 @@ function showHead(text, look) {
   point(pinned());
 }
 
-// Shows head B of a comparison: the head that the address names, else the head most similar to A.
+// Shows head B of a comparison: the head that the address names, or else the head that is most similar to A.
 function showOtherHead(text, look) {
   const near = alike(text, state.layer, state.head);
   const other = otherHeadOf(state.with, texts, state.text) ?? { text: state.text, ...(near[0] ?? { layer: state.layer, head: state.head }) };
@@ -305,7 +312,8 @@ function addTexts(opened, name) {
   const first = texts.length, page = {};
   for (const text of opened) {
     Object.assign(text, { file: name, page });
-    text.group += first;  // an offset keeps group numbers different from those of this page's texts
+    // The texts of each page have group numbers. Adding an offset makes them different from those of the texts that are here already.
+    text.group += first;
     texts.push(text);
     mergedTexts.push(new MergedText(text));
   }
@@ -317,14 +325,15 @@ function addTexts(opened, name) {
 function fit(step = zoom) {
   const resize = () => view().resize({ width: $("stage").clientWidth, height: stageHeight() }, step), width = $("stage").clientWidth;
   let size = resize();
-  if ($("stage").clientWidth < width) size = resize();  // a scroll bar appeared beside a high map
+  if ($("stage").clientWidth < width) size = resize();  // the map was so high that a scroll bar appeared, which left less width
   minimap.show(view() === views.matrix ? views.matrix : null);
   return size;
 }
 
 const visible = (index, indices) => index === null || indices.includes(index);
 
-// Shows the spot under the pointer. If a pair is pinned, headline and lists still show the pinned pair, and the spot is named in a separate line.
+// Shows the row or pair under the pointer. If a pair is pinned, headline and lists still describe the pinned pair, and a separate line describes what is under
+// the pointer.
 function point(spot) {
   if (!isOpen() || !current.map || $("stage").firstChild !== view().element) return;
   const kept = pinned(), goesOn = !kept || ["row", "column"].every((side) => kept[side] === null || kept[side] === spot[side]);
@@ -349,7 +358,7 @@ function showPinned() {
   const text = textShown();
   document.body.classList.toggle("pinned", pinned() !== null);
   link.show(text.plain ?? text, pinned(), state.rank, current.look);
-  const model = wordsAt(state.text);  // use the original text: q and k give the weights before attention to special tokens is shared out
+  const model = wordsAt(state.text);  // use the text without changes: q and k give the weights before attention to special tokens is shared out
   if (isOpen() && current.map && !text.pooled) worked.show({ text: model, layer: state.layer, head: state.head, map: model.map(state.layer, state.head), spot: pinned(), feature: Number(state.feature), style: getComputedStyle(document.documentElement) });
   showWalk();
 }
@@ -360,7 +369,7 @@ function showWalk() {
   walk.show({ text, layer: state.layer, head: state.head, spot: pinned(), step: $("walk").hidden ? "" : state.walk, style: getComputedStyle(document.documentElement) });
 }
 
-// Tells screen readers which head is shown and, if a pair is chosen, the weight of the pair.
+// Tells screen readers which head is shown and, if a pair is chosen, the pair's weight.
 function announce() {
   const title = titleOf(state.layer, state.head);
   const pair = pinned() ? detail.sentence(current.text, current.map, pinned()) : "";
@@ -385,7 +394,7 @@ function moveCursor(key) {
   view().reveal(pinned());
 }
 
-// The previous (step -1) or next (step 1) head in reading order (left to right, then down); null if there is none.
+// The previous (step -1) or next (step 1) head in reading order: left to right, and then down. Null if there is none.
 function otherHead(step) {
   const { layers, heads } = texts[state.text];
   if (!isOpen() || isWhole(state.layer)) return null;
@@ -412,7 +421,7 @@ function toggleMean() {
   update({ head: mean ? toggleMean.head ?? 0 : MEAN });
 }
 
-// Makes cells larger (step 1) or smaller (step -1). step 0: back to the size at which the map fits.
+// Makes cells larger (step 1) or smaller (step -1). With step 0 they get the size with which the map fits again.
 function setZoom(step) {
   if (!hasCells()) return;
   const shown = view();
@@ -432,7 +441,7 @@ function fillTexts() {
   fillSelect($("text"), firsts.map((index, place) => [index, nameOfText(texts[index], place, "")]));
 }
 
-// Shows another text. An open head stays open if the text has it; else all heads are shown.
+// Shows another text. If this text has the open head, the head stays open; else all heads are shown.
 function showOther(text) {
   const fits = (place, count) => place === MEAN || (place === ROLLOUT ? hasRollout(texts[text]) : place < count);
   const hasHead = fits(state.layer, texts[text].layers) && fits(state.head, texts[text].heads);
@@ -506,7 +515,7 @@ addEventListener("popstate", () => {
   tellUnknown();
 });
 function tellUnknown() {
-  const unknown = live ? [] : unknownParts(location.hash, state);  // a live page has no layers before its first answer
+  const unknown = live ? [] : unknownParts(location.hash, state);  // before its first answer, a live page has no layers and knows no layer of the address
   $("address-note").hidden = unknown.length === 0;
   $("address-note").textContent = say("Not on this page: {0}.", unknown.join(", "));
 }

@@ -1,9 +1,10 @@
-// The controls that choose head B, with which the open head A is compared.
+// The controls that choose head B of a comparison. Head A is the open head.
 
 class Partner {
   static nearest = 5;
 
-  // Callbacks: changed(name) when the reader chooses another B, with a name in the form of `nameOfOther`; opened(file) when the reader chooses another page.
+  // Callbacks: changed(name) is called when the reader chooses another head B, whose name has the form of `nameOfOther`; opened(file) when the reader chooses
+  // another page.
   constructor({ changed, swap, opened }) {
     this.changed = changed;
     this.text = make("select", { id: "other-text" });
@@ -29,8 +30,8 @@ class Partner {
     });
   }
 
-  // names: the names of all texts, with null for texts that cannot be compared; other: head B as { text, layer, head, named }; near: the heads of the text
-  // that are most similar to A.
+  // names: the names of all texts; null for texts that cannot be compared. other: head B as { text, layer, head, named }. near: the heads of the text that are
+  // most similar to A.
   show(names, other, text, near) {
     const { layers, heads } = text;
     const numbers = (count) => [...Array(count).keys(), MEAN].map((index) => [index, index === MEAN ? say("mean") : index]);

@@ -1,6 +1,6 @@
-// Shows an image and its patches; the patches are tinted like the words of a text.
+// Shows an image and its patches. The patches are tinted like the words of a text.
 
-// Converts an image from the format of viewer/sides.cc; `url` of the result is the image for the page.
+// Converts an image from the format that viewer/sides.cc writes. The result has the member `url`, an image that the browser can show.
 function imageOf(json) {
   const canvas = make("canvas", { width: json.width, height: json.height });
   const data = new ImageData(json.width, json.height), bytes = atob(json.pixels), { channels = 1 } = json;
@@ -9,7 +9,7 @@ function imageOf(json) {
   return { ...json, url: canvas.toDataURL() };
 }
 
-// Checks the image data of a page that the reader has opened. patches: the number of tokens that are not special.
+// True if the image data of a page that the reader has opened are valid. patches: the number of tokens that are not special.
 const imageFits = ({ width, height, rows, columns, channels = 1, pixels }, patches) => [width, height].every((size) => size > 0 && size <= 4096) && rows * columns === patches && [1, 3].includes(channels) && pixels.length === 4 * Math.ceil((channels * width * height) / 3);
 
 class Patches extends Running {
@@ -18,7 +18,7 @@ class Patches extends Running {
 
   element = make("div", { className: "running image" });
 
-  // noted: whether the untinted image is shown too
+  // noted: true if the untinted image is shown too.
   build(tokens, text, indices, noted) {
     super.build(tokens, tokens.pieces.map((piece, index) => ({ text: tokens.special.has(index) ? piece : "" })), indices, noted);
     const { image } = tokens, squares = [], special = [];

@@ -2,7 +2,7 @@
 
 // The queries or the keys of a pooled map, as blocks of consecutive tokens. Views treat a block like a token.
 class Blocks {
-  static longest = 12;  // maximum number of characters of a word in the name of a block
+  static longest = 12;  // longer words are cut to this many characters in the name of a block
 
   // Cuts the tokens into `count` blocks, as attention_pooled_map() does.
   constructor(json, count) {
@@ -26,13 +26,13 @@ class Blocks {
 
   named(index) { return this.words[index]; }
 
-  // "512–767"
+  // Returns the token numbers of a block, such as "512–767".
   range(index) {
     const first = this.starts[index], last = this.starts[index + 1] - 1;
     return first === last ? String(first) : `${first}–${last}`;
   }
 
-  // The tooltip of a block: its range and the beginning of its text.
+  // The tooltip of a block: which tokens it has, and the beginning of their text.
   note(index) {
     const text = this.tokens.slice(this.starts[index], Math.min(this.starts[index + 1], this.starts[index] + 48)).map((piece) => this.tokenSpelling.text(piece)).join(this.tokenSpelling.spaced ? " " : "").replaceAll(" ##", "");
     return `${this.range(index)}: ${text.length > 240 ? text.slice(0, 239) : text}…`;
@@ -40,7 +40,7 @@ class Blocks {
 
   shown() { return [...this.words.keys()]; }
 
-  // "512–767: The … fox"; only the range if the tokens are mere positions.
+  // The name of a block, such as "512–767: The … fox". It is only the range if the tokens are mere positions.
   #name(index) {
     const ends = [...new Set([this.starts[index], this.starts[index + 1] - 1])];
     if (ends.every((at) => this.tokens[at] === String(at))) return this.range(index);
@@ -49,7 +49,7 @@ class Blocks {
   }
 }
 
-// The queries and keys of a text of the page's data.
+// The queries and keys of a text, made from the page's data.
 function tokensOf({ pooled, blocks, queries, keys }) {
   if (!pooled) {
     const rows = new Tokens(queries);
@@ -59,7 +59,7 @@ function tokensOf({ pooled, blocks, queries, keys }) {
   return { queries: rows, keys: keys || blocks[0] !== blocks[1] ? new Blocks(keys ?? queries, blocks[1]) : rows };
 }
 
-// Texts about a cell, for each kind of pooling.
+// What the page says about a cell, for each kind of pooling.
 const POOLED = {
   largest: {
     caption: () => say("Largest attention weight from a token of the row’s block to one of the column’s block"),
@@ -78,7 +78,7 @@ const POOLED = {
 // A sentence that says what a cell of a text's maps holds. text.unit is set if the maps are norm-weighted.
 const captionOf = (text) => (text.pooled ? POOLED[text.pooled].caption() : text.unit ? say("Attention weight × norm of the value, row word to column word") : say("Attention from row word to column word"));
 
-// The text "Each cell is a block of 128 × 128 tokens", which is always shown beside the maps.
+// The text that is always shown beside pooled maps, such as "Each cell is a block of 128 × 128 tokens".
 function blocksNote(text) {
   const sizes = [text.queries.most, text.keys.most];
   const even = [text.queries, text.keys].every((side) => side.tokens.length % side.size === 0);
@@ -91,12 +91,12 @@ function blocksNote(text) {
 const aboutBlocks = (text) => [blocksNote(text), POOLED[text.pooled].about(),
   say("The mean of several heads is the mean of their numbers. What cannot be computed from blocks is left out: the measures of a head (previous, next, same and first token, separators, entropy, distance), distances between heads, comparisons, lines, the tinted text, and how a weight is computed.")].join(" ");
 
-// The texts that Detail shows for blocks, instead of the texts for words.
+// The texts about blocks that Detail shows instead of its texts about words.
 const readingOfBlocks = (text, { layer, head }) => ({
   where: ({ row, column }) => {
     if (column === null) return say("Row of tokens {0}.", text.queries.range(row));
     if (row === null) return say("Column of tokens {0}.", text.keys.range(column));
     return POOLED[text.pooled][layer === MEAN || head === MEAN ? "whereOfMean" : "where"](text.queries.range(row), text.keys.range(column));
   },
-  ...(text.pooled === "largest" && { ofRow: () => "" }),  // a sum of largest weights has no meaning
+  ...(text.pooled === "largest" && { ofRow: () => "" }),  // no sentence about a row: a sum of largest weights has no meaning
 });

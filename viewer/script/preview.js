@@ -2,7 +2,7 @@
 // finds most striking.
 class Preview {
   static width = 272;
-  static longest = 112;  // in pixels: if a word is longer, the map is drawn without words
+  static longest = 112;  // a map with a word that is longer than this, in pixels, is drawn without words
 
   constructor(element, grid) {
     this.element = element;
@@ -13,7 +13,7 @@ class Preview {
     });
   }
 
-  // key: the reader's choice of a head is kept until this value changes.
+  // key: while it stays the same, the preview keeps the head that the reader has chosen.
   begin(text, look, key) {
     if (key !== this.key) this.chosen = null;
     Object.assign(this, { text, look, key });

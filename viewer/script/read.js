@@ -2,7 +2,7 @@
 // Further heads are shown below.
 
 class Read {
-  static long = 128;  // texts of at least this many tokens are shown in this view by default
+  static long = 128;  // texts of at least this many tokens open in this view
 
   // events: hover(spot), choose(spot), chosen(), open(layer, head), set(changes of the state)
   // Kind: the class that shows the tokens: Running for text, Patches for an image.
@@ -34,11 +34,12 @@ class Read {
     });
   }
 
-  // place: { layer, head, reading, beside, kept } of the state
+  // place: the members layer, head, reading, beside and kept of the state.
   draw(text, map, shown, look, title, place) {
     Object.assign(this, { text, map, shown, look, state: { ...place } });
     look.inks = inksOf(look.ramp);
-    this.two = text.keys !== text.queries || String(shown.rows) !== String(shown.columns);  // true if queries and keys are different words, or different segments of a text pair
+    // True if queries and keys are different words: those of two texts, or of two segments of a text pair.
+    this.two = text.keys !== text.queries || String(shown.rows) !== String(shown.columns);
     this.side = this.two ? this.side ?? "row" : place.reading === "looks" ? "row" : "column";
     this.original = { row: runningText(text.queries, text.text), column: this.two ? runningText(text.keys, text.text) : null };
     this.sides.row.build(text.queries, this.original.row, shown.rows, true, this.two ? null : text.blocked);
@@ -67,14 +68,14 @@ class Read {
     return (kept.includes(name) ? kept.filter((one) => one !== name) : [...kept, name]).join(",");
   }
 
-  // The further heads to show: those of the layer, or the kept heads: [[layer, head], …].
+  // The further heads that are shown below, as [[layer, head], …]: those of the same layer, or those that the reader keeps.
   #others() {
     if (this.state.beside === "kept") return keptOf(this.state).map((name) => name.split(".").map(Number)).filter(([layer, head]) => layer < this.text.layers && head < this.text.heads);
     if (this.state.beside === "none" || isWhole(this.state.layer)) return [];
     return [...Array(this.text.heads).keys()].map((head) => [this.state.layer, head]);
   }
 
-  // Whether the queries (row) or the keys (column) are tinted.
+  // "row" if the query words are tinted, "column" if the key words are.
   get #tinted() { return this.two && this.side === "row" ? "column" : "row"; }
 
   #buildCards() {
@@ -93,7 +94,7 @@ class Read {
     this.tintedCards = null;
   }
 
-  // The chosen word as { side, index }; null if no word is chosen.
+  // The chosen word as { side, index }, or null if no word is chosen.
   #source(spot) {
     if (!spot) return null;
     const side = this.two && (spot.row === null || spot.column === null) ? (spot.row === null ? "column" : "row") : this.side;
@@ -128,13 +129,13 @@ class Read {
       running.tint(this.#weights(map, source), this.look, this.#largest(map));
       if (!this.two && source) running.light([source.index]);
     });
-    inSlices(jobs, () => drawing !== this.drawing, 4);  // the next move of the pointer cancels the remaining jobs
+    inSlices(jobs, () => drawing !== this.drawing, 4);  // if the pointer moves again before all jobs are done, the remaining jobs are dropped
   }
 
   #largest(map) { return this.look.scale.position === SCALES.own.position ? largestOf(map, this.text.keys.size, this.shown.rows, this.shown.columns) : 1; }
 
-  // Returns a function from the index of a word to the weight by which it is tinted. If no word is chosen, this is the mean weight of the key over the words
-  // shown.
+  // Returns a function from the index of a word to the weight with which the word is tinted. If no word is chosen, a key word has the mean of its weights in
+  // all rows that are shown.
   #weights(map, source) {
     const width = this.text.keys.size, { rows } = this.shown;
     if (source?.side === "row") return (column) => map[source.index * width + column];
@@ -144,7 +145,7 @@ class Read {
 
   #spot(side, index) { return { row: null, column: null, [side]: index }; }
 
-  // The spot for a word under the pointer. If another word is chosen, the spot is the pair of both words, so that their weight is shown.
+  // The spot for a word under the pointer. If another word is chosen, the spot is the pair of the two words, so that the page shows their weight.
   #pointed(index, side) {
     if (index === null) return null;
     const chosen = this.#source(this.events.chosen());
@@ -164,7 +165,7 @@ class Read {
     if (chosen) this.events.choose(this.#spot(this.side, chosen.index));
   }
 
-  // The word to choose after an arrow key: the next or previous word, or the nearest word in the line above or below.
+  // The word that an arrow key chooses: the next or previous word, or the nearest word in the line above or below.
   moved(key) {
     const chosen = this.#source(this.events.chosen());
     const side = chosen?.side ?? (this.two ? "row" : this.side);

@@ -1,25 +1,26 @@
 // Attention rollout (Abnar and Zuidema 2020, section 3): the share of each input word in each output word, if only attention and residual connections count.
 
-const ROLLOUT = "rollout";  // used as the name of a layer, whose only head is MEAN
+const ROLLOUT = "rollout";  // stands for a layer whose only head is MEAN
 
-// True for a map of all heads together, which belongs to no layer.
+// True for maps that are made of all heads of all layers, and so belong to no layer.
 const isWhole = (layer) => layer === MEAN || layer === ROLLOUT;
 
-// The largest number of multiplications, layers * T^3, for which the page computes the rollout: about a second. Use polyhead.rollout for longer texts.
+// The page computes the rollout only if it takes at most this many multiplications, layers * T^3. That takes about a second. For longer texts there is
+// polyhead.rollout.
 const ROLLOUT_MOST = 1e9;
 
-// Names of tabs without a rollout. Between their layers the model computes other attention, which the tab does not show: to an encoder, in shifted windows, or
-// along another axis.
+// Tabs with these names have no rollout. Between the layers of such a tab the model computes other attention, which the tab does not show: to an encoder, in
+// shifted windows, or along another axis.
 const NO_ROLLOUT = new Set(["Decoder", "Windows", "Time", "Space", "Rows", "Columns"]);
 
-// True for self-attention of several layers without other attention between them. There is no rollout of attention weights without the pair bias, because the
-// model computes with the bias.
+// True for self-attention of several layers that follow each other without other attention between them. If the pair bias was taken out of the attention
+// weights, there is no rollout: the model computes with the bias.
 function hasRollout(text) {
   const { layers, keys, queries, name, bias, pooled } = text.source ?? text;
   return !pooled && !text.unit && keys === queries && layers > 1 && !name.split(" · ").some((word) => NO_ROLLOUT.has(word)) && bias !== "without" && layers * keys.size ** 3 <= ROLLOUT_MOST;
 }
 
-// A_L … A_1 with A_l = (I + mean over the heads of layer l) / 2, each row divided by its sum.
+// Computes the product A_L … A_1 with A_l = (I + mean over the heads of layer l) / 2. Each row of A_l is divided by its sum.
 function rolloutOf(text) {
   const size = text.keys.size;
   let product = null;
@@ -42,7 +43,7 @@ function timesMatrix(a, b, size) {
     const row = product.subarray(t * size, (t + 1) * size);
     for (let k = 0; k < size; ++k) {
       const factor = a[t * size + k];
-      if (factor === 0) continue;  // with a causal mask half of the factors are 0
+      if (factor === 0) continue;  // skip this work: with a causal mask half of the factors are 0
       const start = k * size;
       for (let s = 0; s < size; ++s) row[s] += factor * b[start + s];
     }

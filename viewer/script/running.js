@@ -1,15 +1,16 @@
-// Shows tokens as the text from which they were made, with tinted words.
+// Shows tokens as the text from which the tokenizer made them. The words of the text can be tinted.
 
-// Removes differences that a tokenizer may remove: case, accents and width.
+// Removes the differences that a tokenizer may have removed: those of case, accents and character width.
 const plainly = (text) => text.normalize("NFKD").replace(/\p{Mn}/gu, "").toLowerCase();
 
 const characters = (tokens, index) => tokens.unknown.get(index) ?? tokens.spelling.text(tokens.pieces[index]);
 const withoutMark = (tokens, index, text) => (tokens.spelling.starts(tokens.pieces[index]) ? text : text.replace(/^##/, ""));
 
-// For each token { before, text }: its characters in the original text, and the space before these; null if some token is not found in the original text.
+// Finds the tokens in the original text. Returns for each token { before, text }: its characters in the original, and the space before them. Null if some token
+// is not found.
 function alignedText(tokens, original) {
   let plain = "", at = 0, end = 0;
-  const places = [];  // for each letter of plain, its index in the original
+  const places = [];  // for each character of plain, the index in the original of the character that it comes from
   let place = 0;
   for (const character of original) {
     const spelled = plainly(character);
@@ -25,7 +26,8 @@ function alignedText(tokens, original) {
       continue;
     }
     const spelled = plainly(withoutMark(tokens, index, characters(tokens, index))).trim();
-    while (at < plain.length && /[\s|]/.test(plain[at]) && plain[at] !== spelled[0]) ++at;  // "|" is between the texts of a pair
+    // The sign "|" separates the two texts of a pair.
+    while (at < plain.length && /[\s|]/.test(plain[at]) && plain[at] !== spelled[0]) ++at;
     if (spelled === "" || !plain.startsWith(spelled, at)) return null;
     const from = places[at];
     at += spelled.length;
@@ -40,7 +42,8 @@ const TIGHT = String.raw`[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p
 const NO_SPACE_BEFORE = new RegExp(`^(?:${TIGHT}|[.,;:!?%)\\]}’”»…،؛؟])`, "u");
 const NO_SPACE_AFTER = new RegExp(`(?:${TIGHT}|[([{“«‘])$`, "u");
 
-// As alignedText(), but for tokens without an original text: puts a space before each word, except before punctuation and in scripts without spaces.
+// The same result as that of alignedText(), for tokens without an original text. There is a space before each word, except before punctuation and in scripts
+// that are written without spaces.
 function joinedText(tokens) {
   let last = "";
   return tokens.pieces.map((piece, index) => {
@@ -73,7 +76,7 @@ class Running {
 
   constructor() { this.element = make("p", { className: "running", dir: "auto" }); }
 
-  // text: from runningText(); indices: the tokens to show; noted: whether pointing at a word shows its token; blocked: masked keys
+  // text: from runningText(). indices: the tokens to show. noted: true if pointing at a word shows its token. blocked: the masked keys.
   build(tokens, text, indices, noted, blocked) {
     this.words = new Map();
     const parts = [];
@@ -101,7 +104,7 @@ class Running {
     for (const [index, element] of this.words) {
       const weight = weightOf ? weightOf(index) : null;
       const level = weight === null ? null : weight === 0 ? "none" : Number.isNaN(weight) ? "nan" : Math.round(255 * Math.min(1, Math.max(0, look.scale.position(weight, largest))));
-      if (this.levels.get(index) === level) continue;  // skip words whose tint does not change; while the pointer moves, most do not
+      if (this.levels.get(index) === level) continue;  // most words keep their tint when the pointer moves, so skip them
       this.levels.set(index, level);
       element.classList.toggle("none", level === "none");
       const [background, ink] = typeof level === "number" ? look.inks.levels[level] : level === "nan" ? look.inks.nan : ["", ""];

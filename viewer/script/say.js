@@ -6,7 +6,7 @@ const LANGUAGES = { en: { name: "English", tag: "en", lines: {} }, zh: { name: "
 
 let spoken = LANGUAGES.en;
 
-// As say(), but returns a list of strings and elements, so that values may be elements.
+// The same as say(), but the values may be elements, and the result is a list of strings and elements.
 function sayParts(english, ...values) {
   const line = spoken.lines[english] ?? english;
   return line.split(/(\{\d[^}]*\})/).map((part) => {
@@ -19,7 +19,7 @@ function sayParts(english, ...values) {
 
 const say = (english, ...values) => sayParts(english, ...values).join("");
 
-// For each text of page.html that has a translation: [English, write(text)]. Texts of a model or reader are not translated.
+// The texts of page.html that have a translation, each as [English, write(text)]. Texts of a model or of the reader are not translated.
 const ATTRIBUTES = ["title", "aria-label", "placeholder"];
 
 const pageTexts = (() => {
@@ -35,8 +35,7 @@ const pageTexts = (() => {
   return found;
 })();
 
-// Sets the text of an element, and changes it when the language of the page changes: sayOn("Close", make("button")). name: an attribute to set instead of
-// the text.
+// Sets the text of an element now and whenever the language of the page changes: sayOn("Close", make("button")). name: sets this attribute instead of the text.
 function sayOn(english, element, name) {
   const write = (text) => { if (name) element.setAttribute(name, text); else element.textContent = text; };
   pageTexts.push([english, write]);

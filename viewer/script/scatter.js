@@ -1,6 +1,7 @@
 // All heads as points: any measure against any other, over one text, the texts of the page, or the texts that were measured when the page was made.
 
-// The ticks of an axis: multiples of a round step, chosen so that at most six steps cover most - least. The first tick is at most `least`, the last at least `most`.
+// The ticks of an axis: multiples of a round step. The first tick is at most `least`, the last at least `most`, and the step is chosen so that at most six
+// steps cover most - least.
 function ticksBetween(least, most) {
   const size = most - least, power = 10 ** Math.floor(Math.log10(size / 5));
   const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => size / one <= 6);
@@ -9,9 +10,9 @@ function ticksBetween(least, most) {
 }
 
 class Scatter {
-  static near = 24;  // the pointer chooses the nearest head within this many CSS pixels
+  static near = 24;  // the pointer chooses the nearest head if it is within this many CSS pixels
 
-  // open(layer, head); set({ x, y }): the names of the two measures
+  // Callbacks: open(layer, head) opens a head; set({ x, y }) is called with the names of two measures that the reader chooses for the axes.
   constructor(element, open, set) {
     Object.assign(this, { element, open });
     this.selects = { x: make("select", { id: "scatter-x" }), y: make("select", { id: "scatter-y" }) };
@@ -37,7 +38,7 @@ class Scatter {
 
   hide() { this.element.hidden = true; }
 
-  // names: the measures to choose from. over: a sentence that says over which texts the measures are.
+  // names: the measures that the reader can choose. over: a sentence that says which texts the measures are of.
   show({ text, source, names, over, look, x, y, open }) {
     this.element.hidden = false;
     this.axes = ["layer", ...names];
@@ -59,7 +60,7 @@ class Scatter {
     this.#draw();
   }
 
-  // Lists the heads that have a name, under the measure that names them. Each head is a button.
+  // Lists the heads that have a name, each as a button, under the measure that gives them the name.
   #names(heads) {
     const named = heads.map((one) => ({ ...one, named: namesOf(one.measured) }));
     const several = heads.some(({ measured }) => Object.values(measured).some((value) => value.count >= NAMED.texts));
@@ -81,7 +82,8 @@ class Scatter {
     const width = Math.round(Math.max(280, Math.min(1280, this.element.clientWidth))), height = Math.round(Math.min(560, Math.max(300, 0.62 * width)));
     const area = { left: 56, top: 12, right: width - 24, bottom: height - 48 };
     const scale = (axis, from, to) => {
-      const values = this.points.map((one) => one[axis]), least = Math.min(0, ...values), most = Math.max(0, ...values);  // a measure that the caller computed may be negative
+      // measures that come from the caller may be negative
+      const values = this.points.map((one) => one[axis]), least = Math.min(0, ...values), most = Math.max(0, ...values);
       const ticks = ticksBetween(least, most > least ? most : 1);
       return { ticks, at: (value) => from + (to - from) * ((value - ticks[0]) / (ticks.at(-1) - ticks[0])) };
     };
@@ -109,7 +111,7 @@ class Scatter {
     });
     this.cross = draw("path", { stroke: "var(--accent)", "stroke-width": 1.5, "pointer-events": "none" });
     this.label = draw("text", { fill: "var(--ink)", "font-size": 13, "font-weight": 600, "pointer-events": "none" });
-    const focused = this.plot.contains(document.activeElement) ? document.activeElement.dataset : null;  // a change of the width draws the points anew
+    const focused = this.plot.contains(document.activeElement) ? document.activeElement.dataset : null;  // if the width changes, the points are drawn again
     this.plot.replaceChildren(...this.body, ...this.points.map(({ circle }) => circle), this.cross, this.label);
     for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}`, "aria-label": say("{0} against {1}, a point for each head. Arrow keys move between heads, Enter opens one.", this.#name(this.y), this.#name(this.x)) })) this.plot.setAttribute(name, value);
     const first = this.points.find(({ circle }) => circle.getAttribute("r") === "8") ?? this.points[0];
@@ -145,7 +147,7 @@ class Scatter {
 
   focus(layer, head) { (this.points.find((one) => one.layer === layer && one.head === head)?.circle ?? this.plot.querySelector("[tabindex='0']"))?.focus(); }
 
-  // Left and right: the next head in the order of x; up and down: in the order of y.
+  // The left and right arrow keys go to the next head in the order of x, up and down in the order of y.
   #key(event) {
     const step = { ArrowLeft: ["x", -1], ArrowRight: ["x", 1], ArrowDown: ["y", -1], ArrowUp: ["y", 1] }[event.key];
     const one = this.points[event.target.dataset.at];

@@ -1,5 +1,5 @@
-// Everything in a set of maps except words and attention weights (axes, masked keys, links, gates); the tabs, one for each set of a text; the blocks of a
-// text with segments.
+// Reads and checks what a set of maps has besides words and attention weights: axes, masked keys, links and gates. Shows the tabs, one for each set of a text,
+// and the blocks of a text with segments.
 
 // Reads the format that viewer/sides.cc writes.
 function sidesOf(json, decoder) {
@@ -11,7 +11,7 @@ function sidesOf(json, decoder) {
   };
 }
 
-// Checks the data of a page that the reader has opened. length(numbers): the length of the base64 text for this many numbers.
+// True if these data of a page that the reader has opened are valid. length(numbers): the length of the base64 text for this many numbers.
 function annotationsAreValid({ name = "", axes = ["", ""], blocked = [], links, gate, gate_width: gateWidth, group = 0, layers, heads, image, queries }, rows, columns, length) {
   const place = (index, count) => Number.isInteger(index) && index >= 0 && index < count;
   const within = ([row, column]) => place(row, rows) && place(column, columns);
@@ -19,8 +19,8 @@ function annotationsAreValid({ name = "", axes = ["", ""], blocked = [], links, 
   return [name, ...axes].every((text) => typeof text === "string") && axes.length === 2 && Number.isInteger(group) && blocked.every((column) => place(column, columns)) && (!links || [...links.sure, ...links.possible].every(within)) && (!gate || gates()) && (!image || imageFits(image, rows - new Set(queries.special).size));
 }
 
-// Masked keys, links and gates for words that are merged from pieces. A word is masked if all its pieces are masked. It has the links of its pieces, and the mean
-// of the pieces' gates.
+// The masked keys, links and gates of merged words. A word is masked if all its pieces are masked. It has the links of its pieces, and the mean of the pieces'
+// gates.
 function mergedSides(source, rows, columns) {
   const wordOf = (groups) => new Map(groups.flatMap((places, at) => places.map((index) => [index, at])));
   const row = wordOf(rows), column = wordOf(columns);
@@ -37,12 +37,12 @@ function mergedSides(source, rows, columns) {
   };
 }
 
-// The names of the axes: first of the columns, then of the rows.
+// The names of the two axes: that of the columns, then that of the rows.
 const axisNames = ({ axes: [query, key] }) => [key ? `${key} →` : say("key →"), query ? `${query} ↓` : say("query ↓")];
 
 // ---- Tabs ----
 
-// The words of tab names that are translated. A name consists of words with · between; other words are not translated.
+// Words of tab names that are translated. A tab's name is a list of words with · between them; words that are not listed here are not translated.
 const TAB_WORDS = {
   "Self-attention": () => say("Self-attention"), "Cross-attention": () => say("Cross-attention"), Encoder: () => say("Encoder"), Decoder: () => say("Decoder"),
   Windows: () => say("Windows"), Text: () => say("Text"), Image: () => say("Image"), Audio: () => say("Audio"), Video: () => say("Video"), Multimodal: () => say("Multimodal"),
@@ -63,7 +63,7 @@ const tabName = (text) => [text.name.split(" · ").map(tabWord).join(" · "), BI
 const tabsOf = (texts, at) => [...texts.keys()].filter((index) => texts[index].group === texts[at].group);
 const firstsOf = (texts) => [...texts.keys()].filter((index) => index === 0 || texts[index].group !== texts[index - 1].group);
 
-// Returns the set of another text that has the same tab as the shown set.
+// Finds the set of another text that has the same tab as the set that is shown.
 function sameTab(texts, from, first) {
   const there = tabsOf(texts, first);
   return there[tabsOf(texts, from).indexOf(from)] ?? first;
@@ -84,8 +84,8 @@ function showTabs(element, texts, at, open) {
 const segmentsOf = (tokens) => [...new Set(tokens.segment)].sort((a, b) => a - b);
 const segmentName = (segment) => (segment < 26 ? String.fromCharCode(65 + segment) : String(segment));
 
-// The names of the blocks of a map: ["0-0", "0-1", …]. Block i-j has the rows of segment i and the columns of segment j. Empty for a text with one segment,
-// or with very many.
+// The names of the blocks of a map: ["0-0", "0-1", …]. Block i-j has the rows of segment i and the columns of segment j. A text with one segment, or with very
+// many, has no blocks.
 function blocksOf(text) {
   const rows = segmentsOf(text.queries), columns = segmentsOf(text.keys);
   const several = rows.length * columns.length;
@@ -94,7 +94,8 @@ function blocksOf(text) {
 
 const blockName = (block) => block.split("-").map((segment) => segmentName(Number(segment))).join(" → ");
 
-// Parses the name of a block to { row, column }, the two segments whose words are shown; a segment of null means all words.
+// Converts the name of a block to { row, column }, the segments of its rows and of its columns. Both are null, which means all words, if the text has no such
+// block.
 function blockOf(text, name) {
   const [row, column] = blocksOf(text).includes(name) ? name.split("-").map(Number) : [null, null];
   return { row, column };

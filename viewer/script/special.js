@@ -12,14 +12,15 @@ const SPECIAL = {
 
 const hasSpecial = (text) => text.queries.special.size + text.keys.special.size > 0;
 
-// The colours for paint(), with a function that tells whether a cell is faded.
+// The colours for paint(). If special tokens are faded, they include a function that tells whether a cell is faded.
 const fadedIn = (look, text) => (look.fadeSpecial ? { ...look, faded: (row, column) => text.queries.special.has(row) || text.keys.special.has(column) } : look);
 
-// A row is divided by its sum over words only if the sum is at least this. The errors of the stored weights, one for each word, then change a result by at most 0.01.
+// A row is divided by its sum over the words only if this sum is at least leastSum(). The errors of the stored weights, one for each word, then change a result
+// by at most 0.01.
 const leastSum = (text) => Number((100 * text.decoder.encoding.error * (text.keys.size - text.keys.special.size + 1)).toPrecision(2));
 
-// Divides each row by the sum of its weights for words, so that these sum to 1. A row that looks only at special tokens has no weight above 0. A row with a
-// smaller sum becomes NaN, because the division would make rounding errors look like attention.
+// Divides each row by the sum of its weights for words, so that these weights sum to 1. A row that looks only at special tokens becomes 0. A row with a very
+// small sum becomes NaN, because the division would make rounding errors look like attention.
 function sharedMap(text, layer, head) {
   const { size: width, special } = text.keys;
   const map = text.map(layer, head).slice();
@@ -31,7 +32,7 @@ function sharedMap(text, layer, head) {
   return map;
 }
 
-// A copy of the text in whose maps the attention to special tokens is distributed over the words. It is made on first use.
+// A copy of the text with other maps: the attention to special tokens is shared out to the words. The copy is made on first use.
 function sharedOut(text) {
   if (!hasSpecial(text)) return text;
   if (!Object.hasOwn(text, "shared")) {

@@ -1,7 +1,7 @@
 // Measures over several texts: mean and standard deviation of the texts' values. A Spread can take the place of a Text: both have the method measures(layer, head).
 
 class Spread {
-  // texts: texts of one page that have the same heads
+  // texts: texts of one page whose maps are of the same heads.
   constructor(texts) {
     this.texts = texts;
     this.ready = false;
@@ -11,7 +11,7 @@ class Spread {
   // The texts that can be averaged with the given text: they are in the same tab of the same page and have the same numbers of layers and heads.
   static with(text, all) { return all.filter((one) => ["page", "pooled", "name", "bias", "layers", "heads", "step"].every((what) => one[what] === text[what])); }
 
-  // Measures all heads of all texts; calls done() unless it was cancelled.
+  // Measures all heads for all texts, and then calls done(), unless cancelled() has become true.
   async prepare(told, done, cancelled) {
     const jobs = this.texts.flatMap((text, at) => headsOf(text).map(({ layer, head }) => () => {
       told(at);
@@ -23,7 +23,8 @@ class Spread {
     done();
   }
 
-  // { previous: { mean, spread, count }, … }; texts without the measure are left out. spread: sample standard deviation, NaN for one text.
+  // The measures of a head: { previous: { mean, spread, count }, … }. A text without a measure is left out of it. spread: sample standard deviation, NaN for
+  // one text.
   measures(layer, head) {
     const name = `${layer}/${head}`;
     if (!this.measured.has(name)) this.measured.set(name, this.#average(this.texts.map((text) => text.measures(layer, head))));

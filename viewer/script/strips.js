@@ -3,7 +3,7 @@
 const blockedShades = (text, { columns }) => columns.flatMap((column, at) => (text.blocked.has(column) ? [make("div", { className: "blocked-shade", style: { at } })] : []));
 
 class GateStrip {
-  static widest = 96;  // largest width, in CSS pixels
+  static widest = 96;  // largest width of the strip in CSS pixels
 
   constructor() {
     this.canvas = make("canvas");
@@ -23,10 +23,10 @@ class GateStrip {
     setStyle(this.element, { width: `${Math.min(GateStrip.widest, Math.max(16, 4 * this.width))}px` });
   }
 
-  // The width of the strip in CSS pixels.
+  // The width in CSS pixels that the strip takes on the page.
   get space() { return this.element.hidden ? 0 : this.element.offsetWidth + 8; }
 
-  // "Gate of “fox”: mean 0.53, from 0.1 to 0.9".
+  // A sentence such as "Gate of “fox”: mean 0.53, from 0.1 to 0.9".
   static note(text, place, row, show) {
     const gate = row === null ? null : text.gate(place.layer, place.head);
     if (!gate || text.gateWidth === 0) return "";

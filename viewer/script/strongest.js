@@ -1,5 +1,5 @@
-// Keeps the fewest largest weights of each row that together are at least the fraction `part` of its sum. Other weights become TINY: not exactly 0, but too
-// small to be visible.
+// Keeps the largest weights of each row: as few of them as together make at least the fraction `part` of the row's sum. Other weights become TINY, which is not
+// exactly 0, but too small to be visible.
 function strongest(map, stride, { rows, columns }, part) {
   const kept = map.slice();
   let links = 0;

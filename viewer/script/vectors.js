@@ -1,4 +1,4 @@
-// Decodes q, k and v of a text's heads (float32 in base64), and computes attention weights from them.
+// Decodes q, k and v of the heads of a text, which are float32 in base64, and computes attention weights from them.
 
 function floatsOf(base64) {
   const text = atob(base64);
@@ -41,7 +41,7 @@ function softmaxOf(row) {
   return { largest, exps, sum, weights: exps.map((x) => (sum === 0 ? 0 : x / sum)) };
 }
 
-// The sum of weight × v over the first `count` keys.
+// The sum of weight × v over the first `count` keys of a row.
 const sumOfValues = (row, v, count = row.length) => Float64Array.from(v[0] ?? [], (_, i) => v.reduce((sum, value, s) => (s < count && row[s] !== 0 ? sum + row[s] * value[i] : sum), 0));
 
 // The steps from q and k of query t to its attention weights, in float64. Every key has { unrotated, dot, scaled, bias, attend, score, exp,

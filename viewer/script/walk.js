@@ -1,7 +1,8 @@
 // Shows step by step how a head computes its attention weights and its output from the layer's input. The shapes are those of the shown model; the numbers are those
 // of the shown text, if the page has q, k and v. Each step is an animation of several frames. A step that the reader opens shows its last frame.
 
-// All numbers of a head in float64, as rows: q, k, v; dots, scaled, biased and score [T][S]; weights [T][S]; out [T][V]. Those that the page does not have are absent.
+// All numbers of a head in float64, as rows: q, k, v; dots, scaled, biased and score [T][S]; weights [T][S]; out [T][V]. Those that the page does not hold are
+// absent.
 function headNumbers(text, layer, head) {
   if (!text.vectors) return null;
   const { q, k, v, bias, attend } = headRows(text, layer, head);
@@ -14,7 +15,7 @@ function headNumbers(text, layer, head) {
   return { q, k, v, bias, attend, dots, scaled, biased, score, weights, out: v && weights.map((row) => sumOfValues(row, v)) };
 }
 
-// Only the output [T][V] of a head. It is computed row by row, so that no [T][S] matrices of the other heads are stored.
+// Computes only the output [T][V] of a head, one row after the other, so that no [T][S] matrices of the other heads are stored.
 function outOf(text, layer, head) {
   const { q, k, v, bias, attend } = headRows(text, layer, head);
   return q.map((row, t) => {
@@ -23,21 +24,22 @@ function outOf(text, layer, head) {
   });
 }
 
-// The output of a head times its gate. The gate has a number for each number of the output, or one number for each query. null: the gate has another width.
+// The output of a head times its gate. The gate has one number for each number of the output, or one for each query. Null if the gate has another width.
 function gatedOut(text, layer, head, out) {
   const gate = text.gate(layer, head), width = text.gateWidth;
   if (!gate) return out;
   return width === 1 || width === (out[0]?.length ?? width) ? out.map((row, t) => row.map((x, i) => x * gate[t * width + (width === 1 ? 0 : i)])) : null;
 }
 
-// The rows of all heads side by side, as a layer stores them: [rows][heads * width].
+// Puts the rows of all heads side by side, as a layer stores them: [rows][heads * width].
 const beside = (parts) => parts[0].map((_, at) => Float64Array.from(parts.flatMap((rows) => [...rows[at]])));
 
 class Walk {
-  static pace = { frame: 2400, least: 80, most: 400, rest: 1600 };  // in ms: frame: all frames of a step together; least, most: one frame; rest: the last frame
+  // Durations in ms. frame: all frames of a step together. least and most: the limits for a single frame. rest: the last frame.
+  static pace = { frame: 2400, least: 80, most: 400, rest: 1600 };
 
   constructor(changed) {
-    this.changed = changed;  // called with the number of the step when it changes
+    this.changed = changed;  // called with the number of the new step
     this.body = $("walk-body");
     this.playing = null;
     for (const button of document.querySelectorAll("[data-walk]")) button.addEventListener("click", () => this.#do(button.dataset.walk));
@@ -46,7 +48,7 @@ class Walk {
     document.addEventListener("visibilitychange", () => { if (document.hidden && this.playing) this.#pause(); });
   }
 
-  // step: the number of the step as text; "" while the walk is closed. spot: the pinned pair, or null.
+  // step: the number of the step as text; "" closes the walk. spot: the pinned pair, or null.
   show({ text, layer, head, spot, step, style }) {
     const reason = Walk.#reason(text, layer, head);
     $("walk-note").textContent = reason ?? "";
@@ -74,13 +76,13 @@ class Walk {
 
   static #reason(text, layer, head) {
     if (isWhole(layer) || head === MEAN) return say("This map is a mean over heads. Open a single head to see its steps.");
-    if (text.learnedQueries) return say("These heads have a learned query and no layer of their own, so the steps of a layer are not theirs.");
+    if (text.learnedQueries) return say("These heads have a learned query and no layer, so no steps of a layer are shown.");
     return text instanceof MergedText ? say("The steps are those of pieces. To see them, do not merge pieces into words.") : null;
   }
 
   // ---- The steps ----
 
-  // The extents of the shown model by letter. A letter stays a letter if the page does not know its extent.
+  // Replaces the letters of a shape by the sizes of the shown model. A letter whose size the page does not know stays.
   #extent(letters) {
     const { text, numbers } = this;
     const known = { T: text.queries.size, S: text.keys.size, N: text.heads, K: text.vectors?.k[0].length ?? "K", H: numbers?.q[0]?.length ?? "H", V: numbers?.v?.[0]?.length ?? (text.gateWidth > 1 ? text.gateWidth : "V"), E: text.width ?? "E" };
@@ -88,8 +90,8 @@ class Walk {
     return letters.map(one);
   }
 
-  // A matrix of a step. letters: its shape in the layer, without the batch: two letters, or three for the matrix of one head. rows: its numbers, or null. `marks`
-  // says what is marked: a row, a column, a slice of columns [first, last), and how many numbers of the marked row are filled in.
+  // A matrix of a step. letters: its shape in the layer without the batch, with two letters, or with three if the matrix is that of one head. rows: its
+  // numbers, or null. marks: what is marked, such as a row, a column or a slice of columns [first, last), and how many numbers of the marked row are filled in.
   #matrix(name, letters, rows, marks = {}) { return { name, letters, rows, ...marks }; }
 
   #allHeads(name, count) {
@@ -106,7 +108,7 @@ class Walk {
     return this.joined;
   }
 
-  // The columns of a head among all heads beside each other.
+  // Which columns belong to this head, if the columns of all heads are side by side.
   #slice(count) {
     const at = Math.floor((this.head * count) / this.text.heads);
     return { slice: [at / count, (at + 1) / count] };
@@ -162,7 +164,7 @@ class Walk {
 
   #draw() {
     const step = this.steps[this.step], at = Math.min(this.frame, this.#frames() - 1), whole = at === this.#frames() - 1;
-    const key = whole && !this.playing ? this.column ?? at : at;  // while the animation does not play, the chosen key is marked
+    const key = whole && !this.playing ? this.column ?? at : at;  // mark the chosen key, unless the animation plays
     const matrices = step.matrices(key, at + 1);
     const names = this.steps.map(({ name }, place) => `${place + 1}. ${name}`);
     if (this.listed !== names.join()) $("walk-steps").replaceChildren(...names.map((name, place) => make("li", {}, make("button", { type: "button", textContent: name, data: { place } }))));
@@ -213,7 +215,7 @@ class Walk {
     action();
   }
 
-  // Opens a step that the reader chooses, at its last frame.
+  // Opens the step that the reader has chosen, and shows its last frame.
   #go(step) {
     if (step < 0 || step >= this.steps.length) return;
     this.stop();
@@ -221,7 +223,7 @@ class Walk {
     $("status").textContent = `${this.steps[step].name}. ${this.steps[step].note}`;
   }
 
-  // Shows a step. If the keyboard focus is in the list of steps, it moves to this step; if it is on a button that is now disabled, it moves to the body of the walk.
+  // Shows a step. Keyboard focus in the list of steps moves to this step; focus on a button that is now disabled moves to the body of the walk.
   #enter(step, frame) {
     const focused = document.activeElement;
     this.step = step;
@@ -247,7 +249,7 @@ class Walk {
     this.playing = null;
   }
 
-  // True if the reader's system asks for reduced motion. Each step then shows only its last frame.
+  // True if the reader has asked the system for less motion. Each step then shows only its last frame.
   #still() { return matchMedia("(prefers-reduced-motion: reduce)").matches; }
 
   #tick() {

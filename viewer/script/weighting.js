@@ -5,10 +5,10 @@ const WEIGHTINGS = { attention: () => say("attention weights"), norm: () => say(
 
 const normsOf = (text) => (text.source ?? text).norms;
 
-// The norms [S] of a head's keys. The keys are pieces, even if pieces are merged into words.
+// The norms [S] for the keys of a head. They are norms of pieces, even if the page shows merged words.
 const normsOfHead = (text, layer, head) => floatsOf(normsOf(text)[layer][head]);
 
-// A map times the norms. A weight of exactly 0 stays exactly 0, whatever the norm is; any other product is at least TINY, so that its cell is not hatched.
+// Multiplies a map by norms, one for each key. A weight of exactly 0 stays 0. Any other product is at least TINY, so that its cell is not hatched like a 0.
 const timesNorms = (map, norms) => Float64Array.from(map, (weight, i) => (weight === 0 ? 0 : Math.max(TINY, weight * norms[i % norms.length])));
 
 function meanOfMaps(maps) {
@@ -40,7 +40,7 @@ function normWeighted(text, done) {
   }
   const unit = text.largestWeighted || 1;
   const exact = text.decoder.encoding !== ENCODINGS.logarithmic8;
-  const decimals = Math.min(8, Math.max(0, 3 - Math.floor(Math.log10(unit))));  // shows four digits of the largest number
+  const decimals = Math.min(8, Math.max(0, 3 - Math.floor(Math.log10(unit))));  // as many decimals as show four digits of the largest number
   const show = (part) => (part === 0 ? "0" : exact ? (part * unit).toFixed(decimals) : `≈ ${part <= TINY ? 0 : Number((part * unit).toPrecision(2))}`);
   const decoder = { encoding: { ...text.decoder.encoding, number: (part) => Number((part * unit).toPrecision(exact ? 6 : 2)) }, show: (part) => (Number.isNaN(part) ? "NaN" : show(part)) };
   const weighted = Object.assign(Object.create(text), {
@@ -53,7 +53,7 @@ function normWeighted(text, done) {
   return weighted;
 }
 
-// The scale of colours with ticks in the numbers of a norm-weighted text.
+// A scale of colours whose ticks are written in the numbers of a norm-weighted text.
 function scaleOf(name, text) {
   const scale = SCALES[name];
   if (!text.unit) return scale;
@@ -61,15 +61,15 @@ function scaleOf(name, text) {
   return { ...scale, ticks: () => scale.ticks().map(([at, tick]) => [at, tick.replace(/\d[\d.]*/, (digits) => number(Number(digits)))]) };
 }
 
-// How the number of a pair is made: "0.1234 × 5.678 = 0.7006". Empty for means of heads, for words of several pieces, and unless a pair is chosen.
+// Says how the number of a pair is computed: "0.1234 × 5.678 = 0.7006". Empty if no pair is chosen, for means of heads, and for words of several pieces.
 function productOf(text, { layer, head }, spot) {
   if (!text.unit || !spot || spot.row === null || spot.column === null || [layer, head].includes(MEAN) || text.plain instanceof MergedText) return "";
   const weight = text.plain.map(layer, head)[spot.row * text.keys.size + spot.column], norm = normsOfHead(text, layer, head)[spot.column];
   return say("Attention weight {0} × {1}, the norm of the transformed value of “{2}”.", text.plain.decoder.show(weight), Number(norm.toPrecision(4)), text.keys.word(spot.column));
 }
 
-// Returns the further changes that make the state consistent after a change. Norm-weighted maps have no comparisons, distances or rollout, and attention to special tokens is
-// not shared out in them, because their rows do not sum to 1.
+// Returns what else must change in the state. Norm-weighted maps have no comparisons, distances or rollout. Attention to special tokens is not shared out in
+// them, because their rows do not sum to 1.
 function settleWeighting(state, changed) {
   if (state.weighting !== "norm") return {};
   if (state.special === "share") return changed.weighting === "norm" ? { special: "hide" } : { weighting: "attention" };
@@ -77,11 +77,11 @@ function settleWeighting(state, changed) {
   return {};
 }
 
-// Fills the controls of the weighting. texts: all texts of the page; words: the text that is shown, with attention weights.
+// Sets the controls that choose the weighting. texts: all texts of the page. words: the shown text, with attention weights.
 function showWeighting(texts, words, state) {
   const has = Boolean(normsOf(words)), any = texts.some((text) => text.norms);
   $("weighting-control").hidden = $("about-norms").hidden = !any;
   $("weighting").value = has ? state.weighting : "attention";
   $("weighting").disabled = !has;
-  $("weighting-note").textContent = !any ? "" : !has ? say("No values of this text are in the page, so it shows attention weights only.") : state.weighting !== "norm" ? "" : !Object.hasOwn(words, "weighted") ? say("Multiplying by the norms …") : say("Rows do not sum to 1. Measures and links of words are of attention weights.");
+  $("weighting-note").textContent = !any ? "" : !has ? say("No value vectors of this text are in the page, so it shows attention weights only.") : state.weighting !== "norm" ? "" : !Object.hasOwn(words, "weighted") ? say("Multiplying by the norms …") : say("Rows do not sum to 1. Measures and links of words use attention weights.");
 }

@@ -1,7 +1,7 @@
 // Explains the weights of a row: q × k of all its keys, feature by feature, and what each step adds to the scores of the keys.
 
-// The features that set a key apart from the mean of the other attended keys, in units of the scaled score: { whole, parts: [[feature, part], …] }, the largest parts
-// first. Null without other attended keys.
+// The features that set a key apart from the mean of the other attended keys: { whole, parts: [[feature, part], …] }, largest parts first. The parts are in
+// units of the scaled score. Null if no other key is attended to.
 function apartFromOthers(products, row, column, scale) {
   const others = [...row.keys()].filter((s) => s !== column && row[s].attend !== false);
   if (others.length === 0 || row[column].attend === false) return null;
@@ -11,8 +11,8 @@ function apartFromOthers(products, row, column, scale) {
 
 const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(2)}`;
 
-// What the page and the exported figure show: `products` of q and k by feature, `bound`, their largest size, the `steps` to the score as [name, number of a key], and
-// `told`, which names the features that set the key apart; null if no other key is attended to.
+// What the page and the exported figure show. products: those of q and k by feature. bound: their largest size. steps: the steps to the score as [name,
+// function from a key to its number]. told: a sentence that names the features that set the key apart; null if no other key is attended to.
 function whyOf({ text, column, worked: { q, keys, row } }) {
   const { vectors } = text, products = keys.map((k) => Array.from(q, (x, i) => x * k[i]));
   const bound = Math.max(...products.map(largestSize)), has = (name) => row.some((key) => key[name] !== undefined), later = has("bias") || has("attend");
@@ -24,7 +24,7 @@ function whyOf({ text, column, worked: { q, keys, row } }) {
   return { products, bound, steps, told };
 }
 
-// Makes the part of the panel with this explanation. panel: the Worked object whose cell is shown.
+// Makes the part of the panel that shows this explanation. panel: the Worked object whose cell is explained.
 function whyPart(panel) {
   const { text, column, row: query, worked: { q, row } } = panel.cell, { products, bound, steps, told } = whyOf(panel.cell);
   const lines = row.map((key, s) => Worked.line([word(text.keys.word(s)), panel.strip(products[s], bound, say("q × k of “{0}”", text.keys.word(s))), ...steps.map(([, of]) => digits(of(key)))], { className: s === column ? "lit" : "", data: { key: s } }));

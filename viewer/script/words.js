@@ -8,7 +8,7 @@ const BYTES = (() => {
   return new Map([...Array(256).keys()].map((byte) => [printable(byte) ? byte : 256 + moved.indexOf(byte), byte]));
 })();
 
-// The text of a byte-level piece; the piece itself if its bytes do not form whole characters.
+// The text that a byte-level piece stands for. If its bytes do not form whole characters, the piece itself.
 function textOfBytes(piece) {
   const bytes = [...piece].map((character) => BYTES.get(character.codePointAt(0)));
   if (bytes.includes(undefined)) return piece;
@@ -19,7 +19,8 @@ function textOfBytes(piece) {
   }
 }
 
-// text(piece): the text to show for a piece. starts(piece): whether it begins a word. spaced: true if pieces do not include the space before a word.
+// Three kinds of tokenizers. text(piece): the text to show for a piece. starts(piece): true if the piece begins a word. spaced: true if pieces do not contain
+// the space before a word.
 const SPELLINGS = {
   plain: { text: (piece) => piece, starts: () => true, spaced: true },
   wordpiece: { text: (piece) => piece, starts: (piece) => !piece.startsWith("##"), spaced: true },
@@ -27,8 +28,8 @@ const SPELLINGS = {
   bytes: { text: textOfBytes, starts: (piece) => piece.startsWith("Ġ") || piece.startsWith("Ċ") },
 };
 
-// Chooses the spelling of all pieces. Ġ is also a Maltese letter, so pieces are taken for byte-level pieces only if a quarter of them begin with Ġ and none
-// decodes to a control character.
+// Chooses the kind of tokenizer that made these pieces. Ġ is also a Maltese letter, so pieces count as byte-level only if a quarter of them begin with Ġ and
+// none decodes to a control character.
 function spellingOf(pieces) {
   const count = (start) => pieces.filter((piece) => piece.startsWith(start)).length;
   if (count("##") > 0) return SPELLINGS.wordpiece;
@@ -40,7 +41,7 @@ function spellingOf(pieces) {
 
 const subscript = (number) => String(number).replace(/\d/g, (digit) => "₀₁₂₃₄₅₆₇₈₉"[digit]);
 
-// Numbers the words that occur more than once: the₁, the₂.
+// Numbers words that occur more than once, as in the₁, the₂.
 function numbered(words) {
   const total = new Map(), seen = new Map();
   for (const text of words) total.set(text, (total.get(text) ?? 0) + 1);
@@ -51,5 +52,5 @@ function numbered(words) {
   });
 }
 
-// The text to show for a word: a blank word would be invisible, so a sign stands for it.
+// The text to show for a word. A blank word would be invisible, so it is shown as a sign.
 const visibleWord = (text) => (text.trim() !== "" ? text.trim() : text.includes("\n") ? "↵" : "␣");

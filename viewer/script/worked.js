@@ -7,7 +7,7 @@ class Worked {
     this.pickFeature = pickFeature;
   }
 
-  // spot: the pinned pair, or null. map: the map of the head in the page; its weights have fewer digits than the weight computed here.
+  // spot: the pinned pair, or null. map: the head's map in the page, whose weights have fewer digits than those computed here.
   show({ text, layer, head, map, spot, feature, style }) {
     const pair = spot && spot.row !== null && spot.column !== null;
     const reason = pair ? Worked.#reason(text, layer, head) : null;
@@ -30,7 +30,7 @@ class Worked {
     this.body.append(this.#products(), this.#steps(), this.#row(), whyPart(this), ...(worked.output ? [this.#output()] : []));
   }
 
-  // The reason why the weight of the pair cannot be computed; null if it can.
+  // Says why the weight of the pair cannot be computed; null if it can.
   static #reason(text, layer, head) {
     if (layer === ROLLOUT) return say("A rollout is a product over layers, which has no q and k of its own. Open a head to see how its attention weights are computed.");
     if (layer === MEAN || head === MEAN) return say("This map is a mean over heads, which has no q and k of its own. Open a head to see how its attention weights are computed.");
@@ -45,7 +45,7 @@ class Worked {
     return [text.queries.word(row), text.keys.word(column)];
   }
 
-  // A strip of coloured squares, one for each number. The ends of the colour scale are -bound and bound.
+  // A strip of coloured squares, one for each number. The colour scale goes from -bound to bound.
   strip(numbers, bound, label) {
     const canvas = make("canvas", { className: "squares", role: "img", width: Math.max(1, numbers.length), height: 1, style: { count: numbers.length }, aria: { label } });
     const image = new ImageData(canvas.width, 1);
@@ -89,7 +89,7 @@ class Worked {
                       Worked.scroll(say("Numbers of q and k"), numbers));
   }
 
-  // The steps from q and k to the weight, each as [operation, result, name].
+  // The steps from q and k to the weight. Each is [operation, result, name].
   steps() {
     const { text, worked, column } = this.cell;
     const key = worked.row[column], { vectors } = text;

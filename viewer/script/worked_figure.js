@@ -1,10 +1,11 @@
-// Draws the computation of a weight as an SVG figure with all of its numbers.
+// Draws the computation of one attention weight as an SVG figure with all its numbers.
 
 class TableFigure {
   static size = 11;
   static lineHeight = 16;
 
-  // Draws rows of texts downward from (x, y), the first column left aligned, the others right aligned. Returns the right end.
+  // Draws a table at (x, y): `names`, and below them rows of texts. The first column is aligned at the left, the others at the right. Returns the x of the
+  // right end.
   static draw(figure, names, rows, x, y) {
     const width = (column) => 0.6 * TableFigure.size * Math.max(...[names, ...rows].map((row) => [...(row[column] ?? "")].length)) + 16;
     let right = x;
@@ -42,7 +43,8 @@ function workedFigure(figure, worked) {
   strip(say("k of “{0}”", key), [...keys[column]], bound);
   strip("q × k", products, largestSize(products));
   const features = Array.from(q, (x, i) => [String(i), digits(x), digits(keys[column][i]), digits(products[i])]);
-  const height = Math.ceil(features.length / Math.min(4, Math.ceil(features.length / 16)));  // number of lines: the features are listed in up to four blocks side by side
+  // The number of lines of the list of features, which is divided into up to four blocks side by side.
+  const height = Math.ceil(features.length / Math.min(4, Math.ceil(features.length / 16)));
   const top = figure.y + 28;
   let x = left;
   for (let first = 0; first < features.length; first += height) x = gap + TableFigure.draw(figure, [say("feature"), "q", "k", "q × k"], features.slice(first, first + height), x, top);
