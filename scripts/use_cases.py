@@ -143,7 +143,7 @@ def summary(program, data):
     return [
         f"On {result['abstracts']} abstracts of scitldr-dev, the chosen sentence has ROUGE-1 **{result['rouge_1']:.1f}**, the first sentence {result['first_sentence']:.1f}, the sentence with a cue phrase "
         f"{result['cue_phrase']:.1f}, and the best possible choice of one sentence {result['best_sentence']:.1f}. Two heads differ by **{heads:.2f}** bits on average. "
-        f"This is the Jensen-Shannon divergence of their rows, which is 0 for equal heads and 1 for heads that read different sentences. {cost(run)}."
+        f"The difference is measured as the Jensen-Shannon divergence of the rows of two heads, which is 0 for equal heads and 1 for heads that read different sentences. {cost(run)}."
     ]
 
 
