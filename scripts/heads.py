@@ -95,7 +95,7 @@ def main():
     cost = times(given.program, given.data, given.threads, given.times)
     lines = table(runs, cost)
     parameters = {task: {run["parameters"] for key, list_ in runs.items() if key[0] == task for run in list_} for task in MEASURES}
-    lines += ["", "; ".join(f"{task}: {', '.join(f'{count:,}' for count in sorted(counts))} parameters" for task, counts in parameters.items()) + f"; {given.steps:,} steps; time and memory with {given.threads} thread{'s' if given.threads > 1 else ''}."]
+    lines += ["", ", ".join(f"the models of {task} have {', '.join(f'{count:,}' for count in sorted(counts))} parameters" for task, counts in parameters.items()).capitalize() + f". Each was trained for {given.steps:,} steps. Time and memory were measured with {given.threads} thread{'s' if given.threads > 1 else ''}."]
     write_block(page, "heads", lines)
     plot(runs, cost)
     print(*lines, sep="\n")

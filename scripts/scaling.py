@@ -336,7 +336,7 @@ def points_table(points, rank, links):
         rows.append([plan_name(told), told["length"], "yes" if told["causal"] else "no", f"{processor:.3f}", f"{own:.3f}", f"{errors[-1][0]:+.0%}", f"{told['seconds']:.3f}", f"{elapsed:.3f}", f"{errors[-1][1]:+.0%}"])
     lines = table(["plan", "S", "causal", "processor s of a rank", "model", "error", "elapsed s", "model", "error"], rows)
     of_processor, of_elapsed = ([abs(error[i]) for error in errors] for i in range(2))
-    return [*lines, "", f"Mean and largest absolute error of the model: processor time {mean(of_processor):.0%} and {max(of_processor):.0%}, elapsed time {mean(of_elapsed):.0%} and {max(of_elapsed):.0%}."]
+    return [*lines, "", f"The mean absolute error of the model is {mean(of_processor):.0%} for processor time and {mean(of_elapsed):.0%} for elapsed time. The largest errors are {max(of_processor):.0%} and {max(of_elapsed):.0%}."]
 
 
 def overlap_table(figures, rank, links):
@@ -357,7 +357,7 @@ def overlap_table(figures, rank, links):
             cells += [f"{seconds * 1e3:.0f}", f"{time.seconds() * 1e3:.0f} ({errors[-1]:+.0%})", f"{waiting / seconds:.0%}", f"{needed * 1e3:.1f}", f"{1 - waiting / needed:.0%}" if waiting < needed else "none"]
         rows.append(cells)
     titles = ["link", "ranks", "S", *(f"{name}{what}" for name in ("forward, ", "backward, ") for what in ("ms", "model", "waiting", "bytes need, ms", "hidden"))]
-    return [*table(titles, rows), "", f"Mean of the absolute errors of the model: {mean([abs(error) for error in errors]):.0%}; for S = {LARGE:,} {mean([abs(error) for row, error in zip([row for row in rows for _ in range(2)], errors) if row[2] == LARGE]):.0%}."]
+    return [*table(titles, rows), "", f"The mean absolute error of the model is {mean([abs(error) for error in errors]):.0%}, and {mean([abs(error) for row, error in zip([row for row in rows for _ in range(2)], errors) if row[2] == LARGE]):.0%} for S = {LARGE:,}."]
 
 
 def peaks_table(peaks):
@@ -462,8 +462,8 @@ def write_page():
     transport, points = measured("transport"), list(measured("memory").values())
     rank, links = fit(points, transport, measured("adding")["adding"])
     write_block(page, "transport", transport_table(transport))
-    write_block(page, "fit", [f"Fit: {rank.forward / 1e9:.1f} and {rank.backward / 1e9:.1f} billion multiply-adds a second forward and backward ({2e-9 * rank.forward:.0f} and {2e-9 * rank.backward:.0f} GFLOP/s); "
-                        f"{rank.communication:.0%} of a thread to move the messages of a ring. Measured apart (`--adding`): {rank.join * 1e9:.2f} ns to add one element of a partial output, {rank.add * 1e9:.2f} ns of a partial gradient."])
+    write_block(page, "fit", [f"The fit gives {rank.forward / 1e9:.1f} billion multiply-adds a second forward and {rank.backward / 1e9:.1f} billion backward ({2e-9 * rank.forward:.0f} and {2e-9 * rank.backward:.0f} GFLOP/s), and "
+                        f"{rank.communication:.0%} of a thread for moving the messages of a ring. Measured separately (`--adding`), adding one element takes {rank.join * 1e9:.2f} ns for a partial output and {rank.add * 1e9:.2f} ns for a partial gradient."])
     write_block(page, "points", points_table(points, rank, links))
     write_block(page, "links", overlap_table(measured("links") | measured("simulated"), rank, links))
     write_block(page, "peaks", peaks_table(measured("peaks")))

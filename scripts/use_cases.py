@@ -68,14 +68,14 @@ def score(program, task, name, file, *arguments):
 
 
 def cost(run):
-    return f"{run['parameters']:,} parameters, trained in {run['processor']:.0f} s of processor time"
+    return f"The model has {run['parameters']:,} parameters, trained in {run['processor']:.0f} s of processor time"
 
 
 def digits(program, data):
     train_file, test_file = split_images(data / "digits.npz")
     run = train(program, "digits", "digits", "--data", train_file)
     result = score(program, "digits", "digits", test_file)
-    return [f"Accuracy **{result['accuracy']:.3f}** on {result['images']} images that were put aside. {cost(run)}."]
+    return [f"The accuracy is **{result['accuracy']:.3f}** on {result['images']} images that were put aside. {cost(run)}."]
 
 
 def sentiment(program, data):
@@ -85,9 +85,9 @@ def sentiment(program, data):
     words, halves = result["bag_of_words"], result["halves"]
     changes = sorted(result["without"], key=lambda head: -head["change"])
     return [
-        f"On {result['texts']} texts that were put aside: accuracy **{result['accuracy']:.3f}** (positive or negative, of the {result['counted']} texts that are not rated 0), correlation with people's "
-        f"ratings **{result['correlation']:.3f}**; a bag of words and word pairs alone {words['accuracy']:.3f} and {words['correlation']:.3f}.",
-        f"Of {halves['texts']} texts \"A, but B\" made of them, **{halves['both']}** have each half read by its own head: at least 0.45 of the positive head's attention is on the positive half, and at least 0.45 of the negative head's on the negative half.",
+        f"On {result['texts']} texts that were put aside, the model has the accuracy **{result['accuracy']:.3f}** (positive or negative, of the {result['counted']} texts that are not rated 0), correlation with people's "
+        f"ratings **{result['correlation']:.3f}**. A bag of words and word pairs alone has {words['accuracy']:.3f} and {words['correlation']:.3f}.",
+        f"From them {halves['texts']} texts \"A, but B\" were made. In **{halves['both']}** of the {halves['texts']} each half is read by its own head, that is, the positive head gives at least 0.45 of its attention to the positive half and the negative head at least 0.45 to the negative half.",
         "",
         "| without | rating changes by | accuracy changes by |",
         "|---|---|---|",
@@ -102,8 +102,8 @@ def grammar(program, data):
     result = score(program, "translate", "grammar", "grammar")
     links = result["alignment_error_rate"]
     return [
-        f"Of {result['sentences']} held-out sentences **{result['exact']:.4f}** are exactly right (BLEU {result['bleu']:.1f}). Alignment error rate: guided head **{links['guided']:.3f}**, "
-        f"IBM model 2 {links['ibm_model_2']:.3f}, the diagonal {links['diagonal']:.3f}. {cost(run)}."
+        f"Of {result['sentences']} held-out sentences **{result['exact']:.4f}** are exactly right (BLEU {result['bleu']:.1f}). The alignment error rate of the guided head is **{links['guided']:.3f}**, "
+        f"that of IBM model 2 {links['ibm_model_2']:.3f}, that of the diagonal {links['diagonal']:.3f}. {cost(run)}."
     ]
 
 
@@ -113,8 +113,9 @@ def sentences(program, data):
     greedy, beams = (score(program, "translate", "sentences", test_file, "--beams", width) for width in ("1", "4"))
     links = score(program, "translate", "sentences", data / "en-fr-aligned.tsv", "--baseline", train_file)["alignment_error_rate_short"]
     return [
-        f"BLEU **{greedy['bleu']:.1f}** of the likeliest tokens, **{beams['bleu']:.1f}** of 4 beams, on {greedy['sentences']} English sentences that were put aside. Alignment error rate on "
-        f"{links['sentences']} hand-aligned sentences of up to 20 words: guided head **{links['guided']:.3f}**, IBM model 2 {links['ibm_model_2']:.3f}, the diagonal {links['diagonal']:.3f}. {cost(run)}."
+        f"On {greedy['sentences']} English sentences that were put aside, translations by the likeliest tokens have BLEU **{greedy['bleu']:.1f}**, and those by a search with 4 beams **{beams['bleu']:.1f}**. "
+        f"On {links['sentences']} hand-aligned sentences of up to 20 words, the alignment error rate of the guided head is **{links['guided']:.3f}**, that of IBM model 2 {links['ibm_model_2']:.3f}, "
+        f"that of the diagonal {links['diagonal']:.3f}. {cost(run)}."
     ]
 
 
@@ -140,9 +141,9 @@ def summary(program, data):
     result = score(program, "summarise", "summary", data / "scitldr-dev.jsonl")
     heads = heads_of_summaries(program, "summary", data / "scitldr-dev.jsonl")
     return [
-        f"ROUGE-1 on {result['abstracts']} abstracts of scitldr-dev: chosen sentence **{result['rouge_1']:.1f}**, the first sentence {result['first_sentence']:.1f}, the cue phrase "
-        f"{result['cue_phrase']:.1f}, the best that any choice of one sentence gives {result['best_sentence']:.1f}. Two heads differ by **{heads:.2f}** bits "
-        f"(the mean Jensen-Shannon divergence of their rows: 0 for equal heads, 1 for heads that read different sentences). {cost(run)}."
+        f"On {result['abstracts']} abstracts of scitldr-dev, the chosen sentence has ROUGE-1 **{result['rouge_1']:.1f}**, the first sentence {result['first_sentence']:.1f}, the sentence with a cue phrase "
+        f"{result['cue_phrase']:.1f}, and the best possible choice of one sentence {result['best_sentence']:.1f}. Two heads differ by **{heads:.2f}** bits on average. "
+        f"The difference is measured as the Jensen-Shannon divergence of the rows of two heads, which is 0 for equal heads and 1 for heads that read different sentences. {cost(run)}."
     ]
 
 

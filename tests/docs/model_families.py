@@ -11,8 +11,8 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs/model-families.md"
 
 BEFORE = """# Families of models
 
-This page lists which models open, by the `model_type` of their config.json, and some models that are refused. `polyhead inspect --families` prints this list; `tests/docs/model_families.py` writes the table from it.
-What differs between the families, and what else is refused: [encoders](encoders.md), [decoders](language-models.md), [models with two sides](two-sided-models.md), [models of images](image-models.md).
+This page lists which models open, by the `model_type` of their config.json, and some models that are refused. `polyhead inspect --families` prints this list, and `tests/docs/model_families.py` writes the table from it.
+The pages of [encoders](encoders.md), [decoders](language-models.md), [models with two sides](two-sided-models.md) and [models of images](image-models.md) say how the families differ, and what else is refused.
 
 | kind | opens | refused |
 |---|---|---|

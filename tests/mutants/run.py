@@ -158,9 +158,9 @@ class Scratch:
 
 def table(rows):
     lines = ["# Mutants", "",
-             "Each mutant changes a line of the library in a scratch copy, and a test must fail: `python3 tests/mutants/run.py --write` wrote this table.",
-             "`golden` runs the vectors of tests/golden/vectors with the kernels, `golden_reference` with the reference; the other names are test programs",
-             "(`test_<name>`), or files of tests/python. The first program that fails is named; later ones are not run.", "", "| mutant | file | what it breaks | noticed by |", "|---|---|---|---|"]
+             "Each mutant is a defect that is put into one line of a copy of the library, and a test must then fail. `python3 tests/mutants/run.py --write` wrote this table.",
+             "The column \"noticed by\" names the first test program that fails, and later ones are not run. `golden` compares the kernels with the vectors of tests/golden/vectors,",
+             "and `golden_reference` compares the reference with them. The other names are test programs (`test_<name>`) or files of tests/python.", "", "| mutant | file | what it breaks | noticed by |", "|---|---|---|---|"]
     lines += [f"| {m.name} | {m.file} | {m.claim} | {noticed or 'NOBODY: ' + why} |" for m, noticed, why in rows]
     return "\n".join(lines) + "\n"
 

@@ -108,9 +108,10 @@ def page(results: dict[str, Result]) -> str:
         reasons.setdefault(_why(result.reason), []).append(name)
     return f"""# Families of transformers
 
-This page compares `attn_implementation="polyhead"` in tiny models of the {len(results)} model types of transformers {transformers.__version__} with "eager" and
-the same random parameters. `python tests/python/sweep_families.py --write` makes this page;
-`tests/python/test_transformer_families.py` repeats the comparison for over 50 families.
+This page compares the results of `attn_implementation="polyhead"` with those of "eager".
+Each of the {len(results)} model types of transformers {transformers.__version__} has a tiny model, with the same random parameters for both.
+`python tests/python/sweep_families.py --write` makes this page.
+`tests/python/test_transformer_families.py` repeats the comparison for over 50 model types.
 
 | result | model types | |
 |---|---|---|
@@ -120,18 +121,23 @@ the same random parameters. `python tests/python/sweep_families.py --write` make
 | wrong | {len(wrong)} | |
 | not built | {len(absent)} | no tiny model was found by the rules of `tests/python/tiny_families.py`: nothing is known |
 
-The numbers are float32. Outputs, attention maps and scores of generation may differ by {OUTPUTS:.0e} of the largest number of their tensor, gradients
-of all parameters by {GRADIENTS:.0e}. Padded positions are not compared: a query without keys gives 0 here and the mean of all values in eager. Models of
-text that also read sound, or images for which no input was found, are given text; the encoders of sound and of images are separate model types. A configuration
-may choose other features than the tiny one: what polyhead cannot compute is then refused at the first call. The maps of Granite SWA are not compared, because eager's maps leave the sink out.
+All models compute in float32.
+Outputs, attention maps and scores of generation may differ by {OUTPUTS:.0e} of the largest number of their tensor, gradients of all parameters by {GRADIENTS:.0e}.
+Padded positions are not compared, because a query without keys gives 0 in polyhead and the mean of all values in eager.
+Models of text that also read sound, or images for which no input was found, are given text alone.
+The encoders of sound and of images of such models are separate model types.
+A real model may have other features than the tiny model of its type. What polyhead cannot compute is then refused at the first call.
+The maps of Granite SWA are not compared, because eager's maps leave the sink out.
 
-Masks are boolean (True = may attend), and None where every key before the query is attended to. Families that declare no support for other masks than
-eager's (such as NLLB-MoE, whose router reads the mask as padding), and BEiT, which adds the mask to its position bias, get eager's masks of numbers, or None: in these families a
-query without keys has the mean of all values, as in eager. The sweep also fails where a model's own code reads a boolean mask.
+With polyhead, models get boolean masks (True = may attend), or None if a query attends to every earlier key.
+Some families declare no support for other masks than eager's, such as NLLB-MoE, whose router reads the mask as padding.
+These families, and BEiT, which adds the mask to its position bias, get eager's masks of numbers, or None.
+With masks of numbers a query without keys gives the mean of all values, as in eager.
+The comparison also fails if a model's own code reads a boolean mask.
 
 ## Right
 
-`=` means equal. An empty cell means that eager lacks the feature in this model or fails the check itself. The last column is the largest difference found.
+`=` means that polyhead and eager agree. An empty cell means that eager lacks the feature in this model or fails the check itself. The last column is the largest difference found.
 
 | model type | class | {" | ".join(CHECKS.values())} | difference |
 |---|---|{"---|" * len(CHECKS)}---|
