@@ -61,13 +61,13 @@ class Rotary(NamedTuple):
 
     Args:
         cos, sin: ``[*,T,R/2]``, any floating dtype, of angles in radians at the positions of the queries. Leading dimensions broadcast: ``[T,R/2]``
-            serves all sequences. Each angle is given once: tables that repeat each angle, ``[*,T,R]`` as in transformers, are an error.
+            serves all sequences. Each angle appears once. The tables ``[*,T,R]`` of transformers, which repeat each angle, are an error.
         key_cos, key_sin: ``[*,S,R/2]``, at the positions of the keys; None: cos and sin are used for the keys too, and T must be S.
         order: features of pair i: ``"halves"`` (i and i + R/2, as in GPT-NeoX and Llama) or ``"pairs"`` (2i and 2i + 1, as in RoFormer and GPT-J).
-        width: R: the first R features of each head are rotated; even, at most H. None: all H.
+        width: R, even and at most H: the first R features of each head are rotated. None: all H.
 
     Raises:
-        ValueError, TypeError: raised by the layer's pass, for tables, an order or a width that do not fit.
+        ValueError, TypeError: raised by the layer that uses the object, for tables, an order or a width that do not fit.
     """
 
     cos: Array
@@ -79,11 +79,11 @@ class Rotary(NamedTuple):
 
 
 class RelativeBias(NamedTuple):
-    """A bias of the scores that depends on the head and on the distance of key and query alone, computed without a tensor of all pairs.
+    """A bias of the scores that depends on the head and on the distance of key and query alone, computed without a tensor ``[N,T,S]``.
 
-    The distance of query t and key s is ``x = s - (t + offset)``: negative for earlier keys. With causal or a window, the offset is that of their diagonal, which may
-    differ between documents and, with diagonal_offsets, between sequences. Otherwise it is the offset of `diagonal`. Exactly one of slopes and table is given, in the
-    dtype of q or of lse.
+    The distance of query t and key s is ``x = s - (t + offset)``: negative for earlier keys. With causal or a window, the offset is that of their diagonal,
+    which may differ between documents and, with diagonal_offsets, between sequences. Otherwise the argument `diagonal` gives the offset. Give either slopes or
+    a table, in the dtype of q or of lse.
 
     Args:
         slopes: ``[N]``: ALiBi (Press et al. 2022), ``bias[b,n,t,s] = -slopes[n] |x|``. `alibi_slopes` returns the slopes of the paper.
@@ -94,7 +94,7 @@ class RelativeBias(NamedTuple):
         diagonal: the diagonal on which x is 0: ``"top_left"``, ``"bottom_right"`` (also None) or an offset. Together with causal or a window it must be their diagonal.
 
     Raises:
-        ValueError, TypeError: raised by the call that uses the object, for shapes, dtypes, buckets or a diagonal that do not fit.
+        ValueError, TypeError: raised by the call that uses the object, if shapes, dtypes, buckets or a diagonal do not fit.
     """
 
     slopes: Array | None = None
@@ -168,8 +168,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def takes(options: type, name: str | None = None) -> Callable[[_F], _F]:
-    """Decorator for a function with ``**options``: help() and inspect.signature then show each option by name. name: the function's name in error
-    messages, also in those of the bindings, if it differs from the function's own name."""
+    """Decorator for a function with ``**options``: help() and inspect.signature then show each option by name. name: the name of the function in error
+    messages, those of the bindings included; None: the function's own name."""
 
     def decorate(function: _F) -> _F:
         signature = inspect.signature(function)

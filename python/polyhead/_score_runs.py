@@ -17,13 +17,13 @@ __all__ = ["score_compiler", "set_score_compiler"]
 
 
 class ScoreCompiler(NamedTuple):
-    """What compiles score rules in this process.
+    """Which compiler compiles score rules (``score_mod``, ``score_fn``) in this process, and how much it has compiled.
 
     Args:
-        name: "llvmlite 0.50.0"; empty: score rules are interpreted.
-        reason: why they are interpreted, or empty.
+        name: the compiler, such as "llvmlite 0.50.0"; empty if score rules are interpreted.
+        reason: why score rules are interpreted; empty if they are compiled.
         functions: number of functions compiled so far.
-        seconds: time in seconds spent on compiling them, and on loading the compiler.
+        seconds: time in seconds that loading the compiler and compiling the functions took.
     """
 
     name: str
@@ -71,10 +71,10 @@ def _compiler() -> Any:
 
 
 def set_score_compiler(wanted: bool) -> None:
-    """Sets whether calls from now on compile score rules, which is the default.
+    """Sets whether later calls compile score rules (``score_mod``, ``score_fn``). By default they do, if llvmlite is installed.
 
     Args:
-        wanted: True: rules are compiled if llvmlite is installed. False: they are interpreted, except those that are compiled already.
+        wanted: True: score rules are compiled if llvmlite is installed. False: they are interpreted, except those that are compiled already.
 
     Raises:
         TypeError: wanted is not a bool.
@@ -86,10 +86,11 @@ def set_score_compiler(wanted: bool) -> None:
 
 
 def score_compiler() -> ScoreCompiler:
-    """What compiles a ``score_mod`` or ``score_fn`` in this process, and what that took so far. Results have the same bits with and without a compiler.
+    """Which compiler compiles each ``score_mod`` and ``score_fn`` in this process, and how much time that has taken so far. Results have the same bits with and
+    without a compiler.
 
     Returns:
-        The name of the compiler, or why there is none; the number of functions; the time in seconds.
+        The name of the compiler, or the reason why there is none; the number of compiled functions; the time in seconds.
     """
     with _lock:
         found = _compiler() if _wanted else "set_score_compiler(False) was called"
