@@ -324,7 +324,7 @@ def value_norms(v: A, output_weight: Array | None, *, num_threads: int | None = 
     Args:
         v: ``[*,K,S,V]``, floating, the projected values of each head.
         output_weight: ``[E,N*V]``, floating, as ``torch.nn.Linear``'s weight; None for a layer without an output projection.
-        num_threads: as `sdpa`.
+        num_threads: as in `sdpa`.
 
     Returns:
         Euclidean norms ``[*,N,S]``, in the dtype of v: one for each head and key. A norm does not depend on the query.

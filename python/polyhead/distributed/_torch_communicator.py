@@ -48,8 +48,8 @@ class _Waiter(threading.Thread):
 
 
 def _end(under_way: set[_TorchTransfer], process: int) -> None:
-    """Ends the threads' waits for messages of a group that is gone, and of all groups before the interpreter ends. A thread that returned from torch after the
-    interpreter's end would abort the process."""
+    """Ends the waits of the threads for messages: for those of a group that no longer exists, and for those of all groups before the interpreter ends. A thread
+    that returned from torch after the end of the interpreter would abort the process."""
     waited_for = [transfer for transfer in under_way if transfer.has_waiter and not transfer.done.is_set()]
     if not waited_for or os.getpid() != process:  # a forked process inherits the sockets but not these threads, so it has nothing to end
         return
@@ -61,7 +61,7 @@ def _end(under_way: set[_TorchTransfer], process: int) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Waiter.idle.clear)  # a fork does not copy threads
+    os.register_at_fork(after_in_child=_Waiter.idle.clear)  # A forked process has no copies of the threads.
 
 
 class _TorchTransfer:
@@ -90,10 +90,11 @@ class _TorchTransfer:
 
 
 class TorchCommunicator:
-    """The ranks of a process group of torch.distributed, as a `Communicator`. Its backend for the CPU must be gloo, or another with isend and irecv.
+    """The ranks of a process group of torch.distributed, as a `Communicator`. The group's backend for the CPU must be gloo, or another backend that has isend
+    and irecv.
 
-    `polyhead.distributed.attention` makes a communicator for each group that it is given, and keeps it. A rank that has ended is noticed at once, because gloo's
-    connections to that rank close. The group's own timeout has no effect; that of the call applies.
+    `polyhead.distributed.attention` makes a communicator for each group that it is given, and keeps it. If a rank ends, the others get an error at once,
+    because gloo's connections to that rank close. The group's own timeout has no effect; the timeout of the distributed call applies.
 
     Args:
         group: a process group; None: the default group.
@@ -133,10 +134,10 @@ class TorchCommunicator:
             buffer, to, tag: as given to `Communicator.send`.
 
         Returns:
-            The message under way.
+            A `Transfer`, which says when the message is done.
 
         Raises:
-            RuntimeError: torch's error, such as a closed connection; or the group was destroyed.
+            RuntimeError: torch's error, for example if a connection is closed or the group was destroyed.
         """
         return self._begun(buffer, dist.isend(torch.from_numpy(buffer), self._ranks[to], self._live_group(), _TAGS + tag))
 
@@ -147,10 +148,10 @@ class TorchCommunicator:
             buffer, source, tag: as given to `Communicator.receive`.
 
         Returns:
-            The message under way.
+            A `Transfer`, which says when the message is done.
 
         Raises:
-            RuntimeError: torch's error, such as a closed connection; or the group was destroyed.
+            RuntimeError: torch's error, for example if a connection is closed or the group was destroyed.
         """
         return self._begun(buffer, dist.irecv(torch.from_numpy(buffer), self._ranks[source], self._live_group(), _TAGS + tag))
 

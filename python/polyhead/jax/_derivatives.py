@@ -1,4 +1,4 @@
-"""Derivatives of the primitives: forward mode (`jax.jvp`), reverse mode (`jax.grad`), and each applied to the other (docs/maths.md, section 3a).
+"""Derivatives of the primitives: forward mode (`jax.jvp`), reverse mode (`jax.grad`), and combinations of the two (docs/maths.md, section 3a).
 
 A derivative is a linear primitive, which JAX evaluates or transposes. In the table, J is the Jacobian of out and lse by the inputs, t a tangent of the inputs, t_d_out
 a tangent of d_out, and H the symmetric matrix of second derivatives of <d_out, out>. out and lse are functions of the inputs, so tangents of out and lse are ignored.
@@ -255,8 +255,8 @@ def _backward(call: Call, of: dict[str, Any], out: Any, lse: Any, d_out: Any, ta
 
 
 def _second(call: Call, known: Sequence[Any], moves: dict[str, Any], targets: dict[str, Any]) -> dict[str, Any]:
-    """The derivative of the backward pass along `moves`; and if d_out is a target, the derivative of out along `moves`. known: operands, out, lse and d_out, in
-    one dtype."""
+    """The derivative of the backward pass along the tangents `moves`. If d_out is a target, also the derivative of out along `moves`. known: operands, out, lse
+    and d_out, in one dtype."""
     of = dict(zip(call.operands, known))
     fronts = _fronts(call, of, moves, known, targets)
     found = second_p.bind(*known, *moves.values(), call=call, given=tuple(moves), wanted=tuple(targets), extents=fronts)

@@ -41,18 +41,19 @@ def dot_product_attention(
         key_value_seq_lengths: integers ``[B]``; queries attend to keys ``s < length``.
         local_window_size: ``(left, right)``, or one int for both.
         implementation: must be None: jax.nn's other values select its own implementations.
-        return_residual: also return lse ``[B,T,N]`` in the dtype of key, without a gradient. With a mask of any kind, lse costs a second pass.
+        return_residual: also return lse ``[B,T,N]`` in the dtype of key, without a gradient. With any mask, lse needs a second pass.
         precision: precision of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`; jax.nn has no such argument.
 
     Returns:
         ``[B,T,N,V]``; with return_residual a tuple. A query whose keys are all masked gives the mean of all values, as in jax.nn.
 
     Raises:
-        ValueError, TypeError, NotImplementedError: as `attention`; ValueError for another implementation, and for lengths of inputs without B.
+        ValueError, TypeError, NotImplementedError: for the same reasons as `attention`. Also ValueError for an implementation other than None, and for lengths
+            together with inputs without B.
 
-    Differences from jax.nn: NaN in a masked key has no effect. The residual of a query whose keys are all masked, or that query_seq_lengths leaves out, is -inf
-    where jax.nn has a large negative number. For a query whose attended keys all have a bias of -inf, out is 0; if the biases are near finfo.min, p is shared among
-    these keys. For such queries jax.nn gives p to the masked keys, or NaN for -inf without a mask.
+    Differences from jax.nn: NaN in a masked key has no effect. The residual of a query whose keys are all masked, or that query_seq_lengths leaves out, is
+    -inf; in jax.nn it is a large negative number. For a query whose attended keys all have a bias of -inf, out is 0; if these biases are near finfo.min, the
+    attention weights of these keys sum to 1. For such queries jax.nn gives a part of the attention to masked keys, or NaN for -inf without a mask.
     """
     where = "dot_product_attention"
     if implementation is not None:

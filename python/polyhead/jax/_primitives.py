@@ -1,7 +1,8 @@
 """Attention as primitives of JAX: the calls of the library, and linear primitives that JAX evaluates in forward mode and transposes in reverse mode.
 
-Primitives are used instead of a `jax.custom_vjp` of `jax.ffi.ffi_call` because of `vmap`: a bias that is not mapped stays one array, and the library sums its
-gradient. A custom_vjp would make a gradient of each example first, and has no forward mode. The derivatives of the primitives are in _derivatives.py.
+The reason for primitives, instead of a `jax.custom_vjp` of `jax.ffi.ffi_call`, is `vmap`: with primitives, a bias that is not mapped stays one array, and the
+library sums its gradient. A custom_vjp would make a gradient for each example first, and has no forward mode. The derivatives of the primitives are in
+_derivatives.py.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ MOST_ELEMENTS = 64  # most elements of an array that is computed element by elem
 
 
 class View(NamedTuple):
-    """A rectangular part of a captured array that starts at computed indices. `starts` has, for each dimension of `captured`, the register with the first index, or
-    None for index 0. Dimension i of the part is dimension dims[i] of `captured`; dims[i] is None for a dimension of extent 1 that broadcasting added."""
+    """A rectangular part of a captured array, whose first indices are computed by the score program. `starts` has for each dimension of `captured` the register
+    that holds the first index, or None if this index is 0. Dimension i of the part is dimension dims[i] of `captured`; dims[i] is None for a dimension of
+    extent 1 that broadcasting added."""
 
     captured: Any
     starts: tuple[int | None, ...]
@@ -26,8 +27,8 @@ class View(NamedTuple):
 
 
 class Arrays(Registers):
-    """Registers of arrays. A value that depends on the arguments of score_fn is a NumPy array of registers, or a `View`. A value that does not is an array of JAX,
-    which JAX computes and differentiates."""
+    """`Registers` with arrays too. A value that depends on the arguments of score_fn is a NumPy array of registers, or a `View`. Any other value is an array of
+    JAX, which JAX computes and differentiates."""
 
     def known(self, value: Any, aval: Any) -> Any:
         """The value as an array of JAX, or None if it depends on the arguments."""

@@ -19,8 +19,8 @@ def refuse(name: str) -> NotImplementedError:
 
 
 class Registers:
-    """Arithmetic on registers. For each integer and boolean the smallest and the largest possible value are kept: an integer that may be too large to be exact is refused,
-    and instructions whose result is known are left out."""
+    """Arithmetic on registers. The smallest and the largest possible value of each integer and boolean are recorded. An integer that may be too large to be
+    exact raises an error. Instructions whose result is already known are left out."""
 
     def __init__(self, float64: bool) -> None:
         self.trace = Trace(float64=float64)

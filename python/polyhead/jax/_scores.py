@@ -18,7 +18,7 @@ _MASKS = tuple(argument.name for argument in TENSORS if argument.group == "pass"
 
 def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[str, Any]:
     """Gradients of the wanted inputs, from ``p [*,N,T,S]`` and d_p or d_lse (docs/maths.md, equations 7 to 9a). v has no gradient, because p and lse do not
-    depend on it."""
+    depend on v."""
     p, result = of["p"], {}
     with jax.numpy_dtype_promotion("standard"):
         if "d_lse" in of:
