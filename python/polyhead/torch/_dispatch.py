@@ -1,4 +1,4 @@
-"""The operators that the current call must use.
+"""Chooses the operators that the current call must use.
 
 `_ops` and `_transforms` have operators of the same names, and each assigns itself here. `_formulas` calls these operators, but cannot import the two modules,
 because both import `_formulas`.

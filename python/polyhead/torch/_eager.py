@@ -1,8 +1,9 @@
-"""The fast path in eager mode: tensors go directly to the kernel, inside an autograd.Function if a gradient is recorded.
+"""The fast path of attention in eager mode: tensors are passed directly to the kernel, inside an autograd.Function if a gradient is recorded.
 
-torch's dispatcher takes longer than a small attention, and so do a few lines of Python. So python/bindings/torch_attention.cc contains the checks and both
-passes. If something other than autograd observes the call (torch.compile, modes, transforms, tracing), or a tensor is not plain memory on the CPU, the
-operators of `_ops` are called instead. They also raise the errors for arguments that the fast path cannot read; errors of the kernel are raised by the fast path.
+torch's dispatcher takes longer than a small attention, and so do a few lines of Python. Therefore the checks and both passes are C++ code, in
+python/bindings/torch_attention.cc. If something other than autograd observes the call (torch.compile, modes, transforms, tracing), or a tensor is not plain
+memory on the CPU, the operators of `_ops` are called instead. These operators also raise the errors for arguments that the fast path cannot read; the fast path
+raises the kernel's errors.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def _with_tensors(given: dict[str, Any], names: tuple[str, ...], tensors: Sequen
 
 
 class _Attention(torch.autograd.Function):
-    """Saves a pass that is already computed, so that autograd can run its backward pass. The arguments are (call, results, q, k, v, *tensors), where call is
-    (options without tensors, names of the tensors, number of outputs). Returns out, or a tuple with this number of outputs."""
+    """Records a forward pass that is already computed, so that autograd can run the backward pass. The arguments are (call, results, q, k, v, *tensors), where
+    call is (options without tensors, names of the tensors, number of outputs). Returns out, or a tuple with this number of outputs."""
 
     forward: Any = staticmethod(_core.eager_attention_save)
 
@@ -110,8 +111,8 @@ _core.connect_eager_attention(
 def attention(
     q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool = False, attention_weights: bool = False, out: Tensor | None = None
 ) -> Any:
-    """Attention by the fast path. Returns out of `polyhead.sdpa`; or, if lse or attention weights are wanted, a tuple (out, lse, attention weights), with None
-    for the one that is not wanted; or None if the operator of `_ops` must be called, which then computes the result or raises the error.
+    """Attention by the fast path. Returns out of `polyhead.sdpa`. If lse or attention weights are wanted, returns a tuple (out, lse, attention weights), with
+    None for the one that is not wanted. Returns None if the caller must call the operator of `_ops`, which computes the result or raises the error.
 
     Args:
         given: options of `polyhead.sdpa` by name.

@@ -1,7 +1,7 @@
-"""Derivatives of lse and of attention weights, in formulas.
+"""Derivatives of lse and of attention weights, computed by formulas in Python.
 
-No operator of polyhead computes them. Derivatives of lse are computed as derivatives of the output of another problem, `HalvedProblem`. Attention weights are a
-T x S tensor, so torch's operators compute their derivatives.
+No operator of polyhead computes these derivatives. Those of lse are computed as derivatives of the output of another attention problem, the `HalvedProblem`.
+Those of attention weights are computed by torch's operators on T x S tensors; the attention weights have that size too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ._rules import Options, lse_dtype
 
 
 class HalvedProblem(NamedTuple):
-    """A problem from whose derivatives those of lse follow. It differs from the given problem: v is 1 for every key, and another sink makes its softmax's sum
-    twice as large, so that its attention weights are p / 2. Its out has the shape ``[*,N,T,1]``."""
+    """An attention problem from whose derivatives those of lse are computed. It differs from the given problem in two ways: v is 1 for every key; and the sink
+    is another one, with which the sum of the softmax is twice as large, so that the attention weights are p / 2. Its out has the shape ``[*,N,T,1]``."""
 
     share: Tensor  # exp(sink) divided by the sum of the softmax, in the given problem
     arguments: tuple[Any, ...]  # the tensor arguments q, k, v, out and lse of `attention_backward`

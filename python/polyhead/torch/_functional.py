@@ -32,8 +32,8 @@ def has_tangent(*tensors: Tensor | None) -> bool:
 
 
 def _refuse_forward_mode() -> None:
-    """Raises NotImplementedError for forward mode under torch.compile. There the tangents of dual tensors are hidden and custom operators ignore them, so derivatives would
-    be 0."""
+    """Raises NotImplementedError for forward mode under torch.compile. There custom operators do not receive the tangents of dual tensors, so the derivatives
+    would be 0."""
     if forward_ad._current_level >= 0:
         raise NotImplementedError(
             "polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, hessian, dual tensors) under torch.compile; call it outside of compiled code"
@@ -46,8 +46,8 @@ def refuse_script(layer: str) -> None:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Options]:
-    """`polyhead.sdpa` with gradients: q ``[*,N,T,H]``, k ``[*,K,S,H]``, v ``[*,K,S,V]``. Returns out ``[*,N,T,V]``, and the options with the seed
-    of dropout."""
+    """`polyhead.sdpa` with gradients: q ``[*,N,T,H]``, k ``[*,K,S,H]``, v ``[*,K,S,V]``. Returns out ``[*,N,T,V]``, and the options, to which a seed is added
+    if there is dropout."""
     options = with_seed(q, options)
     return attend_all(q, k, v, options)[0], options
 

@@ -1,7 +1,7 @@
-"""Passes of whole layers on plain tensors: one call into the library for the forward pass, and one for the backward pass.
+"""Passes of whole layers on plain tensors: one call of the library computes the forward pass, and one call the backward pass.
 
 The parameters are given with each call, and nothing computed from them is kept after the call, because an optimizer, load_state_dict or ``parameter.data`` may
-change them at any time. The tensors that the backward pass needs are saved by torch, so that torch detects changes of them, frees them, and may recompute them
+change them at any time. torch saves the tensors that the backward pass needs. So torch can detect changes of these tensors, free them, and recompute them
 (checkpoint).
 """
 
@@ -96,8 +96,8 @@ def run(
     masks: dict[str, Tensor], causal: str | None, dropout: float, attention_weights: Literal["probability", "dropped"] | None,
     by_torch: Callable[..., tuple[Tensor, Tensor | None]],
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Runs a pass. Returns the output, and the attention weights ``[*,N,T,S']`` before ("probability") or after dropout ("dropped") if they are requested. A
-    key of None means query; a value of None means key. by_torch: as in `Pass`."""
+    """Runs a pass. Returns the output and, if requested, the attention weights ``[*,N,T,S']`` before dropout ("probability") or after dropout ("dropped"). If
+    key is None, query is used; if value is None, key is used. by_torch is explained in `Pass`."""
     settings: dict[str, Any] = {}
     seed = None
     if causal is not None:

@@ -23,8 +23,8 @@ from ._shapes import is_one_of
 
 
 def _stay(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """A hook that does nothing. In evaluation torch.nn.TransformerEncoderLayer calls its self_attn only if that has a hook; without a hook it gives
-    the parameters to torch's fused kernel."""
+    """A hook that does nothing. In evaluation torch.nn.TransformerEncoderLayer calls its self_attn only if self_attn has a hook. Otherwise it gives the
+    parameters of self_attn to torch's fused kernel."""
 
 
 class MultiheadAttention(torch.nn.MultiheadAttention):
@@ -35,7 +35,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         embed_dim: E, the width of the queries and of the output.
         num_heads: N; E must be a multiple of N.
         dropout: probability that an attention weight is dropped in training. torch's generator draws the seed of the bits.
-        bias: whether the input projections and the output projection have biases.
+        bias: True: the input projections and the output projection have biases.
         add_bias_kv: append a learned key and value to the S given keys and values.
         add_zero_attn: append a key and value of zeros after all others.
         kdim, vdim: widths of the key and value inputs; None is embed_dim.
@@ -44,16 +44,18 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Raises:
-        ValueError, AssertionError: as torch.nn.MultiheadAttention: widths below 1, or an embed_dim that is no multiple of num_heads; or an unknown word.
+        ValueError, AssertionError: as in torch.nn.MultiheadAttention: widths below 1, or an embed_dim that is not a multiple of num_heads. Also an unknown
+            precision.
 
     Differences from torch:
 
     - For a query whose keys are all masked the heads' outputs are 0 (so the output is out_proj's bias), and attention weights and gradients are 0. torch gives NaN with
       need_weights and 0 without.
     - NaN or infinity in a key that a boolean mask excludes has no effect.
-    - need_weights does not change the output. Without need_weights no ``[T,S]`` tensor is made, unless a mask has that shape.
-    - The bits of dropout differ. There is no third derivative. Nested tensors are supported only for self-attention with batch_first, without masks and
-      attention weights: this is what torch.nn.TransformerEncoder needs in evaluation.
+    - need_weights does not change any bit of the output. Without need_weights no ``[T,S]`` tensor is made, unless a mask has that shape.
+    - With the same seed, dropout drops other attention weights than in torch. There is no third derivative.
+    - Nested tensors are supported only for self-attention with batch_first, without masks and attention weights; torch.nn.TransformerEncoder needs this in
+      evaluation.
     - torch.nn.TransformerEncoderLayer calls the layer in evaluation too, instead of torch's fused kernel, because the layer has a forward pre-hook.
     - At most torch.get_num_threads() threads compute the attention. torch.jit.script raises NotImplementedError.
     """
@@ -82,8 +84,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         *,
         precision: Precision = "native",
     ) -> None:
-        """The arguments are those of torch.nn.MultiheadAttention, and precision. The class docstring of `MultiheadAttention` describes each of embed_dim, num_heads,
-        dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype and precision."""
+        """The arguments are those of torch.nn.MultiheadAttention, and precision. The docstring of the class `MultiheadAttention` describes them: embed_dim,
+        num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype and precision."""
         require_precision("MultiheadAttention", precision)
         super().__init__(embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype)
         self.precision = precision
@@ -118,21 +120,21 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """The output, and the attention weights or None.
+        """Computes the output and, with need_weights, the attention weights.
 
         Args:
             query: ``[T,B,E]``, or ``[B,T,E]`` with batch_first, or ``[T,E]`` without a batch.
-            key: ``[S,B,kdim]``, where the batch dimension is placed, or missing, as in query.
-            value: ``[S,B,vdim]``, where the batch dimension is placed, or missing, as in query.
-            key_padding_mask: ``[B,S]`` or ``[S]``. bool: True = the key is not attended to. Floating: added to the key's scores.
+            key: ``[S,B,kdim]``, ``[B,S,kdim]`` or ``[S,kdim]``, with the batch dimension as in query.
+            value: ``[S,B,vdim]``, ``[B,S,vdim]`` or ``[S,vdim]``, with the batch dimension as in query.
+            key_padding_mask: ``[B,S]`` or ``[S]``. bool: True = no query may attend to the key. Floating: added to the key's scores.
             need_weights: whether to return the attention weights too.
             attn_mask: ``[T,S]`` or ``[B*N,T,S]`` (``[N,T,S]`` for inputs without a batch). bool: True = may not attend. Floating: added to the scores. Or
                 torch's CausalBias ``[T,S]``.
             average_attn_weights: return the mean of the attention maps over the heads, instead of one attention map per head.
-            is_causal: says that attn_mask, which is required, is the causal mask; a call without need_weights and key_padding_mask is then faster. As in torch, the
-                keys appended by add_bias_kv and add_zero_attn then count as keys S, S+1, ..., and the rule ``s <= t`` masks them too. If attn_mask is another mask, is_causal has no effect, as in torch
-                with need_weights; torch without need_weights ignores attn_mask. Compiled and exported layers cannot compare the mask:
-                they use it, except layers with appended keys, which trust is_causal.
+            is_causal: says that attn_mask, which must be given, is the causal mask. A call without need_weights and key_padding_mask is then faster. As in
+                torch, the keys appended by add_bias_kv and add_zero_attn then count as keys S, S+1, ..., and the rule ``s <= t`` masks them too. If attn_mask
+                is another mask, is_causal has no effect; torch does the same with need_weights, but without need_weights torch ignores attn_mask. A compiled or
+                exported layer cannot compare attn_mask with the causal mask: it uses attn_mask, except if keys are appended; then it relies on is_causal.
 
         Returns:
             The output, shaped as the query, and None or the attention weights after dropout: ``[B,T,S']``, or ``[B,N,T,S']`` if there is one map per head; without B for
@@ -319,8 +321,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _masks(
         self, query: Tensor, sequence: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, need_weights: bool, is_causal: bool
     ) -> dict[str, Any]:
-        """Converts the masks to arguments of `polyhead.MultiHeadAttention`. A causal mask becomes causal if there is no key_padding_mask and no weights are requested.
-        Otherwise boolean masks become block and block_keys, and floating masks become bias."""
+        """Converts the masks to arguments of `polyhead.MultiHeadAttention`. A causal mask becomes the argument causal if there is no key_padding_mask and no
+        attention weights are requested. Otherwise boolean masks become the arguments block and block_keys, and floating masks become bias."""
         if is_causal and key_padding_mask is None and not need_weights and self._is_causal_mask(attn_mask):
             return {"causal": "top_left"}
         masks: dict[str, Any] = {}
@@ -339,8 +341,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return masks
 
     def _is_causal_mask(self, mask: Tensor | None) -> bool:
-        """Whether attn_mask masks the keys ``s > t`` and no others. If its elements cannot be read, as in a compiler: whether the layer appends keys, because only then the
-        mask itself would give another result than torch's causal rule."""
+        """True if attn_mask masks the keys ``s > t`` and no others. If the elements of attn_mask cannot be read, as in a compiler: True if the layer appends
+        keys, because only then attn_mask would give another result than torch's causal rule."""
         assert mask is not None
         if _eager.watched() or type(mask) not in _eager.PLAIN:
             return self.add_zero_attn or self.bias_k is not None
@@ -351,8 +353,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return not bool((~attended).tril().any()) and not bool((~masked).triu(1).any())
 
     def _options(self, masks: dict[str, Any], q: Tensor, extra: int) -> Options:
-        """Converts the masks to the options of polyhead's operators. extra: number of keys that add_bias_kv and add_zero_attn append; block is False and bias is 0 for them.
-        Masks are not expanded: a dimension over which a mask broadcasts keeps an extent of 1."""
+        """Converts the masks to the options of polyhead's operators. extra: number of keys that add_bias_kv and add_zero_attn append; for these keys block is
+        False and bias is 0. Masks are not expanded: a dimension along which a mask broadcasts keeps an extent of 1."""
         block, block_keys, bias = masks.get("block"), masks.get("block_keys"), masks.get("bias")
         if block_keys is not None:
             block_keys = block_keys[:, None, None, :]

@@ -1,7 +1,9 @@
-"""Translates polyhead's operators to ONNX operators, for torch.onnx.export. Each becomes a node `Attention` (opset 23); masks and biases become its attn_mask.
+"""Translates polyhead's torch operators to ONNX, for torch.onnx.export. Each operator becomes a node `Attention` (opset 23); masks and biases become the node's
+input attn_mask.
 
-The translation uses only features that every runtime computes alike. A mask ``[..,T,S]`` always covers every query and key. Rows without keys are set to 0 after the node.
-If there are both softcap and a mask, nodes after the score product apply them, because runtimes before the correction of opset 23 (2026) cap the sum of score and mask.
+The translation uses only features that all runtimes compute in the same way. A mask ``[..,T,S]`` always covers every query and key. The outputs of queries
+without keys are set to 0 after the node. If there are both a softcap and a mask, separate nodes compute the scores and apply both, because runtimes before the
+correction of opset 23 (2026) apply the softcap to the sum of score and mask.
 """
 
 from __future__ import annotations
@@ -23,19 +25,20 @@ _Value = Any  # a value of the ONNX graph
 
 
 def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """The translation table that torch.onnx.export needs for models with polyhead: each attention becomes a node `Attention` of ONNX (opset 23).
+    """The translation table that torch.onnx.export needs for models with polyhead. Each call of attention becomes a node `Attention` of ONNX (opset 23).
 
     ::
 
         torch.onnx.export(model.eval(), inputs, "model.onnx", dynamo=True, opset_version=23, custom_translation_table=onnx_translations())
 
     The export needs the packages onnx and onnxscript. It supports all dtypes, extents that are not fixed (``dynamic_shapes``), and every option of `attention`
-    except those listed under Raises. There is a node for the output, and a further node each for lse and attention weights if the model uses them. Masks and
-    biases become the node's mask ``[..,T,S]``. NaN or infinity in a masked key reaches the result, because runtimes compute the key's score and add -inf. If
-    key and value differ from the query in dtype, or a bfloat16 call has precision "exact", all are converted to float32.
+    except those listed under Raises. One node computes the output; if the model uses lse or attention weights, each needs another node. Masks and biases become
+    the node's mask ``[..,T,S]``. NaN or infinity in a masked key reaches the result, because runtimes compute the key's score and add -inf. If key and value
+    have another dtype than the query, or if a bfloat16 call has precision "exact", all three are converted to float32.
 
     Returns:
-        The argument custom_translation_table of torch.onnx.export. If ONNX cannot express a call, the error of torch.onnx.export quotes the errors below.
+        A dict for the argument custom_translation_table of torch.onnx.export. If ONNX cannot express a call, torch.onnx.export raises an error that quotes one
+        of the errors below.
 
     Raises:
         NotImplementedError: during the export: dropout, blocks, an extent of 0, a scale that depends on the input, or a max_distance above 2^20.
@@ -204,8 +207,8 @@ class _Graph:
         return self.op.ReduceSum(self.int64(ended), self.constant([1]), keepdims=0)
 
     def distance(self, q: _Value, k: _Value, o: Options, offset: int | _Value | None) -> _Value:
-        """The distance ``s - (t + offset)``: int64 [T,S], or [*,1,T,S] with diagonal_offsets. offset None: S - T. With documents, positions are counted from
-        the start of the query's document."""
+        """The distance ``s - (t + offset)`` of each query and key: int64 [T,S], or [*,1,T,S] with diagonal_offsets. An offset of None means S - T. With
+        documents, positions are counted from the start of the query's document."""
         op = self.op
         t, s = self.unsqueeze(self.arange(q, -2), 1), self.unsqueeze(self.arange(k, -2), 0)
         if o.query_offsets is not None:

@@ -74,8 +74,8 @@ def _padded(sequences: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _projected(name: str, query: Tensor, key: Tensor, heads: int, weight: Tensor, bias: Tensor, mask: Tensor | None, kind: int | None) -> Problem:
-    """Projects query and key, and converts the mask. kind: the shape of the mask: 0 is [T,S], 1 is [B,S] (keys), 2 is [B,N,T,S]. In a boolean mask True means
-    may not attend."""
+    """Projects query and key, and converts the mask. kind tells the shape of the mask: 0 is [T,S], 1 is [B,S] (a mask of keys), 2 is [B,N,T,S]. In a boolean
+    mask, True = may not attend."""
     there = None
     if query.is_nested or key.is_nested:
         if mask is not None:

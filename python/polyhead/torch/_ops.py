@@ -1,7 +1,7 @@
-"""polyhead as operators of torch: attention, its gradients, the gradients of these gradients, its forward mode, and its maps.
+"""Defines the operators of torch that call polyhead: attention, its gradients, the gradients of these gradients, its forward mode, and its maps.
 
-Only this module and `_pair_bias` define operators for torch's dispatcher. Arguments are those of `polyhead.sdpa`, on the CPU: ``q [*,N,T,H]``, ``k [*,K,S,H]``,
-``v [*,K,S,V]``. `_functional` converts torch's own arguments to this form.
+Only this module and `_pair_bias` define operators for torch's dispatcher. The operators take the arguments of `polyhead.sdpa`, on the CPU: ``q [*,N,T,H]``,
+``k [*,K,S,H]``, ``v [*,K,S,V]``. Other modules convert the arguments of torch's own functions to this form.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _view(tensor: Tensor | None) -> Any:
 
 
 def thread_limit() -> int | None:
-    """torch's number of threads if it is lower than polyhead's, else None. It is 1 in the workers of a DataLoader."""
+    """torch's number of threads if it is lower than polyhead's, else None. In the workers of a DataLoader, torch's number is 1."""
     threads = torch.get_num_threads()
     return threads if threads < _core.num_threads() else None
 
@@ -61,15 +61,15 @@ def _on_views(q: Tensor, options: Options, *without: str) -> dict[str, Any]:
 
 
 def _require_one_device(operator: str, names: str, *given: Any) -> None:
-    # The operators are registered for no particular device. So torch calls the kernels with tensors of every device, and the fake kernels with any mixture
-    # of meta tensors.
+    # The operators are registered for no particular device. So torch calls the kernels with tensors of any device, and the fake kernels with any mixture of
+    # meta tensors and other tensors.
     every = zip((*names.split(), *Options._fields), given)
     require_one_device(f"polyhead::{operator}", **{name: tensor for name, tensor in every if isinstance(tensor, Tensor)})
 
 
 def _like_q(q: Tensor, last: Any) -> Tensor:
-    """A new tensor ``[*,N,T,last]`` whose dimensions have the same order in memory as those of q, but the last dimension is innermost. Heads that are views of a layer's
-    output then merge without a copy."""
+    """A new tensor ``[*,N,T,last]``. Its dimensions have the same order in memory as those of q, except that the last dimension is always innermost. So if q is
+    a view of a tensor ``[*,T,N*H]``, the heads of the result merge without a copy."""
     shape = [*q.shape[:-1], last]
     leading = q.dim() - 1
     # large[i]: whether dimension i has more than one element, so that its stride means something. An extent that depends on data counts as larger than 1. If such a
@@ -87,7 +87,7 @@ def _like_q(q: Tensor, last: Any) -> Tensor:
     for i in reversed(order):
         strides[i] = stride
         stride = stride * torch.sym_max(shape[i], 1)
-    return q.new_empty_strided(shape, strides)  # not a permuted view of a new tensor, because dual tensors refuse a result that is a view
+    return q.new_empty_strided(shape, strides)  # empty_strided instead of a permuted view, because dual tensors refuse a result that is a view
 
 
 @custom_op("polyhead::attention", mutates_args=(), schema=f"(Tensor q, Tensor k, Tensor v, {_SCHEMA}) -> (Tensor, Tensor, Tensor)")
@@ -116,7 +116,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Ten
 
 
 INPUTS = ("q", "k", "v", *Options._fields)
-_SAVED = INPUTS.index("seed") + 1  # number of inputs that are tensors; they come first, and seed is the last of them
+_SAVED = INPUTS.index("seed") + 1  # number of inputs that are tensors: these come first, and the seed is the last of them
 
 
 def _in_one_dtype(q: Tensor, k: Tensor, v: Tensor, options: Options, *others: Tensor) -> tuple[Any, ...]:
@@ -177,7 +177,7 @@ def attention_jvp(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *re
     _refuse_empty_rows_of_offset(q, o)
     moving = _as_inputs(tangents, _differentiable(q, k, v, o))
     found = _core.sdpa_jvp(_view(q), _view(k), _view(v), _view(out), _view(lse), moving, _on_views(q, o), True)
-    return _tensor(found[0]).to(dtype).contiguous(), _tensor(found[1])  # row-major in every dtype, as the fake kernel says
+    return _tensor(found[0]).to(dtype).contiguous(), _tensor(found[1])  # make it row-major in every dtype, because the fake kernel says so
 
 
 @attention_jvp.register_fake
@@ -192,8 +192,9 @@ def _(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> 
     f"({', '.join(['Tensor'] * (len(GRADIENTS) + 1))})",
 )
 def attention_backward_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """The gradients of a loss by q, k, v, bias, sink, slopes, table and d_out. The tangents are the gradients of the loss by the results of `attention_backward`: equations
-    (8e) to (8h) of docs/maths.md. out and lse are treated as functions of the inputs. A gradient that is not wanted has the shape ``[0]``."""
+    """The gradients of a loss with respect to q, k, v, bias, sink, slopes, table and d_out. The tangents are the gradients of the loss with respect to the
+    results of `attention_backward`: equations (8e) to (8h) of docs/maths.md. out and lse are treated as functions of the inputs. A gradient that is not wanted
+    has the shape ``[0]``."""
     tangents, options, wanted = rest[: len(GRADIENTS)], rest[len(GRADIENTS) : -1], rest[-1]
     _require_one_device("attention_backward_backward", "d_out q k v out lse", d_out, q, k, v, out, lse, *options)
     dtypes = [(q if of is None else of).dtype for of in (*_differentiable(q, k, v, Options(*options)), d_out)]
@@ -339,8 +340,8 @@ def third_gradients(ctx: Any, *d_results: Tensor | None) -> tuple[Tensor | None,
 
 
 def _needed(ctx: Any) -> list[int]:
-    """Indices of the inputs whose gradients this backward pass needs. Inputs that require gradients may not be needed: torch.autograd.functional.hvp differentiates only by
-    the tangents."""
+    """Indices of the inputs whose gradients this backward pass needs. These may be fewer than the inputs that require gradients: torch.autograd.functional.hvp
+    differentiates only with respect to the tangents."""
     needed = [i for i in ctx.tensors if ctx.needs_input_grad[i]]
     if _C._current_graph_task_id() == -1 or _C._are_functorch_transforms_active():
         return needed
@@ -349,7 +350,7 @@ def _needed(ctx: Any) -> list[int]:
     def is_run(node: Any) -> bool:
         try:
             return bool(_C._will_engine_execute_node(node))
-        except RuntimeError:  # torch raises this for a leaf whose gradient torch.autograd.grad returns; such a gradient is needed
+        except RuntimeError:  # torch raises this for a leaf whose gradient torch.autograd.grad is to return: that gradient is needed
             return True
 
     return [i for i in needed if nodes[i] is None or is_run(nodes[i])]
@@ -389,7 +390,7 @@ _MAP_INPUTS = ("q", "k", *Options._fields)
 
 def save_map(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     """Saves the tensors from which the gradients of `attention_map` are computed."""
-    tensors = _SAVED - 1  # one tensor fewer than `attention` has: there is no v
+    tensors = _SAVED - 1  # `attention_map` has one tensor fewer than `attention`, because it has no v
     ctx.options = inputs[tensors:]
     ctx.save_for_backward(*inputs[:tensors], output)
 

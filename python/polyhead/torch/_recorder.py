@@ -1,7 +1,7 @@
-"""Records the operators of a running model, and keeps the maps of attention (for `polyhead.capture`).
+"""Watches the operators of a running model, and records attention maps for `polyhead.capture`.
 
-The recorder is a dispatch mode, which torch calls for each operator after choosing it. So the capture changes neither the choice of operators nor any bit of the output.
-Hooks and function modes would switch off torch's fused layers.
+The recorder is a dispatch mode: torch calls it for each operator, after torch has chosen the operator. So the capture changes neither the choice of operators
+nor any bit of the output. Hooks or function modes would switch off torch's fused layers.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def _refuse_compiled(model: nn.Module) -> None:
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs an operator with the same bits as without a capture. In inference mode the mode receives a linear layer as one operator, and the operators inside of
-    it run without view tracking: the transposed parameter no longer requires grad, matmul folds other dimensions, and the bits differ. So view tracking is
-    switched on here."""
+    """Runs an operator so that its result has the same bits as without a capture. In inference mode, the dispatch mode receives a linear layer as one operator,
+    and the operators inside of it would run without view tracking. Then the transposed parameter would not require grad, matmul would fold other dimensions,
+    and the bits would differ. So view tracking is switched on here."""
     if func is not torch.ops.aten.linear.default or not torch.is_inference_mode_enabled():
         return func(*args, **kwargs)
     excluded = _C._dispatch_tls_local_exclude_set().remove(_C.DispatchKey.ADInplaceOrView)
@@ -92,8 +92,8 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 class Recorder(TorchDispatchMode):
-    """Records attention while the mode is active: appends each captured call to `calls`, and attention that could not be captured to `missed`. The other arguments are
-    those of `polyhead.capture`."""
+    """Records attention while the mode is active. Each captured call is appended to the list `calls`, and each attention that could not be captured to
+    `missed`. The other arguments are those of `polyhead.capture`."""
 
     supports_higher_order_operators = True
 

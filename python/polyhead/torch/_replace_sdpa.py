@@ -84,10 +84,10 @@ def _found() -> list[Replacement]:
 
 
 class SdpaReplacement(Applied):
-    """A replacement of torch's scaled_dot_product_attention by polyhead's, in the whole process. Made by `replace_sdpa`.
+    """The result of `replace_sdpa`: a replacement of torch's scaled_dot_product_attention by polyhead's in the whole process.
 
-    Replacements may overlap if they have the same precision; torch's function is restored when the last replacement is undone. Leaving a ``with`` block undoes the
-    replacement, with or without an exception; entering the block again applies the replacement again.
+    Several replacements may be applied at the same time if they have the same precision; torch's function is restored when the last one is undone. The end of a
+    ``with`` block undoes the replacement, also after an exception; another ``with`` block of the same object applies the replacement again.
     """
 
     _kind = "replacement"
@@ -113,7 +113,7 @@ class SdpaReplacement(Applied):
             return dict(self._passed_on)
 
     def report(self) -> str:
-        """A text with the counts of calls that polyhead computed and that torch computed, with a line for each reason.
+        """A text that says how many calls polyhead computed, and how many torch computed, with a line for each reason why torch computed them.
 
         Calls inside of compiled code are not counted, because they are traced once and then run without Python.
         """
@@ -154,7 +154,7 @@ class SdpaReplacement(Applied):
 
 
 def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
-    """Makes polyhead compute ``torch.nn.functional.scaled_dot_product_attention`` for models that call it themselves, forward and backward.
+    """Makes polyhead compute ``torch.nn.functional.scaled_dot_product_attention``, forward and backward, for all models that call this function.
 
     ::
 
@@ -171,20 +171,21 @@ def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
     need_weights=False, and of models of transformers with "sdpa". Arguments and results are those of `polyhead.torch.scaled_dot_product_attention`, whose
     docstring lists the differences from torch. torch.compile and torch.export trace polyhead's operator; code that was compiled before is not changed.
 
-    torch still computes some calls, which are counted by the reason: calls on other devices, with nested tensors, with subclasses of Tensor or under modes that intercept
-    functions of torch; calls inside `torch.nn.attention.sdpa_kernel` that excludes torch's fused kernel; and calls that polyhead's function refuses.
+    torch still computes some calls: calls on other devices, with nested tensors, with subclasses of Tensor, or under modes that intercept functions of torch;
+    calls inside a block of `torch.nn.attention.sdpa_kernel` that excludes torch's fused kernel; and calls that polyhead's function refuses. The replacement
+    counts these calls, by the reason.
 
     The replacement does not affect: the fused kernels of ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` in evaluation without gradients
-    (`torch.backends.mha.set_fastpath_enabled` switches them off); an import under another name (``as``); references that an object holds, such as a default
-    argument, an attribute or an entry of a table; scripted models; calls of torch's operators (``torch.ops.aten``). While a replacement is applied, torch.jit.script cannot
-    compile a model that calls the function.
+    (`torch.backends.mha.set_fastpath_enabled` switches them off); an import under another name (``as``); references to torch's function that an object holds,
+    such as a default argument, an attribute or an entry of a table; scripted models; calls of torch's operators (``torch.ops.aten``). While a replacement is
+    applied, torch.jit.script cannot compile a model that calls the function.
 
     Args:
         precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
-        The applied replacement, which counts the calls. Its undo() restores torch's function. At the end of a ``with`` block in which the function was not
-        called, a warning is given.
+        The applied replacement, which counts the calls. The method undo() restores torch's function. At the end of a ``with`` block in which the function was
+        not called, a warning is given.
 
     Raises:
         ValueError: another precision than that of an applied replacement, or an unknown word.

@@ -1,5 +1,5 @@
-"""Converts attention's arguments to the form of torch's operators, which take only tensors, numbers and words. A rule such as a window is one argument of `polyhead.sdpa`
-and several arguments of an operator."""
+"""Converts attention's arguments to the form of torch's operators, which take only tensors, numbers and words. So a window, which is one argument of
+`polyhead.sdpa`, becomes several arguments of an operator."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def lse_dtype(q: Tensor) -> torch.dtype:
 
 class Options(NamedTuple):
     """The arguments of the operators after q, k and v, in the order of the schemas. Names are those of `polyhead.sdpa`; `RULES` names the arguments into which a rule is
-    split. sink, slopes and table have the dtype of q or of lse. empty_rows may also be "offset", the result of subtracting 1e9 from the masked scores in their dtype; it
-    requires attend and excludes block and causal."""
+    split. sink, slopes and table have the dtype of q or of lse. empty_rows may also be "offset": the result that subtracting 1e9 from the masked scores, in
+    their dtype, would give. "offset" requires attend and excludes block and causal."""
 
     # arguments: options of the operators
     attend: Tensor | None = None
