@@ -64,9 +64,9 @@ class Capture:
     def __init__(self, calls: Collection[CapturedCall] = (), missed: Collection[MissedCall] = ()) -> None:
         self.calls = list(calls)
         self.missed = list(missed)
-        self._recorder: AbstractContextManager[Any] | None = None  # records the model's calls while the `with` block is active
-        self._selected = ""  # the reason why a selection has no calls
-        self._whole: list[CapturedCall] = []  # in a selection: all calls of the original capture, from which `view` finds the steps of a decoder
+        self._recorder: AbstractContextManager[Any] | None = None  # the recorder, which is active inside the `with` block
+        self._selected = ""  # end of the error message for a selection without calls
+        self._whole: list[CapturedCall] = []  # in a selection: all calls of the original capture, which `view` needs to find the steps of a decoder
 
     def __enter__(self) -> Capture:
         if self._recorder is None:
@@ -79,7 +79,7 @@ class Capture:
         self._recorder.__exit__(error_type, error, trace)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_recorder": None}  # a copy holds the calls but not the model
+        return self.__dict__ | {"_recorder": None}  # a copy or a pickle holds the calls but not the model
 
     def select(self, prefix: str) -> Capture:
         """The calls of the modules whose name starts with the prefix, such as ``"encoder."``.

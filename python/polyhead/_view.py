@@ -137,7 +137,7 @@ def view(
     if source is None:
         arguments = _computed(arguments, size)
     elif wrong := [*given(computation, "causal"), *given(size, "pooled_blocks"), *given(computation, "progress")]:
-        raise ValueError(f"{' and '.join(wrong)}: only for attention weights that view computes from q and k, if source is not given")
+        raise ValueError(f"{' and '.join(wrong)} may be given only without source, when view computes the attention weights from q and k")
     if not is_model:
         if weighting == "norm" and computation.value_norms is None:
             missing = "polyhead.capture records attention weights and no values" if isinstance(source, Capture) else "source has attention weights and no values"
@@ -153,7 +153,7 @@ def view(
 
 
 def _computed(arguments: MapArguments, size: PageSize) -> MapArguments:
-    """The arguments, with attention weights that are computed from q and k as `source`."""
+    """Computes attention weights from q and k, and returns the arguments with these weights as `source`."""
     computation = arguments.computation
     if computation.q is None or computation.k is None:
         raise TypeError("source is None; it must be the folder of a model, attention weights, or an output of transformers; or q and k must be given in computation")
@@ -161,7 +161,7 @@ def _computed(arguments: MapArguments, size: PageSize) -> MapArguments:
     if pooling is None:
         return arguments._replace(source=source, computation=computation._replace(attend=attend))
     if computation.v is not None:
-        raise ValueError(f"v is given, and the page has pooled maps of {T} x {S} tokens: v shows how one attention weight is computed, and a cell of a pooled map is a block of them; leave v out")
+        raise ValueError(f"v is given, and the page has pooled maps of {T} x {S} tokens, whose cells are blocks of attention weights; v would show how a single attention weight is computed, so leave v out")
     if computation.value_norms is not None:
         raise ValueError(f"value_norms are for maps of single keys, and the page has pooled maps of {T} x {S} tokens, whose cells are blocks")
     tokens, keys = arguments.tokens, arguments.keys
@@ -175,30 +175,30 @@ def _computed(arguments: MapArguments, size: PageSize) -> MapArguments:
 
 
 def _named(call: ModelCall) -> dict[str, Any]:
-    """The arguments of a model's call that are not the default."""
+    """Those fields of a ModelCall that differ from their defaults."""
     return {**given(call, "pair"), **({"truncate": True} if call.truncate else {}), **({"generate": call.generate} if call.generate else {})}
 
 
 def _refuse_call(call: ModelCall) -> None:
-    """Raises ValueError for arguments of a model's call."""
+    """Raises ValueError if a field of the ModelCall is given, which only a model can use."""
     if wrong := list(_named(call)):
         raise ValueError(f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} for a model, and source is not the folder of one")
 
 
 def _refuse_weights(arguments: MapArguments) -> None:
-    """Raises ValueError for arguments that describe attention weights, which a model computes itself."""
+    """Raises ValueError if an argument is given that describes attention weights, because a model computes them itself."""
     if arguments.text is None and arguments.image is None:
         raise ValueError("text is missing; source is the folder of a model, which needs a text, or, if it is a model of images, an image")
     wrong = {
         **given(arguments, "tokens", "keys"), **arguments.annotations._asdict(), **given(arguments.computation, "gate", "pair_bias", "value_norms"), **given(arguments, "patches", "pooling"), **arguments.vectors(),
     }  # fmt: skip
     if names := [name for name, value in wrong.items() if value is not None]:
-        raise ValueError(f"{' and '.join(names)}: for attention weights; source is the folder of a model, which has its own")
+        raise ValueError(f"{' and '.join(names)} may be given only with attention weights; source is the folder of a model, which computes its own")
 
 
 def _image_page(arguments: MapArguments, call: ModelCall, title: str | None, lang: str | None, size: PageSize, weighting: str) -> str:
     if wrong := [*given(arguments, "without"), *_named(call)]:
-        raise ValueError(f"{' and '.join(wrong)}: for texts, and image is given; view(folder, text) without image shows only the maps of the model's text encoder")
+        raise ValueError(f"{' and '.join(wrong)} may be given only with texts, and image is given; view(folder, text) without image shows only the maps of the model's text encoder")
     if arguments.text is not None and not isinstance(arguments.text, str):
         raise ValueError("text is a list, and image is given; together with images, give one text, to a model with an image encoder and a text encoder (CLIP, SigLIP)")
     images = images_of_model(arguments.image)
@@ -219,7 +219,7 @@ def _texts(arguments: MapArguments) -> list[dict[str, Any]]:
     tabs = tabs_of(arguments.source, arguments.pooling) if isinstance(arguments.source, Capture) else []
     plain = plain_layers(tabs)
     if vectors and arguments.pooling is not None:
-        raise ValueError(f"{', '.join(vectors)}: these show how one attention weight is computed, and a cell of a pooled map is a block of them; leave them out")
+        raise ValueError(f"{', '.join(vectors)}: these show how one attention weight is computed, but the cells of pooled maps are blocks of attention weights; leave them out")
     if tabs and plain is None:
         return captured_sets(tabs, arguments)
     return sets(arguments if plain is None else arguments._replace(source=plain))

@@ -134,17 +134,17 @@ class MapArguments(NamedTuple):
     pooling: str | None
 
     def vectors(self) -> dict[str, Any]:
-        """The arguments from which the page shows how a single weight is computed: those of q, k, v, bias, attend and scale that are given."""
+        """The given ones among q, k, v, bias, attend and scale, with which the page shows how a single attention weight is computed."""
         return given(self.computation, "q", "k", "v", "bias", "attend", "scale")
 
 
 def given(arguments: NamedTuple | MapArguments, *names: str) -> dict[str, Any]:
-    """The arguments of these names that are not None."""
+    """The arguments with these names, except those that are None."""
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def check_groups(**groups: tuple[object, type]) -> None:
-    """Raises TypeError for a group of another type."""
+    """Raises TypeError if a group of arguments has another type than its class."""
     for name, (group, kind) in groups.items():
         if not isinstance(group, kind):
             raise TypeError(f"{name} is of type {type(group).__name__}; it must be a polyhead.{kind.__name__}")
@@ -179,13 +179,13 @@ def check_texts(texts: object, is_model: bool, has_text: bool, has_image: bool, 
         if not isinstance(text, str):
             raise TypeError(f"texts[{place}] is of type {type(text).__name__}; it must be a str")
     if not is_model:
-        raise ValueError("texts is for a model, which measures its heads on them, and source is not the folder of one")
+        raise ValueError("texts is for a model, whose heads are measured on these texts, and source is not the folder of a model")
     if has_image:
-        raise ValueError("texts: heads are measured on texts, and image is given; leave one of the two out")
+        raise ValueError("texts and image are both given, but heads are measured on texts only; leave one of the two out")
     if call.generate:
         raise ValueError(f"texts measures heads on the given texts; it cannot be combined with generate = {call.generate}")
     if call.pair is not None and not has_text:
-        raise ValueError("pair is the second part of text, which is not given; texts are measured without a second part")
+        raise ValueError("pair is the second part of text, and text is not given; a pair has no effect on texts")
 
 
 def check_vector_megabytes(megabytes: object) -> None:
@@ -196,18 +196,19 @@ def check_vector_megabytes(megabytes: object) -> None:
 
 
 def check_vectors_are_given(size: PageSize, computation: Computation) -> None:
-    """Raises ValueError if a page of attention weights without q and k gets another size for q, k and v than the default."""
+    """Raises ValueError if the caller gives a size for q, k and v in the page, but no q and k."""
     if size.vector_megabytes not in (0, PageSize().vector_megabytes) and not given(computation, "q", "k"):
-        raise ValueError(f"vector_megabytes is {size.vector_megabytes}, a size for q, k and v, and the page has none of them; give q and k in computation")
+        raise ValueError(f"vector_megabytes is {size.vector_megabytes}, the largest size of q, k and v in the page, but q and k are not given; give them in computation")
 
 
 def check_measure(measure: object, without: object, is_model: bool) -> None:
-    """Raises ValueError if without_measure names numbers that are not given or that a model measures itself, and TypeError if it is not two str."""
+    """Checks without_measure. Raises ValueError if the numbers that it names are not given, or if a model measures them itself. Raises TypeError if it is not
+    two str."""
     if measure is None:
         return
     if without is None:
-        raise ValueError("without_measure is given, but without, whose numbers it names, is not")
+        raise ValueError("without_measure is given, but without is not; without_measure names the numbers of without")
     if is_model:
-        raise ValueError("without_measure: for attention weights; for a model, the numbers of without are always 1 - cosine")
+        raise ValueError("without_measure may be given only with attention weights; for a model, the numbers of without are always 1 - cosine")
     if not isinstance(measure, (tuple, list)) or len(measure) != 2:
         raise TypeError("without_measure must be two str, a name and a unit")
