@@ -15,7 +15,7 @@ Progress = Union[Callable[[int, int], object], None]
 
 
 class Gradients(NamedTuple, Generic[A]):
-    """The result of `sdpa_backward`. A gradient is None if the argument `gradients` does not name it, or if its input was not given."""
+    """The result of `sdpa_backward`. A field is None if the argument `gradients` does not name it, or if its input was not given."""
 
     q: A
     k: A
@@ -194,7 +194,7 @@ def sdpa_backward(
 
 
 def wanted_gradients(gradients: object, allowed: tuple[str, ...]) -> tuple[bool, ...]:
-    """Whether each field of `Gradients` is among the names in gradients. Raises ValueError or TypeError unless gradients is a sequence of allowed names."""
+    """For each field of `Gradients`, whether its name is in gradients. Raises ValueError or TypeError unless gradients is a sequence of allowed names."""
     if not isinstance(gradients, (tuple, list, set, frozenset)) or any(name not in allowed for name in gradients):
         error = ValueError if isinstance(gradients, (Sequence, Set)) else TypeError
         raise error(f"gradients is {gradients!r}; it must be a sequence of {', '.join(map(repr, allowed))}")
@@ -539,5 +539,5 @@ def dropout_keep_bits(dropout: float, seed: int, keep: Array) -> Array:
 
 
 def backends() -> list[str]:
-    """Names for the `backend` argument, in order of preference."""
+    """The names that the argument `backend` may have, in order of preference."""
     return _core.backends()

@@ -1,4 +1,4 @@
-"""Two classes for texts that are computed a few tokens at a time: a cache of earlier keys and values, and tables of rotary positions."""
+"""Classes for models that compute a text a few tokens at a time: a cache of earlier keys and values, and the tables of rotary positions."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ class KeyValueCache:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments with every default filled in."""
+        """The constructor's arguments by name, with every default filled in."""
         return self._cache.config
 
     @property
     def lengths(self) -> NumPyArray:
-        """int64 ``[B]``: the number of tokens of each sequence; a copy."""
+        """The number of tokens of each sequence: a copy, int64 ``[B]``."""
         return cast("NumPyArray", self._cache.lengths)
 
     @property

@@ -35,7 +35,7 @@ class LayerOptions(PassOptions, total=False):
 
 
 class LayerGradients(NamedTuple, Generic[A]):
-    """The result of `Saved.backward`. A gradient is None if it was not requested, or if its input was not given to the forward pass."""
+    """The result of `Saved.backward`. A field is None if its gradient was not requested, or if its input was not given to the forward pass."""
 
     query: A
     key: A
@@ -101,15 +101,15 @@ class Saved(Generic[A]):
 
     @property
     def lse(self) -> A:
-        """``[*,N,T]``, the logarithm of the sum of the exponentials of every query's scores, as `polyhead.sdpa` returns it; a copy."""
+        """A copy of lse ``[*,N,T]``, as `polyhead.sdpa` returns it: for each query, the logarithm of the sum of the exponentials of its scores."""
         return cast("A", self._saved.lse(self._query))
 
 
 class _Parameters(dict[str, Any]):
-    """A layer's arrays by name. Assigning another array to a name is an error, because the layer would not use it."""
+    """The arrays of a layer's parameters, by name. Assigning another array to a name is an error, because the layer would not use that array."""
 
     def __setitem__(self, name: str, array: NumPyArray) -> None:
-        if array is not self.get(name):  # the same array is allowed, because `parameters[name] -= step` assigns it again
+        if array is not self.get(name):  # assigning the same array is allowed, because `parameters[name] -= step` does so
             raise TypeError(f"parameters[{name!r}] = ... does not change the layer; write into its memory: parameters[{name!r}][...] = ...")
 
     def update(self, *others: Any, **named: Any) -> None:
@@ -226,7 +226,7 @@ class MultiHeadAttention:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments with every default filled in."""
+        """The constructor's arguments by name, with every default filled in."""
         return self._layer.config
 
     @property
@@ -246,7 +246,7 @@ class MultiHeadAttention:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the parameters are constant: True for a layer that `frozen` returned."""
+        """True for a layer that `frozen` returned, whose parameters are read-only."""
         return self._layer.is_frozen
 
     @takes(LayerOptions)
@@ -463,7 +463,7 @@ def _heads_of_folder(source: str) -> int | None:
     try:
         with open(path, encoding="utf-8") as file:
             config = json.load(file)
-    except (OSError, ValueError, RecursionError):  # without the number of heads the layer may still load; if the number is needed, a later error asks for heads=
+    except (OSError, ValueError, RecursionError):  # loading the layer may not need the number of heads; if it does, a later error asks for heads=
         return None
     given = [config[name] for name in ("num_attention_heads", "num_heads", "n_head") if name in config] if isinstance(config, dict) else []
     return given[0] if given and type(given[0]) is int and 1 <= given[0] <= 1 << 40 else None
@@ -522,5 +522,5 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str
 
 
 def layouts() -> list[str]:
-    """Names of layouts that `load`, `save` and `MultiHeadAttention.state` know."""
+    """The names of the layouts that `load`, `save` and `MultiHeadAttention.state` accept."""
     return _core.layouts()

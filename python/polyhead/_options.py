@@ -1,4 +1,4 @@
-"""Types of arguments, and the list of keyword arguments that the attention functions share."""
+"""The types of arguments, and the list of keyword arguments that all attention functions have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     # The arrays that functions accept: NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack.
     Array = Union[Buffer, SupportsDLPack]
     NumPyArray = numpy.ndarray[Any, numpy.dtype[Any]]
-    # The type of the first array, which is also the type of the result: PyTorch tensor, or NumPy array for every other array.
+    # The type of a result: a PyTorch tensor if the function's first array is one, else a NumPy array.
     A = TypeVar("A", numpy.ndarray[Any, numpy.dtype[Any]], torch.Tensor)
 else:
     Array = NumPyArray = Any
@@ -132,7 +132,7 @@ class PassOptions(TypedDict, total=False):
 
 
 class SdpaOptions(PassOptions, total=False):
-    """Keyword arguments that `sdpa`, its gradients, maps and `explain` share."""
+    """Keyword arguments of `sdpa`, of its gradients and maps, and of `explain`."""
 
     # arguments: keywords of sdpa
     scale: float | None
@@ -152,13 +152,14 @@ else:
 
 
 def annotations_of(kind: type) -> dict[str, str]:
-    """Field names and annotations, as text, of a TypedDict or NamedTuple. Its module must postpone annotations (``from __future__``)."""
+    """The field names of a TypedDict or NamedTuple, with the annotation of each as text. The module of the class must postpone annotations
+    (``from __future__``)."""
     return {name: str(getattr(annotation, "__forward_arg__", annotation)) for name, annotation in kind.__annotations__.items()}
 
 
 _signatures: dict[str, inspect.Signature] = {}
 _MASK = "'attend' (booleans, True: may attend), 'block' (True: may not) or 'bias' (numbers, added to the scores)"
-_OTHER_NAMES = {  # names of masks in torch and transformers -> the options of polyhead to use instead. In some of these masks True means the opposite
+_OTHER_NAMES = {  # names of masks in torch and transformers -> the options of polyhead to use instead, where True may have the opposite meaning
     "attn_mask": _MASK,
     "attention_mask": _MASK,
     "mask": _MASK,
@@ -196,7 +197,7 @@ def require_flags(where: str, **flags: Any) -> None:
 
 
 def refuse(function: str, name: str, signature: inspect.Signature | None = None) -> None:
-    """Raises the TypeError for a keyword argument that a function does not have. Called by the bindings."""
+    """Raises the TypeError for a keyword argument that a function does not have. The bindings call it."""
     import difflib  # imported here, because the import takes time and only errors need it
 
     close = difflib.get_close_matches(name, (signature or _signatures[function]).parameters, n=2)

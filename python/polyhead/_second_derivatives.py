@@ -32,7 +32,7 @@ class Tangents(NamedTuple):
 
 
 class SecondGradients(NamedTuple, Generic[A]):
-    """The result of `sdpa_backward_backward`. A gradient is None if the argument `gradients` does not name it, or if its input was not given."""
+    """The result of `sdpa_backward_backward`. A field is None if the argument `gradients` does not name it, or if its input was not given."""
 
     q: A
     k: A

@@ -28,7 +28,7 @@ class _Call(NamedTuple):
     communicator: Communicator
     settings: Settings
     given: dict[str, Any]  # options of `polyhead.sdpa`
-    names: tuple[str, ...]  # names of the options that are tensors
+    names: tuple[str, ...]  # names of the options whose values are tensors
     wanted: tuple[str, ...]  # names of the options whose gradients are wanted
 
 
@@ -67,7 +67,7 @@ def _options_of(call: _Call, tensors: tuple[Tensor, ...] | list[Tensor]) -> dict
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """A view without requires_grad: the bindings refuse tensors that require gradients."""
+    """A view of the tensor without requires_grad, because the bindings refuse tensors that require gradients."""
     return tensor.detach().resolve_neg()
 
 
@@ -177,7 +177,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, communicator: Communicator, sett
             raise TypeError(f"attention: {name} is a {type(tensor).__name__}; it must be a torch.Tensor itself, such as its local part")
     if given["dropout"] > 0:
         if seed is None:
-            # Every rank draws a seed, so that the generators of all ranks stay in the same state.
+            # Every rank draws a seed, although only that of rank 0 is used: so the generators of all ranks stay in the same state.
             drawn = int(torch.randint(2**63 - 1, (), dtype=torch.int64))
             seed = _core.first_number(ranks_of("attention", communicator), communicator, drawn, settings.timeout)
         given["seed"] = seed

@@ -15,7 +15,7 @@ Plan = Union[tuple[int, int], None]
 OneRow = Literal["own", "shared", None]
 
 
-# The types that the functions accept: a Communicator, a process group of torch, or None for torch's default group.
+# The types that the argument `group` may have: a Communicator, a process group of torch, or None for torch's default group.
 Group = Union[Communicator, "ProcessGroup", None]
 
 _METHODS = ("rank", "size", "send", "receive", "progress")

@@ -8,7 +8,7 @@ from typing import Any
 from .._options import NumPyArray
 from ._transport import Transfer
 
-_PIECE = 2**30  # most bytes of one MPI message, because MPI before version 4 counts in int
+_PIECE = 2**30  # largest number of bytes of one MPI message, because MPI before version 4 counts bytes in an int
 _UNDER_WAY: set[_MpiTransfer] = set()
 """Transfers that may not be complete. The set keeps their memory alive, because MPI may still use this memory, even if the communicator no longer exists."""
 

@@ -25,7 +25,7 @@ _WHERE = "sequence_parallel"
 
 
 class _Block:
-    """The state of a ``with`` block that is active."""
+    """The state of an active ``with`` block of `sequence_parallel`."""
 
     def __init__(self, communicator: Communicator, settings: dict[str, Any]) -> None:
         self.communicator, self.settings = communicator, settings
@@ -46,7 +46,7 @@ class _Block:
         return out.squeeze(0) if problem.is_unbatched else out
 
 
-_blocks: list[_Block] = []  # active `with` blocks, the innermost last
+_blocks: list[_Block] = []  # the active `with` blocks; the last one is the innermost
 _replacements = Replacements()
 
 

@@ -20,13 +20,13 @@ from ._transport import Transfer
 _TAGS = 0x50480000
 
 # With gloo only Work.wait() tells whether a message is done: is_completed() is False until wait() was called. But a wait() that times out closes all connections
-# of the group ("Application timeout caused pair closure"), and a wait() without an argument uses the group's timeout. So a thread waits with a timeout that never
-# ends, and the caller waits for that thread.
+# of the group ("Application timeout caused pair closure"), and a wait() without an argument uses the group's timeout. So a thread calls wait() with a timeout
+# that never ends, and the caller waits for that thread.
 _NO_TIMEOUT = datetime.timedelta(days=3650)
 
 
 class _Waiter(threading.Thread):
-    """A thread that waits for one message after the other. It is a daemon thread, so that a message that never arrives does not keep the process alive."""
+    """A thread that waits for messages, one after the other. It is a daemon thread, so a message that never arrives does not keep the process alive."""
 
     idle: list[_Waiter] = []
 
@@ -106,7 +106,7 @@ class TorchCommunicator:
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         found = _found("TorchCommunicator", group)
-        # A weak reference, so that a group that the program destroys can close its connections.
+        # A weak reference, so that the group's connections close when the program destroys the group.
         self._group = weakref.ref(found)
         self._ranks = dist.get_process_group_ranks(found)
         self._rank = dist.get_rank(found)
@@ -114,7 +114,7 @@ class TorchCommunicator:
         weakref.finalize(found, _end, self._under_way, os.getpid())
         local = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun sets it
         self.ranks_per_machine = int(local) if local.isdecimal() and int(local) > 0 and len(self._ranks) == dist.get_world_size() else None
-        """The number of ranks on each machine, which torchrun sets; None without torchrun, or for a group of only some processes."""
+        """The number of ranks on each machine, as torchrun sets it; None without torchrun, or if only some of the processes are in the group."""
 
     def __reduce__(self) -> Any:
         raise TypeError("a TorchCommunicator cannot be copied or pickled, as its connections belong to this process; make a new TorchCommunicator of the group in each process that needs one")
@@ -156,7 +156,7 @@ class TorchCommunicator:
         return self._begun(buffer, dist.irecv(torch.from_numpy(buffer), self._ranks[source], self._live_group(), _TAGS + tag))
 
     def progress(self) -> None:
-        """Does nothing: gloo has a thread that moves messages."""
+        """Does nothing, because gloo has a thread that moves messages."""
 
     def _begun(self, buffer: NumPyArray, work: Any) -> Transfer:
         return _TorchTransfer(work, buffer, self._under_way)
@@ -188,7 +188,7 @@ _communicators: weakref.WeakKeyDictionary[dist.ProcessGroup, TorchCommunicator] 
 
 
 def of_group(where: str, group: Any) -> TorchCommunicator:
-    """Returns the communicator of a group. It is always the same object, because the object counts the calls."""
+    """Returns the communicator of a group. It is the same object in every call, because the object counts the calls."""
     found = _found(where, group)
     if found not in _communicators:
         _communicators[found] = TorchCommunicator(found)

@@ -75,5 +75,5 @@ class Communicator(Protocol):
         ...
 
     def progress(self) -> None:
-        """Called about every 10 ms during a computation: a communicator that has no threads moves its messages in this method."""
+        """Moves messages. polyhead calls the method about every 10 ms during a computation; a communicator without threads needs that."""
         ...

@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from .._arguments import ARGUMENTS, DEFAULTS, names_of
 from .._attention import explain
 from .._options import RelativeBias, SdpaOptions, Unpack, annotations_of, refuse, require_flags, takes
-from . import _derivatives  # noqa: F401  the import registers the derivatives of forward_p
+from . import _derivatives  # noqa: F401  importing the module registers the derivatives of forward_p
 from ._call import Call
 from ._primitives import forward_p
 from ._score_fn import trace_score_fn
@@ -27,7 +27,7 @@ _ARRAYS = tuple(name for name, kind in _OPTIONS.items() if kind == "Array | None
 _OF_RELATIVE_BIAS = tuple(argument for argument in ARGUMENTS if argument.group == "relative_bias")
 _INTEGERS = names_of("sequences", "documents")
 _checked: set[str] = set()
-_FIRST_NUMBER = 1009  # the first of the numbers that replace symbolic extents in a check
+_FIRST_NUMBER = 1009  # the first of the numbers that stand for symbolic extents when a call is checked
 
 
 @overload
@@ -206,7 +206,7 @@ def _require_plain(where: str, name: str, x: jax.Array) -> None:
 
 
 def _words(seed: Any) -> Any:
-    """The seed as uint32 [2]: high half, low half."""
+    """The seed as uint32 [2]: its high 32 bits and its low 32 bits."""
     if isinstance(seed, (jax.Array, np.ndarray)) and not isinstance(seed, jax.core.Tracer) and seed.shape == () and jnp.issubdtype(seed.dtype, np.integer):
         seed = int(seed)
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
@@ -234,7 +234,7 @@ def _require_known(name: str, value: Any) -> None:
 
 
 def _constant(value: Any) -> Any:
-    """Converts an option to a hashable value (a word or integers); equal options give equal values."""
+    """Converts an option to a hashable value: a word or integers. Equal options give equal values."""
     if isinstance(value, (tuple, list)):
         return tuple(map(_constant, value))
     return value if value is None or isinstance(value, str) else int(value)
@@ -273,7 +273,8 @@ def _with_symbols(message: str, numbers: dict[Any, int]) -> str:
 
 
 def _stand_in(name: str, x: Any, arrays: dict[str, Any], layout: Layout, numbers: dict[Any, int]) -> Any:
-    """A NumPy array with the dtype and shape of x, where numbers replace symbolic extents. The array occupies the memory of one element."""
+    """A NumPy array with the dtype and shape of x, in which numbers replace symbolic extents. Except for the offsets of documents, the array needs the memory
+    of only one element."""
     shape = tuple(numbers.get(extent, extent) for extent in x.shape)
     if layout == "TNH" and name in ("q", "k", "v") and x.ndim >= 3:
         shape = (*shape[:-3], shape[-2], shape[-3], shape[-1])

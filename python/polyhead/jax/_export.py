@@ -1,4 +1,4 @@
-"""jax.export of functions that call polyhead."""
+"""Support for jax.export of functions that call polyhead."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def attention_fn(
         query, key, value, layout="TNH", bias=bias, attend=attend, causal="top_left" if is_causal else None, empty_rows="uniform" if masked else "zero",
         return_attention_weights=module is not None, **options,
     )  # fmt: skip
-    if isinstance(result, jax.Array):  # module is None, so the result is out alone
+    if isinstance(result, jax.Array):  # module is None, so the result is only out
         return result.astype(dtype)
     out, p = (x.astype(dtype) for x in result)
     assert module is not None
@@ -116,7 +116,7 @@ def attention_fn(
 
 
 def _of_products(where: str, precision: Any) -> Precision:
-    """Converts JAX's precision to polyhead's: anything above JAX's default means exact products of bfloat16."""
+    """Converts JAX's precision to polyhead's. Every precision above JAX's default becomes "exact"."""
     parts = precision if isinstance(precision, tuple) else (precision,)
     if not all(part is None or isinstance(part, jax.lax.Precision) or (isinstance(part, str) and part in _PRECISIONS) for part in parts):
         raise ValueError(f"{where}: precision is {precision!r}; it must be one of jax.lax.Precision or None")

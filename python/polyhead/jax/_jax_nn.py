@@ -80,7 +80,7 @@ def dot_product_attention(
             raise TypeError(f"{where}: local_window_size is of type {type(local_window_size).__name__}; it must be an int or (left, right)")
         window = local_window_size if isinstance(local_window_size, (tuple, list)) else (local_window_size, local_window_size)
         options["window"] = tuple(window)
-        if not is_causal:  # without causal, the diagonal of a window is the top left one in jax.nn and the bottom right one in polyhead
+        if not is_causal:  # without causal, a window's diagonal begins at the top left corner in jax.nn, and at the bottom right corner in polyhead
             options["diagonal_offsets"] = np.zeros(batch, np.int32) if isinstance(batch, int) else jnp.zeros(batch, np.int32)
     masked = is_causal or mask is not None or local_window_size is not None or any(x is not None for x in lengths.values())
     options |= {"attend": mask, "scale": scale, "causal": "top_left" if is_causal else None, "key_lengths": lengths["key_value_seq_lengths"]}
@@ -89,7 +89,7 @@ def dot_product_attention(
     out, lse = attention(query, key, value, layout="TNH", empty_rows="uniform" if masked else "zero", return_lse=True, **options)
     out, residual = out.astype(own[0]), None
     if return_residual:
-        if masked:  # with empty_rows "uniform" lse is log S both for a query without keys and for a query with S scores of 0, so a second pass tells them apart
+        if masked:  # with empty_rows "uniform", lse is log S for a query without keys, but also for a query with S scores of 0; a second pass distinguishes them
             lse = attention(query, key, value[..., :1], layout="TNH", return_lse=True, **options)[1]
         residual = jax.lax.stop_gradient(jnp.swapaxes(lse, -1, -2)).astype(own[1])
     if (given := lengths["query_seq_lengths"]) is not None:

@@ -169,7 +169,7 @@ def attention(
     """
     chosen = _chosen(options) if cache is None and new_tokens is None else None
     if chosen is not None and type(return_lse) is bool and type(return_attention_weights) is bool and not _eager.is_autocast_enabled():
-        # Try the fast path, for calls that need no conversion. The code below computes all other calls, and raises the errors.
+        # Try the fast path, which computes calls that need no conversion. The code below computes all other calls, and raises the errors.
         found = _eager.attention(q, k, v, chosen, return_lse, return_attention_weights, out)
         if found is not None:
             if return_attention_weights:
@@ -207,11 +207,11 @@ def attention(
 _NUMBERS = (float, int)
 _OPTIONAL_NUMBERS = {name for name, kind in _OPTIONS.items() if kind == "float | None"}
 _PAIRS = {name for name, kind in _OPTIONS.items() if kind in ("Window", "BlockSize")}
-_CHECKED_BELOW = {name for name, kind in _OPTIONS.items() if kind in ("Causal", "RelativeBias | None")}  # names of options that the bindings check
+_CHECKED_BELOW = {name for name, kind in _OPTIONS.items() if kind in ("Causal", "RelativeBias | None")}  # names of the options that the bindings check
 
 
 def _chosen(options: Any) -> dict[str, Any] | None:
-    """The options that differ from their defaults, in the form of `_eager.attention`; None if the fast path cannot take one of them."""
+    """The options that differ from their defaults, in the form that `_eager.attention` takes; None if the fast path does not support one of them."""
     chosen: dict[str, Any] = {}
     for name, value in options.items():
         if name in _TENSORS:
@@ -244,7 +244,7 @@ def _chosen(options: Any) -> dict[str, Any] | None:
 
 
 def require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> None:
-    """Raises TypeError unless polyhead computes with all tensors. given: the options of `attention`."""
+    """Raises TypeError unless polyhead supports all tensors. given: the options of `attention`."""
     require("attention", q=q)
     require("attention", also=(torch.int8,), k=k, v=v)
     tensors = {"q": q, "k": k, "v": v} | {name: given.get(name) for name in _TENSORS}
@@ -256,13 +256,14 @@ def require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> N
 
 
 def attention_of(where: str, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """``(out, lse, attention weights or [0])`` for the arguments of `attention`, whose tensors the caller has checked."""
+    """Computes ``(out, lse, attention weights)`` for the arguments of `attention`, whose tensors the caller has checked. Attention weights that are not wanted
+    have the shape ``[0]``."""
     return core.attend_all(q, k, v, core.with_seed(q, read_options(where, q, **given)))
 
 
 @torch.compiler.disable(reason="a score_mod is traced by polyhead itself")  # type: ignore[untyped-decorator]
 def _with_score_mod(where: str, q: Tensor, k: Tensor, v: Tensor, *, score_mod: Any, block_mask: Any, **given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    from . import _score_mod  # import it here, because it imports FlexAttention
+    from . import _score_mod  # imported here, because the module imports FlexAttention
 
     if block_mask is not None:
         for name in ("attend", "block"):

@@ -13,7 +13,7 @@ ops: Any = None
 """The module `_ops`."""
 
 transforms: Any = None
-"""The module `_transforms`, for calls under a transform of torch.func or with dual tensors."""
+"""The module `_transforms`, whose operators support calls under a transform of torch.func and calls with dual tensors."""
 
 
 def operators() -> Any:

@@ -21,14 +21,14 @@ from . import _ops
 from ._rules import options_of
 
 PLAIN = frozenset((Tensor, torch.nn.Parameter))
-"""Types of plain tensors: they have no behaviour beyond the numbers in their memory."""
+"""The types of plain tensors, whose values are only the numbers in their memory."""
 
 _READ_BY_C = hasattr(Tensor, "__dlpack_c_exchange_api__")  # torch 2.10 and later
 _RELATIVE = tuple(argument.name for argument in ARGUMENTS if argument.group == "relative_bias" and argument.extent)
 
 
 recorders: list[Any] = []
-"""Captures that are running. Each call of attention is reported to them (`record(q, k, options of polyhead.sdpa)`). `watched` ignores them."""
+"""The running captures. Each call of attention is reported to them by `record(q, k, options of polyhead.sdpa)`. `watched` ignores them."""
 
 
 def watched() -> bool:
@@ -44,7 +44,7 @@ def watched() -> bool:
     )
 
 
-# torch's private function tells whether autocast is enabled for any device, in half the time of torch.is_autocast_enabled.
+# This private function of torch tells whether autocast is enabled for any device, in half the time of torch.is_autocast_enabled.
 is_autocast_enabled: Callable[[], bool] = getattr(_C, "_is_any_autocast_enabled", None) or (lambda: torch.is_autocast_enabled("cpu"))
 
 
@@ -53,7 +53,7 @@ def _only_recorders() -> bool:
 
 
 def _without_tensors(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """The options without their tensors, which autograd saves."""
+    """The options without their tensors, because autograd saves the tensors."""
     given = {name: value for name, value in given.items() if name not in names}
     if "relative_bias" in given:
         given["relative_bias"] = given["relative_bias"]._replace(**dict.fromkeys(_RELATIVE))
@@ -76,13 +76,14 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *d_outputs: Tensor | None) -> Any:
-        if torch.compiler.is_compiling():  # true when compiled autograd traces this function
+        if torch.compiler.is_compiling():  # true while compiled autograd traces this function
             return _gradients(ctx, ctx.saved_tensors, d_outputs)
         return _core.eager_attention_backward(ctx, *d_outputs)
 
 
 def _gradients(ctx: Any, saved: tuple[Any, ...], d_outputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    """The result of `_Attention.backward`, computed by the operators of `_ops`: for second derivatives, gradients through lse and attention weights, and mixed dtypes."""
+    """Computes the result of `_Attention.backward` by the operators of `_ops`. This is needed for second derivatives, gradients through lse and attention
+    weights, and mixed dtypes."""
     given, names, outputs = ctx.call
     q, k, v, out, *tensors = saved if outputs == 1 else saved[:-2]
     lse, p = (ctx.lse, None) if outputs == 1 else saved[-2:]
@@ -99,7 +100,7 @@ def _in_order(names: tuple[str, ...], gradients: Sequence[Tensor | None]) -> lis
     return [by_name.get(name) for name in names]
 
 
-# Function.apply of the base class, which leaves out the time-consuming support of functorch transforms.
+# Function.apply of the base class: it does not support functorch transforms, which takes time.
 _apply: Any = super(torch.autograd.Function, _Attention).apply
 
 _core.connect_eager_attention(

@@ -1,4 +1,4 @@
-"""AlphaFold's attention module: along any axis, gated, with a pair bias and a key mask."""
+"""AlphaFold's attention module: gated attention along any axis, with a pair bias and a mask of keys."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class GatedAttention(nn.Module):
     `polyhead.load`. They are initialised like those of torch.nn.Linear.
     """
 
-    precision: Precision = "native"  # the value of layers that were pickled before this attribute existed
+    precision: Precision = "native"  # for layers that were pickled before this attribute existed
     _usual = {"gated": False, "is_global": False, "query_mean": "all", "dropout": 0.0, "empty_rows": "offset", "precision": "native"}
 
     def __init__(
@@ -75,7 +75,7 @@ class GatedAttention(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """`GatedAttention` describes the arguments."""
+        """The docstring of the class `GatedAttention` describes the arguments."""
         super().__init__()
         for name, given in (("c_in", c_in), ("c", c), ("heads", heads), ("axis", axis)):
             if not isinstance(given, int) or isinstance(given, bool):
@@ -108,7 +108,7 @@ class GatedAttention(nn.Module):
         self.linear_g = linear(c_in, heads * c, True) if gated else None
 
     def reset_parameters(self) -> None:
-        """Initialises all parameters again, as the constructor does. FSDP and Lightning call this method; it also serves layers that were made on the meta device."""
+        """Initialises all parameters, as the constructor does. FSDP and Lightning call this method, also for layers that were made on the meta device."""
         for module in self.children():
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
@@ -188,7 +188,7 @@ class GatedAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         dropout = float(self.dropout) if self.training else 0.0
         linears = (self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g)
-        empty_rows = self._empty_rows(x, keep) if is_plain else None  # the method reads the values of keep, which is impossible under torch.export
+        empty_rows = self._empty_rows(x, keep) if is_plain else None  # the method reads the values of keep; torch.export cannot do this
         if is_plain and empty_rows is not None and not passes.is_watched(*linears):
             parameters = (*(x for layer in linears for x in ((None, None) if layer is None else (layer.weight, layer.bias))), None, None)
             if passes.is_plain(x.dtype, (bias, *parameters)) and passes.are_plain_masks((keep,)):
@@ -209,7 +209,7 @@ class GatedAttention(nn.Module):
                     masks={} if keep is None else {"attend_keys": keep}, causal=None, dropout=dropout,
                     attention_weights="probability" if attention_weights else None, by_torch=by_torch,
                 )  # fmt: skip
-        weight = self.linear_q._parameters.get("weight")  # None for a quantized layer, which has no such parameter
+        weight = self.linear_q._parameters.get("weight")  # None for a quantized layer, whose weight is not a parameter
         inputs.require_one_device("GatedAttention", x=x, **{"linear_q.weight": weight})
         return self._by_torch(self, x, axis, bias, keep, dropout, attention_weights)
 
@@ -225,7 +225,8 @@ class GatedAttention(nn.Module):
     def _by_torch(
         self, of: Any, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, dropout: float, attention_weights: bool, seed: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Computes the projections by torch's operators and the attention by polyhead's. of: the object with the projections, usually this layer."""
+        """Computes the projections by torch's operators, and the attention by polyhead's. of: the object that has the projections as attributes, usually this
+        layer."""
         source = mean(x, axis, None if self.query_mean == "all" else keep) if self.is_global else x
         q, k, v = (self._split(linear(y), axis) for linear, y in ((of.linear_q, source), (of.linear_k, x), (of.linear_v, x)))
         options = Options(
@@ -284,7 +285,7 @@ class GatedAttention(nn.Module):
             raise ValueError(f"GatedAttention: attend_keys is {list(shape)}; it must broadcast to [*,S] = {list(expected)}") from None
 
     def _bias(self, x: Tensor, axis: int, bias: Tensor | None) -> Tensor | None:
-        """The bias as ``[T,S]``, or as ``[*,N,T,S]`` with an extent of 1 for each dimension that shares the bias."""
+        """The bias as ``[T,S]``, or as ``[*,N,T,S]`` with an extent of 1 for each dimension along which the bias is shared."""
         if bias is None:
             return None
         inputs.require("GatedAttention", bias=bias)
@@ -302,7 +303,8 @@ class GatedAttention(nn.Module):
 
 
 def mean(x: Tensor, axis: int, keep: Tensor | None) -> Tensor:
-    """The mean of x along an axis (not negative), over the positions where keep ``[*,S]`` is True. A global query is projected from this mean."""
+    """The mean of x along an axis, over the positions where keep ``[*,S]`` is True. A global query is projected from this mean. The axis may not be
+    negative."""
     # mean(x W^T + b) = mean(x) W^T + b, so take the mean before the projection, which is then a smaller product.
     if keep is None:
         return x.mean(axis, keepdim=True)
@@ -313,6 +315,6 @@ def mean(x: Tensor, axis: int, keep: Tensor | None) -> Tensor:
 
 
 def _named(parameters: tuple[Tensor | None, ...]) -> SimpleNamespace:
-    """An object that has the projections as attributes linear_q, ..., like a layer. parameters: in the order of `_layer_pass`."""
+    """An object that has the projections as attributes linear_q, ..., as a layer has them. parameters: in the order of `_layer_pass`."""
     pairs = dict(zip("qkvog", zip(parameters[0:10:2], parameters[1:10:2])))
     return SimpleNamespace(**{f"linear_{x}": None if w is None else partial(F.linear, weight=w, bias=b) for x, (w, b) in pairs.items()})

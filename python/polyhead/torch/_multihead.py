@@ -60,7 +60,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     - At most torch.get_num_threads() threads compute the attention. torch.jit.script raises NotImplementedError.
     """
 
-    precision: Precision = "native"  # the value of layers that were pickled before this attribute existed
+    precision: Precision = "native"  # for layers that were pickled before this attribute existed
     if TYPE_CHECKING:  # torch declares the type of __call__ as Any
 
         def __call__(
@@ -92,7 +92,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         self.register_forward_pre_hook(_stay)
 
     def reset_parameters(self) -> None:
-        """Initialises all parameters again, as the constructor does. FSDP and Lightning call this method; it also serves layers that were made on the meta device."""
+        """Initialises all parameters, as the constructor does. FSDP and Lightning call this method, also for layers that were made on the meta device."""
         self.out_proj.reset_parameters()
         self._reset_parameters()
 
@@ -191,7 +191,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             if masks:
                 causal, bias = masks.get("causal"), masks.get("bias")
                 boolean = {name: mask for name, mask in masks.items() if name in ("block", "block_keys")}
-            # In torch the causal rule s <= t applies to the appended keys too. In the library every query attends to them, so such calls use the operators.
+            # In torch the causal rule s <= t applies to appended keys too. In the library every query attends to appended keys. So calls with both use the
+            # operators.
             counted = causal is not None and (self.add_zero_attn or self.bias_k is not None)
             if not counted and passes.is_plain(query.dtype, (bias, *parameters)) and passes.are_plain_masks(tuple(boolean.values())):
                 form = passes.form(
@@ -231,19 +232,20 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         self, of: Any, query: Tensor, key: Tensor, value: Tensor, sequence: int, masks: dict[str, Any], dropout: float, need_weights: bool,
         seed: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Computes the projections by torch's operators and the attention by polyhead's. of: the object with the parameters, usually this layer."""
+        """Computes the projections by torch's operators, and the attention by polyhead's. of: the object that has the parameters as attributes, usually this
+        layer."""
         q, k, v = (self._split(x, sequence) for x in self._project(of, query, key, value, sequence))
         options, dtype = self._options(masks, q, k.size(-2) - key.size(sequence)), q.dtype
         if options.bias is not None and options.bias.dtype != dtype:
             q, k, v = (x.to(options.bias.dtype) for x in (q, k, v))
         out, options = core.attend(q, k, v, options._replace(dropout=dropout, seed=seed))
-        # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H]. This is the order of out's dimensions in memory, so that flatten() copies nothing.
+        # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H]. The dimensions of out have this order in memory, so flatten() copies nothing.
         merged = out.transpose(1, 2) if sequence == 1 else out.permute(2, 0, 1, 3)
         output: Tensor = of.out_proj(merged.flatten(2).to(dtype))
         return output, core.maps(q, k, options).to(dtype) if need_weights else None
 
     def _nested(self, x: Tensor) -> Tensor:
-        """Self-attention of nested sequences: pads the sequences, and masks the padding."""
+        """Computes self-attention of a nested tensor: pads its sequences, and masks the padding."""
         lengths = [sequence.size(0) for sequence in x.unbind()]
         padded = x.to_padded_tensor(0.0)
         positions = torch.arange(padded.size(1), device=padded.device)
@@ -252,7 +254,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return torch.nested.as_nested_tensor([sequence[:length] for sequence, length in zip(output, lengths)])
 
     def _blocked(self, bias: CausalBias, query: Tensor, key: Tensor) -> Tensor:
-        """A CausalBias as a mask ``[T,S]``, True = may not attend."""
+        """Converts a CausalBias to a mask ``[T,S]``, True = may not attend."""
         dimension = 1 if self.batch_first and query.dim() == 3 else 0
         queries, keys = query.size(dimension), key.size(dimension)
         corner = inputs.causal_diagonal("MultiheadAttention", bias, queries, keys)
@@ -262,7 +264,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _check_shapes(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> bool:
-        """Whether the inputs have a batch dimension. ValueError if their shapes do not fit."""
+        """Returns whether the inputs have a batch dimension. Raises ValueError if their shapes do not fit."""
 
         def fail(name: str, tensor: Tensor, rule: str) -> ValueError:
             return ValueError(f"MultiheadAttention: {name} is {list(tensor.shape)}; it must be {rule}")
@@ -292,7 +294,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return batched
 
     def _project(self, of: Any, query: Tensor, key: Tensor, value: Tensor, sequence: int) -> list[Tensor]:
-        """The projected query, key and value, ``[T,B,E]`` or ``[B,T,E]``, with the appended keys and values. If inputs are the same tensor, one product projects them."""
+        """The projected query, key and value, ``[T,B,E]`` or ``[B,T,E]``, with the appended keys and values. Inputs that are the same tensor are projected by
+        one product."""
         bias = of.in_proj_bias
         if of.in_proj_weight is not None and query is key is value:
             projected = list(F.linear(query, of.in_proj_weight, bias).chunk(3, -1))
@@ -365,7 +368,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
 
 def _named(parameters: tuple[Tensor | None, ...]) -> SimpleNamespace:
-    """An object that has the parameters as attributes with the names of torch's layer. parameters: in the order of `_layer_pass`."""
+    """An object that has the parameters as attributes, with the names of torch's layer. parameters: in the order of `_layer_pass`."""
     q, in_proj_bias, k, _, v, _, weight, bias, _, _, bias_k, bias_v = parameters
     assert weight is not None
     together = k is None

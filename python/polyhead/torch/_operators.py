@@ -1,4 +1,4 @@
-"""Translates calls of torch's own attention operators to q, k and options of `polyhead.sdpa`."""
+"""Translates calls of torch's attention operators to q, k and options of `polyhead.sdpa`, for `polyhead.capture`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _polyhead(name: str, q: Tensor, k: Tensor, v: Tensor, *given: Any, **named: 
 
 
 def _padded(sequences: Tensor) -> tuple[Tensor, Tensor]:
-    """Pads nested sequences to ``[B,T,E]``. Also returns a mask ``[B,T]``, False for padding."""
+    """Pads the sequences of a nested tensor to ``[B,T,E]``. Also returns a mask ``[B,T]``, False for padding."""
     if sequences.layout != torch.strided:
         raise ValueError("nested tensors of the layout torch.jagged have no maps here")
     lengths = torch.tensor([x.size(0) for x in sequences.unbind()], device=sequences.device)

@@ -27,7 +27,7 @@ def _views(*tensors: Tensor | None) -> tuple[Any, ...]:
 
 
 def _wanted(given: Sequence[Any], want: Sequence[bool], like: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """The gradients as an operator returns them: a gradient that is not wanted has the shape ``[0]``."""
+    """Converts gradients to the form in which an operator returns them: one that is not wanted gets the shape ``[0]``."""
     first = next(x for x in like if x is not None)
     return tuple(first.new_empty(0) if not w or of is None else _ops._tensor(x) for x, w, of in zip(given, want, like))
 
@@ -39,7 +39,7 @@ def _fake(want: Sequence[bool], like: Sequence[Tensor | None]) -> tuple[Tensor, 
 
 @custom_op("polyhead::pair_bias", mutates_args=(), schema=f"(Tensor z, {_PARAMETERS}) -> Tensor")
 def pair_bias(z: Tensor, w_ln: Tensor | None, b_ln: Tensor | None, w: Tensor, b: Tensor | None, eps: float) -> Tensor:
-    """The bias ``[*,N,T,S]`` made of the pair tensor ``z [*,T,S,C]``."""
+    """Computes the bias ``[*,N,T,S]`` from the pair tensor ``z [*,T,S,C]``."""
     return _ops._tensor(_core.pair_bias(_ops._view(z), _views(w_ln, b_ln, w, b), eps, _ops.thread_limit()))
 
 
@@ -76,7 +76,8 @@ def pair_bias_attention(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, scale: float | None, empty_rows: str, z: Tensor, w_ln: Tensor | None, b_ln: Tensor | None,
     w: Tensor, b: Tensor | None, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """``(out [*,N,T,V], lse [*,N,T])`` of attention whose bias is made of z in blocks of queries. The leading dimensions of z are those of q, or 1."""
+    """Computes ``(out [*,N,T,V], lse [*,N,T])`` of attention whose bias is made of z in blocks of queries. Each leading dimension of z has the extent of q's
+    dimension, or 1."""
     out, lse = _core.pair_bias_attention((*_views(q, k, v, keep), scale, empty_rows), _ops._view(z), _views(w_ln, b_ln, w, b), eps, _ops.thread_limit())
     return _ops._tensor(out).contiguous(), _ops._tensor(lse)
 
@@ -168,7 +169,7 @@ def heads_with_pair_bias(
 ) -> Tensor:  # fmt: skip
     """The output ``[*,N,T,V]`` of attention for q, k, v ``[*,N,.,.]`` and a pair tensor z ``[*,T,S,C]``, all in one dtype. Each leading dimension of z has the
     extent of q's dimension, or 1. keep: bool ``[*,S]``, True = all queries may attend to the key."""
-    if _transforms.active():  # under torch.func and forward mode use operators that have derivatives there
+    if _transforms.active():  # under torch.func and in forward mode, use operators that have the needed derivatives
         bias = F.linear(F.layer_norm(z, (z.size(-1),), w_ln, b_ln, eps), w, b).movedim(-1, -3)
         return attention(q, k, v, bias=bias, attend=None if keep is None else keep[..., None, None, :], scale=scale, empty_rows=empty_rows)  # type: ignore[call-overload,no-any-return]
     out: Tensor = pair_bias_attention(q, k, v, keep, scale, empty_rows, z, w_ln, b_ln, w, b, eps)[0]

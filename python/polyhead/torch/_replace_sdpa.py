@@ -30,7 +30,7 @@ def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """The function that replaces torch's. polyhead computes the call while a replacement is applied; else torch's function does."""
+    """The function that replaces torch's. While a replacement is applied, polyhead computes the call; otherwise torch's function does."""
     why = _why_not(query, key, value, attn_mask) if _replacements.users else ""
     if torch.compiler.is_compiling():
         if why is None:
@@ -45,7 +45,7 @@ def scaled_dot_product_attention(
             replacement._count(why)
         if why is None:
             return out
-    if type(attn_mask) is CausalBias:  # CausalBias would look up torch's function by name and find this replacement, so call its implementation
+    if type(attn_mask) is CausalBias:  # call its implementation directly: CausalBias would look up torch's function by name, and find this replacement
         return CausalBias._dispatch(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     result: Tensor = _OWN(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     return result
@@ -55,7 +55,7 @@ scaled_dot_product_attention.__doc__ = _OWN.__doc__
 
 
 def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> str | None:
-    """The reason why torch must compute a call; None if polyhead's function can be tried, which may still refuse the call."""
+    """The reason why torch must compute a call; None if polyhead's function is to be tried. That function may still refuse the call."""
     tensors = (query, key, value) if attn_mask is None or type(attn_mask) is CausalBias else (query, key, value, attn_mask)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
@@ -64,13 +64,13 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
             return f"a tensor on the device {tensor.device.type}"
     if has_torch_function(tensors):
         return "a subclass of Tensor, or a mode, that intercepts functions of torch"
-    if not torch._C._get_flash_sdp_enabled():  # "flash" names torch's fused kernel, on the CPU too
+    if not torch._C._get_flash_sdp_enabled():  # torch's fused kernel is called "flash" on the CPU too
         return "a kernel of torch is chosen (torch.nn.attention.sdpa_kernel)"
     return None
 
 
 def _found() -> list[Replacement]:
-    """The places of torch's function: in torch.nn.functional, and in modules that imported the function by its name."""
+    """The places where torch's function is replaced: torch.nn.functional, and modules that imported the function by its name."""
     there = F.__dict__[_NAME]
     if there is not _OWN and there is not scaled_dot_product_attention:
         whose = f"{getattr(there, '__module__', '?')}.{getattr(there, '__qualname__', '?')}"
@@ -108,7 +108,7 @@ class SdpaReplacement(Applied):
 
     @property
     def passed_on(self) -> dict[str, int]:
-        """How many calls torch has computed while this replacement was applied, by the reason."""
+        """How many calls torch has computed while this replacement was applied, for each reason."""
         with self._lock:
             return dict(self._passed_on)
 
@@ -197,5 +197,5 @@ def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
 
 
 def sdpa(*, precision: Precision = "native") -> SdpaReplacement:
-    """An earlier name of `replace_sdpa`, for use in a ``with`` statement. It is not `polyhead.sdpa`, which computes attention."""
+    """The earlier name of `replace_sdpa`, for a ``with`` statement. Not to be confused with `polyhead.sdpa`, which computes attention."""
     return SdpaReplacement(precision)

@@ -80,7 +80,7 @@ def scaled_dot_product_attention(
     derivatives and forward mode work; third derivatives, forward mode of forward mode and forward mode under torch.compile raise NotImplementedError. The
     result of a query without a key is 0, as in torch. At most torch.get_num_threads() threads compute.
     """
-    # Try the fast path, for calls that need no conversion. The code below computes all other calls, and raises the errors.
+    # Try the fast path, which computes calls that need no conversion. The code below computes all other calls, and raises the errors.
     if sink is None and relative_bias is None and _eager._READ_BY_C and not _is_compiling():
         found: Any = _core.eager_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, precision)
         if found is not None:
@@ -99,14 +99,14 @@ def scaled_dot_product_attention(
 
 
 class Arguments(NamedTuple):
-    """The arguments of torch's function, converted to those of `attention`."""
+    """The arguments of torch's function, in the form that `attention` takes."""
 
     qkv: tuple[Tensor, Tensor, Tensor]
     attend: Tensor | None
     bias: Tensor | None
     causal: Causal
     dtype: torch.dtype  # the dtype of the result
-    is_unbatched: bool  # True: the caller's tensors have no heads dimension, so the first dimension of the result must be removed
+    is_unbatched: bool  # True: the caller's tensors have no dimension for heads, so the first dimension of the result must be removed
 
 
 def read_arguments(
@@ -150,7 +150,7 @@ def read_arguments(
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, where: str) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Returns q ``[*,N,T,H]``, k ``[*,K,S,H]`` and v ``[*,K,S,V]``, as views if possible, and True if no input had a heads dimension."""
+    """Returns q ``[*,N,T,H]``, k ``[*,K,S,H]`` and v ``[*,K,S,V]``, as views if possible, and True if no input had a dimension for heads."""
     given = f"query {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}"
     rank = max(query.dim(), key.dim(), value.dim())
     q, k, v = (tensor.reshape((1,) * (max(rank, 3) - tensor.dim()) + tensor.shape) for tensor in (query, key, value))

@@ -12,14 +12,14 @@ from torch.fx import traceback
 
 
 def _draw(device: torch.device) -> Tensor:
-    # torch's generator draws the seed, so that torch.manual_seed, fork_rng and the recomputation of checkpoint have the same effect as on torch's own dropout.
+    # torch's generator draws the seed. So torch.manual_seed, fork_rng and the recomputation of checkpoint have the same effect as on torch's own dropout.
     return torch.randint(2**63 - 1, (), dtype=torch.int64, device=device)
 
 
 def _draw_once(device: torch.device) -> Tensor:
     """Draws a seed while torch.compile traces, and marks the seed as a value to save for the backward pass. With an activation memory budget, torch may compute
     the forward pass again in the backward pass. A newly drawn seed would give gradients for other dropout bits."""
-    from torch.utils.checkpoint import CheckpointPolicy  # imported here, because the oldest supported torch does not have it
+    from torch.utils.checkpoint import CheckpointPolicy  # imported here, because the oldest supported torch does not have this module
 
     meta = traceback.current_meta
     if (meta.get("custom") or {}).get("_region_activation_memory_budget") == 0 and torch.is_grad_enabled():
