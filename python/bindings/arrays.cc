@@ -169,7 +169,7 @@ Array Array::from(nb::handle object, const char* name, bool writable) {
     array.take_dlpack(object, name, writable);
   } else {
     throw nb::type_error(cat(name, " is of type ", kind_of(object),
-                              "; it must be an array: NumPy's, PyTorch's, JAX's, or any with the buffer protocol or DLPack").c_str());
+                              "; it must be an array of NumPy, PyTorch or JAX, or another object with the buffer protocol or DLPack").c_str());
   }
   return array;
 }
@@ -259,7 +259,7 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
 void Array::set_view(const char* name, void* data, const DTypeInfo& dtype, int rank, auto extent, auto stride) {
   if (rank > kMaxRank) throw nb::value_error(cat(name, " has ", rank, " dimensions; at most ", kMaxRank, " are allowed").c_str());
   if (reinterpret_cast<std::uintptr_t>(data) % dtype.size != 0) {
-    throw nb::value_error(cat(name, " is not aligned: its memory does not begin at a multiple of its ", dtype.size, " bytes").c_str());
+    throw nb::value_error(cat(name, " is not aligned: its memory does not begin at a multiple of the ", dtype.size, " bytes of an element").c_str());
   }
   Shape shape;
   Strides strides;

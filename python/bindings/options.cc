@@ -187,7 +187,7 @@ void read(const char* name, nb::handle given, std::optional<Diagonal>& diagonal)
 void read(const char* name, nb::handle given, Window& window) {
   if (given.is_none()) return;
   const bool pair = (nb::isinstance<nb::tuple>(given) || nb::isinstance<nb::list>(given)) && nb::len(given) == 2;
-  if (!pair) throw nb::type_error("window must be (left, right): how many keys before and after the diagonal to attend to, None for all of a side");
+  if (!pair) throw nb::type_error("window must be (left, right): how many keys before and after the diagonal to attend to; None means all keys of that side");
   const auto side = [&](nb::handle value) { return value.is_none() ? std::nullopt : std::optional(read_integer(value, name, 0, kMost)); };
   window.left = side(given[0]);
   window.right = side(given[1]);

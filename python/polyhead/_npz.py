@@ -71,7 +71,7 @@ def _array(stream: IO[bytes], name: str, size: int) -> Array:
         raise ValueError(f"the array {name!r} has the shape {str(shape)[:100]}; extents must be integers of at least 0")
     length, stored = math.prod(shape) * dtype.itemsize, size - stream.tell()
     if length != stored:
-        raise ValueError(f"the array {name!r} has the shape {str(shape)[:100]} of {dtype}, {length} bytes; the file has {stored} bytes of it")
+        raise ValueError(f"the array {name!r} has the shape {str(shape)[:100]} of {dtype}, which needs {length} bytes; the file has {stored} bytes for it")
     values = numpy.empty(length // dtype.itemsize, dtype)
     memory = values.view(numpy.uint8)
     position = 0

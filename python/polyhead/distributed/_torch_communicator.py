@@ -180,7 +180,7 @@ def _found(where: str, group: Any) -> dist.ProcessGroup:
     if dist.get_rank(group) < 0:
         raise ValueError(f"{where}: this process (rank {dist.get_rank()}) is not in the group")
     if "cpu" not in dist.get_backend_config(group):
-        raise ValueError(f"{where}: the group's backend is {dist.get_backend(group)}, which has no messages for the CPU; init_process_group('cpu:gloo,cuda:nccl') has both")
+        raise ValueError(f"{where}: the group's backend is {dist.get_backend(group)}, which cannot send CPU tensors; init_process_group('cpu:gloo,cuda:nccl') has both")
     return group
 
 

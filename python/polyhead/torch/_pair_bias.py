@@ -254,7 +254,7 @@ def attention_pair_bias(
     inputs.require_memory(where, mask=mask)
     inputs.require_one_device(where, s=s, q=q, k=k, v=v, z=z, mask=mask, w_proj_g=w_proj_g, w_proj_o=w_proj_o, **optional)
     if inf < 1e4:
-        raise ValueError(f"{where}: inf is {inf}; it must be at least 1e4, because masked keys have a weight of 0")
+        raise ValueError(f"{where}: inf is {inf}; it must be at least 1e4, because polyhead gives masked keys an attention weight of exactly 0")
     if q.dim() != 4 or z.dim() != 4 or k.dim() != 4:
         raise ValueError(f"{where}: q is {list(q.shape)}, k {list(k.shape)} and z {list(z.shape)}; q and k must be [B*M,H,.,DH], z [B,U,V,C] or [B,H,U,V]")
     samples, heads, queries, width = q.shape

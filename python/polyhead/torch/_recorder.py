@@ -315,7 +315,7 @@ class Recorder(TorchDispatchMode):
         operation, q, k, options = problem
         for tensor in (q, k):
             if not _is_dense(tensor):
-                raise ValueError("nested and sparse tensors, and tensors without memory, have no maps")
+                raise ValueError("the capture makes no maps of nested tensors, sparse tensors and tensors without memory")
         lead = (1,) * (4 - q.dim())
         q, k = (_wide(x.reshape(lead + x.shape)) for x in (q, k))
         given = {name: _beside(value, q) if isinstance(value, Tensor) else value for name, value in options.items() if name not in ("dropout", "seed", "dropout_keep", "v_scale")}

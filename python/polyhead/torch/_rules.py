@@ -103,7 +103,7 @@ def _check_diagonal(where: str, name: str, value: Any) -> None:
 
 def _check_window(where: str, name: str, value: Any) -> None:
     if value is not None and (not isinstance(value, (tuple, list)) or len(value) != 2 or any(side is not None and not _is_integer(side) for side in value)):
-        raise TypeError(f"{where}: window must be (left, right): how many keys before and after the diagonal to attend to, None for all of a side")
+        raise TypeError(f"{where}: window must be (left, right): how many keys before and after the diagonal to attend to; None means all keys of that side")
     if value is not None and value[0] is value[1] is None:
         raise ValueError(f"{where}: window is (None, None), which bounds no side; give a number for one side, or no window")
 

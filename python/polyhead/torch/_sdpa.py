@@ -55,8 +55,8 @@ def scaled_dot_product_attention(
             ``N % K == 0`` suffices.
         attn_mask: broadcasts to ``[*,N,T,S]``. bool: True = may attend. Floating: added to the scores. Or torch's CausalBias ``[T,S]``. Not together with
             is_causal.
-        dropout_p: probability in ``[0, 1]`` that an attention weight is dropped, in training or not. torch's generator draws the seed. The dropped weights are
-            not the same as those of torch's own operator.
+        dropout_p: probability in ``[0, 1]`` that an attention weight is dropped, in training or not. torch's generator draws the seed. torch's own
+            operator would drop other attention weights with the same seed.
         is_causal: query t attends to the keys ``s <= t``, also if T and S differ.
         scale: factor of the scores; None is ``1 / sqrt(H)``.
         enable_gqa: query head n attends to key/value head ``n // (N // K)``.
