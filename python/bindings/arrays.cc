@@ -44,7 +44,7 @@ Code code_of(const DTypeInfo& row) {
 
 nb::dlpack::dtype dlpack_dtype(const DTypeInfo& row) { return {static_cast<std::uint8_t>(code_of(row)), static_cast<std::uint8_t>(row.size * 8), 1}; }
 
-// Finds the row of a dtype. This function and the next two return nullptr for a dtype that polyhead does not have.
+// Finds a dtype of polyhead by its kind and size. This function and the next two return nullptr for a dtype that polyhead does not have.
 const DTypeInfo* find_dtype(Code code, std::size_t size) {
   for (const DTypeInfo& row : kDTypes) {
     if (code_of(row) == code && row.size == size) return &row;

@@ -321,7 +321,8 @@ class Run {
     bool is_backward = false, has_tangents = false;
   };
 
-  // Sets the member of `gradients` that `name` means: prefix ("d_" for gradients, "t_" for tangents) and an argument's name. Does nothing for a name without the prefix.
+  // `name` is a prefix ("d_" for gradients, "t_" for tangents) and the name of an argument. Sets the member of `gradients` for this argument. Does nothing for
+  // a name without the prefix.
   template <class Gradients>
   static void set_gradient(std::string_view prefix, std::string_view name, Gradients& gradients, const TensorView& view) {
     if (!name.starts_with(prefix)) return;

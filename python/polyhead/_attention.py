@@ -133,7 +133,7 @@ def sdpa(
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` needs it.
         return_attention_weights: also return p ``[*,N,T,S]``, in the dtype of q, before dropout. The same pass writes p, and out has the same bits as without
             it. To get chosen rows, the strongest keys or other values of the formula, call `maps`.
-        out: ``[*,N,T,V]``, written in place and returned; may not overlap an input.
+        out: ``[*,N,T,V]``, memory for the result: written in place and returned; may not overlap an input.
         k_scale, v_scale: float32 ``[*,K,S]``, given if and only if k and v are int8. An element of k then means ``float32(k_scale * int8)``, and an element of
             v ``float32(v_scale * int8)``. `quantize_rows` makes int8 elements and scales.
         attention_weights: ``[*,N,T,S]``, memory for p: written in place and returned, also without return_attention_weights; may not overlap another array.
@@ -290,7 +290,7 @@ def maps(
         top_k: return only this many keys of every query, at most S: those with the largest probabilities. Not together with rows, keys, value or out.
         value: which value of `sdpa`'s formula to return: ``"scaled_score"`` (``scale q k^T``), ``"capped_score"`` (after softcap), ``"score"``
             (after the bias is added; -inf where masked), ``"probability"`` (p) or ``"dropped"`` (p after dropout).
-        out: ``[*,N,T,S]``, any floating dtype; written in place and returned. Not together with rows or keys.
+        out: ``[*,N,T,S]``, any floating dtype, memory for the result: written in place and returned. Not together with rows or keys.
         k_scale: scales of an int8 k, as given to `sdpa`.
         progress: a function, called as ``progress(done, total)`` in the calling thread after every few hundred rows, and at the end with done equal to total. If the
             function raises an exception, the computation ends with that exception.
@@ -359,7 +359,8 @@ def head_statistics(q: A, k: Array, *, k_scale: Array | None = None, progress: P
 def pooled_map(
     q: A, k: Array, height: int, width: int, *, pooling: Literal["mean", "sum", "largest"] = "mean", k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions]
 ) -> A:
-    """Attention maps reduced to ``height x width`` blocks: the mean, sum or largest probability of each block, before dropout. Memory is O(T + S).
+    """Attention maps reduced to ``height x width`` blocks: the mean, sum or largest probability of each block, before dropout. The call needs O(T + S) memory
+    besides the result.
 
     Args:
         q, k, k_scale: as given to `sdpa`.
@@ -381,7 +382,7 @@ def pooled_map(
 
 @takes(SdpaOptions)
 def key_sums(q: A, k: Array, *, k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions]) -> A:
-    """How much each key is attended to: the sum of its attention weights over all queries, before dropout. Memory is O(T + S).
+    """How much each key is attended to: the sum of its attention weights over all queries, before dropout. The call needs O(T + S) memory.
 
     Args:
         q, k, k_scale: as given to `sdpa`.
@@ -438,8 +439,8 @@ def map_windows(q: A, k: Array, first: int, last: int, *, k_scale: Array | None 
 
 @takes(SdpaOptions)
 def head_divergence(q: A, k: Array, *, k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions]) -> A:
-    """How differently two heads attend: the Jensen-Shannon divergence (Lin 1991) of their rows of attention weights, before dropout, averaged over the
-    queries for which both heads attend to a key. Similar heads have a small divergence.
+    """How differently each two heads attend: the Jensen-Shannon divergence (Lin 1991) of the attention weights of the two heads, before dropout, averaged over
+    the queries for which both heads attend to a key. Similar heads have a small divergence.
 
     Args:
         q, k, k_scale: as given to `sdpa`.
@@ -506,8 +507,8 @@ def quantize_rows(x: A, *, out: A | None = None, scale: A | None = None, num_thr
 
     Args:
         x: ``[..,W]``, floating. A row with NaN or infinity becomes a row of NaN: its scale is NaN.
-        out: int8, shaped as x; written in place and returned.
-        scale: float32 ``[..]``; written in place and returned.
+        out: int8, shaped as x, memory for the int8 elements: written in place and returned.
+        scale: float32 ``[..]``, memory for the scales: written in place and returned.
         num_threads: at most this many threads for this call; None is `polyhead.num_threads()`.
 
     Returns:

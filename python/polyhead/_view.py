@@ -1,4 +1,4 @@
-"""The HTML page of all heads."""
+"""Makes the HTML page that shows the attention maps of all heads."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class PageSize(NamedTuple):
             queries by a block of keys. Default: ``"largest"`` if the maps do not fit into a page. With a `Capture`: pool all its maps; maps that exceeded its
             budget are already means. ``"largest"`` shows the largest weight of a block. ``"mean"`` and ``"sum"`` show the share of its attention that a query
             of the block gives to the block's keys, on average. The page leaves out what cannot be computed from blocks, and says so.
-        pooled_blocks: without source: rows and columns of the pooled maps; default: 512, fewer with more than 32 heads.
+        pooled_blocks: without source: the number of rows and of columns of the pooled maps; default: 512, fewer with more than 32 heads.
         vector_megabytes: the largest size in megabytes of q, k and v in the page, also for those of a model. If q, k and v of a text take more, the page shows
             only the attention weights of this text, and says so. 0 leaves out q, k and v.
 

@@ -1,4 +1,4 @@
-"""Converts the arguments of `view` to the sets of maps that a page shows (without the folder of a model)."""
+"""Converts the arguments of `view` to the sets of maps that a page shows, unless source is the folder of a model."""
 
 from __future__ import annotations
 

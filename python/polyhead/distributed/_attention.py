@@ -117,8 +117,8 @@ def attention(
 
     Args:
         q: ``[*,N,T_r,H]``, the rank's T_r queries: float32, float64, float16 or bfloat16, on the CPU.
-        k: ``[*,K,S_r,H]``, the rank's S_r keys, dtype of q. In the texts below, T and S are the numbers of queries and keys of the whole sequence.
-        v: ``[*,K,S_r,V]``, dtype of q.
+        k: ``[*,K,S_r,H]``, the rank's S_r keys, in the dtype of q. In the texts below, T and S are the numbers of queries and keys of the whole sequence.
+        v: ``[*,K,S_r,V]``, in the dtype of q.
         group: a ProcessGroup of torch.distributed with a backend for the CPU (gloo), None for the default one, or a `Communicator`.
         order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`. If the backward pass will need one_row and one_row is
             missing, this call already raises the error.

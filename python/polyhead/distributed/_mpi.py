@@ -60,7 +60,7 @@ class MpiCommunicator:
             raise TypeError(f"MpiCommunicator: comm is of type {type(comm).__name__}; it must be an mpi4py.MPI.Intracomm or None")
         self._mpi: Any = MPI
         self._comm: Any = comm.Dup()
-        self._comm.Set_errhandler(MPI.ERRORS_RETURN)  # mpi4py turns returned errors into exceptions
+        self._comm.Set_errhandler(MPI.ERRORS_RETURN)  # MPI then returns errors, which mpi4py turns into exceptions
         self._rank, self._size = self._comm.Get_rank(), self._comm.Get_size()
 
     def __reduce__(self) -> Any:

@@ -83,7 +83,7 @@ def attention(
     through lse with empty_rows "unmasked", need tensors of this size.
 
     Forward mode (`jax.jvp`, `jax.jacfwd`, `jax.linearize`) and second derivatives (`jax.hessian`, `jax.grad` of `jax.grad` as in a loss on forces, `jax.jvp` of
-    `jax.grad`, `jax.grad` of `jax.jvp`) work for the same inputs and results, and need no more memory of this kind. `jax.grad` alone is not slower because of
+    `jax.grad`, `jax.grad` of `jax.jvp`) work for the same inputs and results, also without tensors ``[*,N,T,S]``. `jax.grad` alone is not slower because of
     them.
 
     Args:

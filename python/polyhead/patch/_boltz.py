@@ -1,4 +1,4 @@
-"""The attention modules of boltz."""
+"""Replacements for the attention modules of boltz."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The attention modules of fair-esm."""
+"""Replacements for the attention modules of fair-esm."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def multihead(
     key_padding_mask: Tensor | None = None, incremental_state: Any = None, need_weights: bool = True, static_kv: bool = False, attn_mask: Tensor | None = None, before_softmax: bool = False,
     need_head_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Replaces forward of esm's MultiheadAttention, for inputs [T,B,E]. esm's own code still computes these calls: incremental decoding, a request for scores
-    before the softmax, an attn_mask that is not numbers, a key_padding_mask that is not boolean, a query without a key (esm's result is NaN), and attention
-    weights together with dropout."""
+    """Replaces forward of esm's MultiheadAttention, for inputs [T,B,E]. esm's own code still computes incremental decoding, and calls that request scores
+    before the softmax, that have an attn_mask of bool, a key_padding_mask of numbers or a query without a key (esm's result is NaN), or that request
+    attention weights together with dropout."""
     arguments = (query, key, value, key_padding_mask, incremental_state, need_weights, static_kv, attn_mask, before_softmax, need_head_weights)
     by_esm = incremental_state is not None or static_kv or before_softmax or self.onnx_trace or torch.is_autocast_enabled("cpu")
     found = None
@@ -71,7 +71,7 @@ def _of_module(
     q, k, v = (x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3) for x in (q, k, v))  # [B,N,T,H]
     if self.rot_emb:
         q, k = self.rot_emb(q, k)
-    if q.dtype != v.dtype:  # rotary positions have another dtype than the model
+    if q.dtype != v.dtype:  # the rotary positions of esm gave q and k another dtype than v
         return None
     bias = None if mask is None else mask.to(q.dtype)
     found = attention(q, k, v, block_keys=blocked, bias=bias, scale=self.scaling, dropout=dropout, precision=precision, return_attention_weights=weights)

@@ -1,4 +1,4 @@
-"""The attention module of ESM-C and ESM-3, in EvolutionaryScale's package esm."""
+"""Replacement for the attention module of ESM-C and ESM-3, in EvolutionaryScale's package esm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The attention modules of openfold and openfold3."""
+"""Replacements for the attention modules of openfold and openfold3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The attention modules of protenix."""
+"""Replacements for the attention modules of protenix."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from . import _boltz, _esm, _esmc, _openfold, _protenix
 
 
 class Method(NamedTuple):
-    """A method that a patch replaces, and what is known about it."""
+    """A method that a patch replaces, and what polyhead knows about it."""
 
     module: str
     owner: str
@@ -230,7 +230,8 @@ def openfold(*, precision: Precision = "native") -> Patch:
 
 @_described
 def esmc(*, precision: Precision = "native") -> Patch:
-    """Makes polyhead compute the attention of ESM-C and ESM-3 in EvolutionaryScale's package esm, which has the same name as fair-esm's and cannot be installed beside it."""
+    """Makes polyhead compute the attention of ESM-C and ESM-3 in EvolutionaryScale's package esm, a package with the same name as fair-esm's, which cannot be
+    installed beside it."""
     return Patch(_ESMC, precision)
 
 
