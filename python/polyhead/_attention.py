@@ -86,7 +86,7 @@ def sdpa(
     Args:
         q: ``[*,N,T,H]`` float32, float64, float16 or bfloat16. Sums are computed in float64 for float64, else in float32 or float64.
         k: ``[*,K,S,H]``; query head n reads key/value head ``n // (N // K)`` (grouped heads, Ainslie et al. 2023). Usually in the dtype of q. Unless q is
-            float64, k may also be bfloat16, float16, or int8 with k_scale and v_scale: a `KeyValueCache` stores keys so. `sdpa_backward` needs q, k and v in
+            float64, k may also be bfloat16, float16, or int8 with k_scale and v_scale, as a `KeyValueCache` may store keys. `sdpa_backward` needs q, k and v in
             one dtype.
         v: ``[*,K,S,V]``, in the dtype of k.
         attend: bool, broadcasts to ``[*,N,T,S]``; True = may attend. Not together with `block`.
@@ -145,7 +145,7 @@ def sdpa(
 
     Raises:
         ValueError: a shape, dtype, value or option that does not fit; the message says what was given and what is allowed.
-        TypeError: an argument of another type, an unknown argument, or an array of a kind (complex, object), byte order or device that polyhead does not read.
+        TypeError: an argument of the wrong type, an unknown argument, or an array of a kind (complex, object), byte order or device that polyhead does not read.
 
     No array is cast to another dtype. NaN or infinity in k, v or bias of a masked key has no effect on the result. The result has the same bits
     with any number of threads.
@@ -176,8 +176,9 @@ def sdpa_backward(
         d_out: ``[*,N,T,V]``, the gradient of the loss with respect to out.
         gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"`` to compute. The gradient of an input that is not given is
             None.
-        d_bias: shaped as bias, written in place and returned. Gradients of elements that share memory are summed. Example: bias is a view of a table, in which
-            neighbouring rows overlap. Pass the same view of an array of zeros with the table's shape; that array then holds the gradient of the table.
+        d_bias: memory for the gradient of bias, shaped as bias: written in place and returned. Gradients of elements that share memory are summed. Example:
+            bias is a view of a table, in which neighbouring rows overlap. Pass the same view of an array of zeros with the table's shape; that array then holds
+            the gradient of the table.
         options: as given to `sdpa`.
 
     Returns:
@@ -330,7 +331,7 @@ def value_norms(v: A, output_weight: Array | None, *, num_threads: int | None = 
         Euclidean norms ``[*,N,S]``, in the dtype of v: one for each head and key. A norm does not depend on the query.
 
     Raises:
-        ValueError, TypeError: an array of another shape or dtype.
+        ValueError, TypeError: an array with a wrong shape or dtype.
     """
     return cast("A", _core.value_norms(v, output_weight, num_threads))
 
@@ -525,7 +526,7 @@ def dropout_keep_bits(dropout: float, seed: int, keep: Array) -> Array:
     """Writes the dropout bits that `sdpa(dropout=..., seed=...)` uses (Philox 4x32-10, Salmon et al. 2011); True = not dropped.
 
     Args:
-        dropout: probability in ``[0, 1]`` that an entry is dropped.
+        dropout: probability in ``[0, 1]`` that an entry of p is dropped.
         seed: as given to `sdpa`.
         keep: bool ``[*,N,T,S]``, written in place and returned.
 

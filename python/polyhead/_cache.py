@@ -29,7 +29,7 @@ class KeyValueCache:
 
     Raises:
         ValueError: a number or dtype that does not fit; the message says what was given and what is allowed.
-        TypeError: an argument of another type.
+        TypeError: an argument of the wrong type.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class RotaryEmbedding:
 
     Raises:
         ValueError: a number or word that does not fit, or an argument that the scaling rule does not use; the message says what was given and what is allowed.
-        TypeError: an argument of another type.
+        TypeError: an argument of the wrong type.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ def capture(
         A `Capture`, to be used in a ``with`` statement.
 
     Raises:
-        TypeError, ValueError: an argument of another type or value.
+        TypeError, ValueError: an argument of a wrong type or value.
         NotImplementedError: the model, or a part of it, is compiled: attention inside of compiled code cannot be recorded.
         ImportError: torch is not installed.
 

@@ -1,4 +1,4 @@
-"""The processor and the number of threads."""
+"""Describes the processor, and sets the number of threads."""
 
 from __future__ import annotations
 

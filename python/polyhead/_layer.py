@@ -65,9 +65,9 @@ class Saved(Generic[A]):
 
         Args:
             d_out: the gradient of the loss with respect to the output; shaped as the output.
-            inputs: whether to compute the gradients of query, key, value, projected_key, projected_value, bias, sink and relative_bias.
-            parameters: whether to compute the gradients of the layer's parameters.
-            d_bias: shaped as bias, written in place and returned; as in `polyhead.sdpa_backward`.
+            inputs: True: compute the gradients of query, key, value, projected_key, projected_value, bias, sink and relative_bias.
+            parameters: True: compute the gradients of the layer's parameters.
+            d_bias: memory for the gradient of bias, shaped as bias: written in place and returned, as in `polyhead.sdpa_backward`.
             num_threads: at most this many threads; None: as in the forward pass.
 
         Returns:
@@ -130,7 +130,7 @@ class MultiHeadAttention:
 
     Args:
         query_width: width of the query input.
-        heads: N.
+        heads: N, the number of query heads.
         key_width, value_width: widths of the key and value inputs. The default of key_width is query_width; the default of value_width is key_width.
         kv_heads: K, the number of key/value heads; default: heads, or 1 with a global query.
         head_width: H; default: query_width / heads, which must be a whole number.
@@ -142,7 +142,8 @@ class MultiHeadAttention:
         gate: True: the merged heads are multiplied by the sigmoid of a projection of the query input.
         global_query: each sequence has one query, the mean of its queries along the axis, and one key/value head. ``"mean"``: the mean of all queries.
             ``"masked_mean"``: the mean of the queries that the mask of the keys does not exclude. None: no global query.
-        axis: the dimension of the inputs along which queries attend to keys, counted from the end. -1 is the width; the default -2 is the dimension before it.
+        axis: the dimension of the inputs along which queries attend to keys, counted from the end. -1 is the width, so it is not allowed; the default -2 is the
+            dimension before the width.
         add_bias_kv: append one learned key and value.
         add_zero_attn: append one key and value of zeros.
         sink: learn a sink logit for each head, as gpt-oss does: the parameter ``sink`` ``[N]``, initially 0. Calls of such a layer may not pass a sink. Only
@@ -159,7 +160,7 @@ class MultiHeadAttention:
 
     Raises:
         ValueError: widths, heads or options that do not fit; the message says what was given and what is allowed.
-        TypeError: an argument of another type.
+        TypeError: an argument of the wrong type.
     """
 
     def __init__(
@@ -259,7 +260,7 @@ class MultiHeadAttention:
             query: ``[.., T at the axis, .., query_width]``, dtype of the parameters.
             key: ``[.., S at the axis, .., key_width]``; None: query.
             value: ``[.., S at the axis, .., value_width]``; None: key.
-            out: ``[.., T at the axis, .., output_width]``, written in place and returned.
+            out: ``[.., T at the axis, .., output_width]``, memory for the output: written in place and returned.
             attend, block: bool, ``[T,S]`` or ``[*,N,T,S]``; ``*`` are the dimensions of query that are neither axis nor width. Give an extent of 1 to a
                 dimension whose entries share the mask: a mask ``[B,1,T,S]`` differs between sequences, a mask ``[1,N,T,S]`` between heads. A mask of three
                 dimensions could mean either and is an error.
@@ -334,7 +335,7 @@ class MultiHeadAttention:
 
         Raises:
             ValueError: the layout has no place for a parameter of the layer, or `load` would make a layer with another setting, as in `save`.
-            TypeError: an argument of another type.
+            TypeError: an argument of the wrong type.
         """
         return _core.state(self._layer, layout, prefix, _setting_names(without))
 
@@ -412,7 +413,7 @@ def load(
     Raises:
         OSError: the file cannot be read.
         ValueError: the file is damaged; the message names the file and says what is wrong. No layout fits, or several do; the message names the layouts.
-        TypeError: an argument of another type.
+        TypeError: an argument of the wrong type.
     """
     settings: dict[str, Any] = {"axis": axis, "add_zero_attn": add_zero_attn, "dropout": dropout, "softcap": softcap, "precision": precision}
     if not isinstance(masked_mean, bool):
@@ -501,7 +502,7 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str
     Raises:
         OSError: the file cannot be written.
         ValueError: the layout has no place for a parameter of the layer, `load` would make a layer with another setting, or the extension names no format.
-        TypeError: an argument of another type.
+        TypeError: an argument of the wrong type.
     """
     if not isinstance(layer, MultiHeadAttention):
         raise TypeError(f"layer is of type {type(layer).__name__}; it must be a polyhead.MultiHeadAttention")

@@ -119,7 +119,7 @@ def view(
         OSError: the model cannot be read, or the page cannot be written.
         ValueError: the numbers of words and of attention weights disagree; attention weights are outside of ``[0, 1]``; a text is too long; q, k,
             bias and attend do not fit the attention weights, or give other attention weights; ``without`` has a head that does not exist.
-        TypeError: an argument of another type.
+        TypeError: an argument of the wrong type.
     """
     check_groups(annotations=(annotations, Annotations), computation=(computation, Computation), size=(size, PageSize), call=(call, ModelCall))
     is_model = isinstance(source, (str, os.PathLike))

@@ -147,7 +147,7 @@ def attention(
     Raises:
         ValueError: for the same reasons as `polyhead.torch.attention`; also if ranks give different sizes or options. Then every rank raises the error, and its
             message names the rank that differs. Later calls work.
-        TypeError: an argument of another type, device or dtype; a subclass of Tensor such as DTensor (pass its local part).
+        TypeError: an argument with a wrong type, device or dtype; a subclass of Tensor such as DTensor (pass its local part).
         ConnectionError: a rank is silent, has ended, or cannot be reached; the message names the rank. Later calls with this group raise a ValueError.
         NotImplementedError: a gradient that flows through lse.
     """

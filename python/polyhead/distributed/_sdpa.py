@@ -51,7 +51,7 @@ def sdpa(
         v: ``[*,K,S_r,V]``.
         group: a `Communicator`; a ProcessGroup of torch.distributed, or None for its default group.
         return_lse: also return lse ``[*,N,T_r]``.
-        out: ``[*,N,T_r,V]``, written in place and returned.
+        out: ``[*,N,T_r,V]``, memory for the result: written in place and returned.
         order: how the positions of queries and keys are divided, as in `slice_of`. ``"contiguous"``: slices of any lengths in the order of the ranks.
             ``"zigzag"``: exactly as `slice_of` cuts them.
         plan: ``(head_ranks, ring_ranks)``, whose product is the number of ranks: the ranks form groups of head_ranks consecutive ranks. The ranks of a group
@@ -118,7 +118,7 @@ def sdpa_backward(
         out, lse: ``[*,N,T_r,V]`` and ``[*,N,T_r]``, as ``sdpa(..., return_lse=True)`` returned them.
         d_out: ``[*,N,T_r,V]``, the gradient of the sum of all ranks' losses with respect to out.
         gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"`` to compute; the same on all ranks.
-        d_bias: an array shaped as bias, which is written and returned as the gradient. Its elements may not share memory.
+        d_bias: memory for the gradient of bias, shaped as bias: written in place and returned. Its elements may not share memory.
         group, order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`.
         options: as given to `polyhead.distributed.sdpa`.
 

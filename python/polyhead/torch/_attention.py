@@ -158,7 +158,7 @@ def attention(
 
     Raises:
         ValueError: a shape, dtype, value or option that does not fit; the message says what was given and what is allowed.
-        TypeError: an argument of another type; a dtype or device that polyhead does not support; tensors on several devices; a subclass of Tensor with its own
+        TypeError: an argument of the wrong type; a dtype or device that polyhead does not support; tensors on several devices; a subclass of Tensor with its own
             __torch_function__.
         NotImplementedError: a gradient that polyhead does not have: of k_scale and v_scale; with cache or out; of lse and attention weights with empty_rows
             "uniform"; of attention weights with respect to a relative_bias with documents or diagonal_offsets. Third derivatives, forward mode of forward mode

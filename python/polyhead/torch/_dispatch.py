@@ -1,7 +1,7 @@
 """Chooses the operators that the current call must use.
 
-`_ops` and `_transforms` have operators of the same names, and each assigns itself here. `_formulas` calls these operators, but cannot import the two modules,
-because both import `_formulas`.
+The modules `_ops` and `_transforms` have operators of the same names. `_formulas` calls these operators, but cannot import the two modules, because both import
+`_formulas`. Therefore each of the two stores itself in a variable of this module.
 """
 
 from __future__ import annotations

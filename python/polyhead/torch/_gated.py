@@ -32,7 +32,7 @@ class GatedAttention(nn.Module):
     Args:
         c_in: width of the input and of the output.
         c: width of one head.
-        heads: N.
+        heads: N, the number of heads.
         axis: the dimension of the input along which positions attend to each other; not the last dimension, which is the width.
         gated: True: the merged heads are multiplied by sigmoid(linear_g(x)).
         is_global: True: global attention: each sequence has one query, the mean of its queries, and one key/value head. Without a gate the output has an extent
@@ -49,7 +49,7 @@ class GatedAttention(nn.Module):
 
     Raises:
         ValueError: a width below 1, an axis of -1, a dropout outside of ``[0, 1]``, or an unknown word.
-        TypeError: an argument of another type.
+        TypeError: an argument of the wrong type.
 
     The parameters are ``weight`` and ``bias`` of linear_q, linear_k, linear_v, linear_o and linear_g, as in OpenFold and in the layout "alphafold" of
     `polyhead.load`. They are initialised like those of torch.nn.Linear.

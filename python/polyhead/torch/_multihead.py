@@ -33,7 +33,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
     Args:
         embed_dim: E, the width of the queries and of the output.
-        num_heads: N; E must be a multiple of N.
+        num_heads: N, the number of heads; E must be a multiple of N.
         dropout: probability that an attention weight is dropped in training. torch's generator draws the seed of the bits.
         bias: True: the input projections and the output projection have biases.
         add_bias_kv: append a learned key and value to the S given keys and values.
@@ -127,7 +127,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             key: ``[S,B,kdim]``, ``[B,S,kdim]`` or ``[S,kdim]``, with the batch dimension as in query.
             value: ``[S,B,vdim]``, ``[B,S,vdim]`` or ``[S,vdim]``, with the batch dimension as in query.
             key_padding_mask: ``[B,S]`` or ``[S]``. bool: True = no query may attend to the key. Floating: added to the key's scores.
-            need_weights: whether to return the attention weights too.
+            need_weights: True: also return the attention weights.
             attn_mask: ``[T,S]`` or ``[B*N,T,S]`` (``[N,T,S]`` for inputs without a batch). bool: True = may not attend. Floating: added to the scores. Or
                 torch's CausalBias ``[T,S]``.
             average_attn_weights: return the mean of the attention maps over the heads, instead of one attention map per head.

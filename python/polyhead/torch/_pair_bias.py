@@ -241,7 +241,7 @@ def attention_pair_bias(
 
     Raises:
         ValueError: shapes that do not fit, dtypes that differ, or inf below 1e4.
-        TypeError: an argument of another type; a dtype or device that polyhead does not support.
+        TypeError: an argument of the wrong type; a dtype or device that polyhead does not support.
         NotImplementedError: second derivatives.
     """
     where = "attention_pair_bias"

@@ -71,7 +71,7 @@ def triangle_attention(
 
     Raises:
         ValueError: shapes that do not fit, mask and kv_lengths together, or an unknown word.
-        TypeError: an argument of another type; a dtype or device that polyhead does not support.
+        TypeError: an argument of the wrong type; a dtype or device that polyhead does not support.
     """
     where = "triangle_attention"
     inputs.require(where, q=q, k=k, v=v, bias=bias)
