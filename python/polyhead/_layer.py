@@ -133,8 +133,8 @@ class MultiHeadAttention:
         heads: N, the number of query heads.
         key_width, value_width: widths of the key and value inputs. The default of key_width is query_width; the default of value_width is key_width.
         kv_heads: K, the number of key/value heads; default: heads, or 1 with a global query.
-        head_width: H; default: query_width / heads, which must be a whole number.
-        value_head_width: V; default: head_width.
+        head_width: H, the width of a query/key head; default: query_width / heads, which must be a whole number.
+        value_head_width: V, the width of a value head; default: head_width.
         output_width: width of the output; default: query_width.
         bias: True: the query, key and value projections have biases.
         output_bias: True: the output projection has a bias.

@@ -60,7 +60,7 @@ class Rotary(NamedTuple):
     (a cos - b sin, a sin + b cos), with the cosine and sine of the angle of its position.
 
     Args:
-        cos, sin: ``[*,T,R/2]``, any floating dtype, of angles in radians at the positions of the queries. Leading dimensions broadcast: ``[T,R/2]``
+        cos, sin: ``[*,T,R/2]``, any floating dtype: cosines and sines of the angles at the positions of the queries. Leading dimensions broadcast: ``[T,R/2]``
             serves all sequences. Each angle appears once. The tables ``[*,T,R]`` of transformers, which repeat each angle, are an error.
         key_cos, key_sin: ``[*,S,R/2]``, at the positions of the keys; None: cos and sin are used for the keys too, and T must be S.
         order: features of pair i: ``"halves"`` (i and i + R/2, as in GPT-NeoX and Llama) or ``"pairs"`` (2i and 2i + 1, as in RoFormer and GPT-J).

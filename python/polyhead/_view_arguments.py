@@ -120,7 +120,7 @@ class ModelCall(NamedTuple):
 
 
 class MapArguments(NamedTuple):
-    """The arguments of `view` other than the folder of a model."""
+    """The arguments of `view` that describe the maps and their tokens."""
 
     source: Any
     text: Any

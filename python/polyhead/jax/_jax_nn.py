@@ -35,7 +35,7 @@ def dot_product_attention(
         bias: added to the scores, broadcasts to ``[B,N,T,S]``; float32, bfloat16, float16 or float64. If the dtypes of bias and query differ, everything is
             computed in the wider dtype, and out is rounded once. The gradient of bias has the shape and dtype of bias.
         mask: bool, broadcasts to ``[B,N,T,S]``; True = may attend.
-        scale: None is ``1 / sqrt(H)``.
+        scale: factor of the scores; None is ``1 / sqrt(H)``.
         is_causal: query t attends to keys ``s <= t``.
         query_seq_lengths: integers ``[B]``; rows ``t >= length`` of out are 0.
         key_value_seq_lengths: integers ``[B]``; queries attend to keys ``s < length``.
