@@ -391,7 +391,7 @@ def key_sums(q: A, k: Array, *, k_scale: Array | None = None, progress: Progress
         options: as given to `sdpa`.
 
     Returns:
-        ``[*,N,S]``, dtype of q.
+        ``[*,N,S]``, in the dtype of q.
 
     Raises:
         ValueError, TypeError: for the same reasons as `sdpa`.
@@ -410,7 +410,7 @@ def key_mass(q: A, k: Array, key_sets: Array, *, k_scale: Array | None = None, p
         options: as given to `sdpa`.
 
     Returns:
-        ``[*,N,T,M]``, dtype of q; M is 1 for one set.
+        ``[*,N,T,M]``, in the dtype of q; M is 1 for one set.
 
     Raises:
         ValueError, TypeError: for the same reasons as `sdpa`.
@@ -430,7 +430,7 @@ def map_windows(q: A, k: Array, first: int, last: int, *, k_scale: Array | None 
         options: as given to `sdpa`.
 
     Returns:
-        ``[*,N,T,last - first + 1]``, dtype of q; 0 where the sequence has no key at that distance.
+        ``[*,N,T,last - first + 1]``, in the dtype of q; 0 where the sequence has no key at that distance.
 
     Raises:
         ValueError, TypeError: for the same reasons as `sdpa`.
@@ -476,7 +476,7 @@ def rollout(layers: Sequence[tuple[A, Array] | tuple[A, Array, Array]], *, rows:
         options: as given to `sdpa`, the same for all layers.
 
     Returns:
-        ``[*,T,T]`` or ``[*,len(rows),T]``, dtype of q. A row sums to 1, or to 0 if residual is 0 and no head attends to a key in that row.
+        ``[*,T,T]`` or ``[*,len(rows),T]``, in the dtype of q. A row sums to 1, or to 0 if residual is 0 and no head attends to a key in that row.
 
     Raises:
         ValueError, TypeError: for the same reasons as `sdpa`.

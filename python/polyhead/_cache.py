@@ -52,7 +52,7 @@ class KeyValueCache:
 
         Args:
             keys: ``[B,K,capacity,H]``, floating or int8, any strides; written in place.
-            values: ``[B,K,capacity,V]``, dtype of keys; written in place.
+            values: ``[B,K,capacity,V]``, in the dtype of keys; written in place.
             lengths: integers ``[B]``: the number of tokens of each sequence that the arrays already hold; None: 0.
             key_scales, value_scales: float32 ``[B,K,capacity]``, only for int8 keys and values; written in place.
 

@@ -89,9 +89,9 @@ def view(
         tokens: with attention weights: T words that label the queries; default: their positions. For an encoder-decoder these are the decoder's words.
         keys: with attention weights: S words that label the keys; default: the words of the queries if S = T, else the positions of the keys. For an
             encoder-decoder these are the encoder's words.
-        image: with self attention: the image that the tokens are made from, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
-            [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows the image beside the map, and tints its patches by how much a
-            chosen patch attends to them. With the folder of a model of images (ViT, CLIP and others): the image or a list of them, uint8
+        image: with self-attention: the image that the tokens are made from, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
+            [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows the image, and beside it the image's patches, coloured by how much
+            a chosen patch attends to them. With the folder of a model of images (ViT, CLIP and others): the image or a list of them, uint8
             ``[height, width, 3]``, in place of text; images are resized and normalised as the folder's preprocessor_config.json says. With one text and a model
             that also has a text encoder (CLIP, SigLIP), the page shows the text in a tab beside each image, and the similarity of the two.
         patches: numbers of rows and columns of the image's patches. The patches are the tokens that are not special, row by row from the top left. If

@@ -124,11 +124,11 @@ def attention(
             missing, this call already raises the error.
         seed: seed of dropout, the same on all ranks. None: torch's generator draws a seed on every rank, and all ranks use the seed of rank 0.
         return_lse: also return lse ``[*,N,T_r]``, without a gradient.
-        attend, block: bool, broadcast to ``[*,N,T_r,S]``: True = may attend (attend) or may not attend (block). At most one of the two.
+        attend, block: bool, broadcast to ``[*,N,T_r,S]``. attend: True = may attend. block: True = may not attend. At most one of the two.
         attend_keys, block_keys: bool, ``[*,S]``, the same on all ranks. attend_keys: True = all queries may attend to the key. block_keys: True = no query may
             attend to the key.
-        bias: broadcasts to ``[*,N,T_r,S]``, dtype of q. A bias with a row for each of the rank's queries belongs to this rank alone. A bias with one row is
-            shared: all ranks must give the same values. The gradient of a shared bias is already summed over the ranks, so do not sum it again.
+        bias: broadcasts to ``[*,N,T_r,S]``, in the dtype of q. A bias with a row for each of the rank's queries belongs to this rank alone. A bias with one row
+            is shared: all ranks must give the same values. The gradient of a shared bias is already summed over the ranks, so do not sum it again.
         key_starts, key_lengths: integers, ``[*]`` per sequence, the same on all ranks, or ``[*,T_r]`` per query; they count keys of the whole sequence.
         sink: ``[N]``, shared by all ranks, or an array that broadcasts to ``[*,N,T_r]``. For a shared sink every rank gets the sum of all ranks' gradients.
         relative_bias: a `polyhead.RelativeBias` of tensors, shared by all ranks; every rank gets the sum of all ranks' gradients.

@@ -92,7 +92,7 @@ def attention(
         layout: the order of dimensions of q, k, v and out: ``"NTH"``, or ``"TNH"`` for ``[*,T,N,H]`` as in jax.nn and Flax. No array is transposed in memory.
             Masks, bias and all other arrays have the order ``[*,N,T,S]`` in both cases.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs).
-        return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout.
+        return_attention_weights: also return p ``[*,N,T,S]``, in the dtype of q, before dropout.
         k_scale, v_scale: float32 ``[*,K,S]``, the scales of int8 keys and values.
         score_fn: a function ``score_fn(score, batch, head, q_idx, kv_idx)`` of numbers that returns the new score of a pair, like score_mod of FlexAttention. Each call
             of `attention` traces score_fn to a jaxpr and runs it on tiles of scores, forward and backward, without a tensor ``[*,N,T,S]``. Arrays that score_fn captures

@@ -149,7 +149,7 @@ def attention(
             with key_lengths, diagonal_offsets, scales, documents or an offset of the diagonal. The cache is unchanged if the call fails.
         new_tokens: integers ``[B]``, with cache: how many of the T tokens belong to sequence b; None: all. The rows of out for the other tokens are undefined.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs).
-        return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout.
+        return_attention_weights: also return p ``[*,N,T,S]``, in the dtype of q, before dropout.
         out: ``[*,N,T,V]``, in the dtype of q: memory for the result, written in place and returned. Only without gradients.
 
     Returns:

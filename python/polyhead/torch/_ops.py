@@ -72,8 +72,8 @@ def _like_q(q: Tensor, last: Any) -> Tensor:
     a view of a tensor ``[*,T,N*H]``, the heads of the result merge without a copy."""
     shape = [*q.shape[:-1], last]
     leading = q.dim() - 1
-    # large[i]: whether dimension i has more than one element, so that its stride means something. An extent that depends on data counts as larger than 1. If such a
-    # dimension has stride 0 (a broadcast), the new tensor is row-major.
+    # large[i]: whether dimension i has more than one element; only then its stride has a meaning. An extent that depends on data counts as larger than 1. If a
+    # dimension with large[i] has stride 0 (a broadcast), the new tensor is row-major.
     large = [guard_or_true(q.size(i) > 1) for i in range(leading)]
     if any(large[i] and guard_or_false(q.stride(i) == 0) for i in range(leading)):
         return q.new_empty(shape)
@@ -179,7 +179,7 @@ def attention_jvp(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *re
     _refuse_empty_rows_of_offset(q, o)
     moving = _as_inputs(tangents, _differentiable(q, k, v, o))
     found = _core.sdpa_jvp(_view(q), _view(k), _view(v), _view(out), _view(lse), moving, _on_views(q, o), True)
-    return _tensor(found[0]).to(dtype).contiguous(), _tensor(found[1])  # make it row-major in every dtype, because the fake kernel says so
+    return _tensor(found[0]).to(dtype).contiguous(), _tensor(found[1])  # make it row-major in every dtype, as the fake kernel promises
 
 
 @attention_jvp.register_fake

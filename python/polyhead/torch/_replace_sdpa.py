@@ -77,7 +77,7 @@ def _found() -> list[Replacement]:
         raise RuntimeError(f"polyhead.torch.replace_sdpa: torch.nn.functional.{_NAME} is replaced already, by {whose}; undo that replacement first, or apply it after replace_sdpa")
     found = [(F, _NAME, _OWN, scaled_dot_product_attention)]
     for name, module in list(sys.modules.items()):
-        # A reference under another name is left alone: it may be a copy that somebody keeps to compare with, or to restore.
+        # A reference under another name is not replaced: a program may keep it to compare with torch's function, or to restore that function.
         if isinstance(module, ModuleType) and name.partition(".")[0] != "torch" and vars(module).get(_NAME) is _OWN:
             found.append((module, _NAME, _OWN, scaled_dot_product_attention))
     return found

@@ -54,7 +54,7 @@ def triangle_attention(
 
     Args:
         q: ``[B,N,H,Q,D]``, or ``[N,H,Q,D]`` for B = 1; float32, float64, float16 or bfloat16.
-        k, v: ``[B,N,H,K,D]``, dtype of q.
+        k, v: ``[B,N,H,K,D]``, in the dtype of q.
         bias: ``[B,1,H,Q,K]``, in any floating dtype. If this dtype is wider than that of q, everything is computed in the wider dtype. The gradient of bias has
             the shape and dtype of bias; no tensor ``[B,N,H,Q,K]`` is made.
         mask: ``[B,N,1,1,K]``, bool or numbers: queries may attend to keys where the mask is True or not 0. In a row of the table whose keys are all masked, out
@@ -65,9 +65,9 @@ def triangle_attention(
         precision: precision of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
-        out ``[B,N,H,Q,D]``, dtype of q; without B if q has no B. With return_aux ``(out, lse, max)``: lse is the logarithm of the sum of the exponentials of
-        the scores of the keys that are not masked, and max is the largest of these scores. If all keys are masked, every score counts as -1e9. lse and max are
-        ``[B,N,H,Q,1]``, float32 (float64 for float64), without gradients. They are computed one row of the table at a time, to save memory.
+        out ``[B,N,H,Q,D]``, in the dtype of q; without B if q has no B. With return_aux ``(out, lse, max)``: lse is the logarithm of the sum of the
+        exponentials of the scores of the keys that are not masked, and max is the largest of these scores. If all keys are masked, every score counts as -1e9.
+        lse and max are ``[B,N,H,Q,1]``, float32 (float64 for float64), without gradients. They are computed one row of the table at a time, to save memory.
 
     Raises:
         ValueError: shapes that do not fit, mask and kv_lengths together, or an unknown word.
