@@ -1,4 +1,4 @@
-// Gives Python the table of attention's arguments (polyhead/attention_arguments.h).
+// Makes the table of attention's arguments (polyhead/attention_arguments.h) available in Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -31,7 +31,7 @@ const char* extent_name(ArgumentExtent extent) {
   return "";
 }
 
-// The Python annotation of an argument with this C++ type, written with the names of polyhead/_options.py.
+// The annotation that an argument of this C++ type has in Python. It uses the names of polyhead/_options.py.
 const char* annotation(const ConstTensorView&) { return "Array | None"; }
 const char* annotation(const std::optional<double>&) { return "float | None"; }
 const char* annotation(double) { return "float"; }
@@ -51,7 +51,7 @@ const char* annotation(nn::Mode) { return "bool"; }
 const char* annotation(const Backend* const&) { return "str | None"; }
 const char* annotation(Cache* const&) { return "KeyValueCache | None"; }
 
-// The default of an argument in Python: None where C++ has no value.
+// The default of an argument in Python: None if the C++ default is "no value".
 template <class Member>
 nb::object default_of(const Member&) { return nb::none(); }
 nb::object default_of(double value) { return nb::float_(value); }

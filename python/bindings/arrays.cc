@@ -13,7 +13,7 @@
 namespace polyhead::python {
 namespace {
 
-// str(object) in UTF-8, with escapes for characters that UTF-8 cannot encode (lone surrogates).
+// Python's str(object) in UTF-8. Characters that UTF-8 cannot encode (lone surrogates) become escapes.
 std::string as_string(nb::handle object) {
   const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(nb::str(object).ptr(), "utf-8", "backslashreplace"));
   return bytes.is_valid() ? PyBytes_AsString(bytes.ptr()) : (PyErr_Clear(), "?");
@@ -44,7 +44,7 @@ Code code_of(const DTypeInfo& row) {
 
 nb::dlpack::dtype dlpack_dtype(const DTypeInfo& row) { return {static_cast<std::uint8_t>(code_of(row)), static_cast<std::uint8_t>(row.size * 8), 1}; }
 
-// Finds a dtype. This function and the next two return nullptr for a dtype that polyhead does not have.
+// Finds a dtype of polyhead by its kind and size. This function and the next two return nullptr for a dtype that polyhead does not have.
 const DTypeInfo* find_dtype(Code code, std::size_t size) {
   for (const DTypeInfo& row : kDTypes) {
     if (code_of(row) == code && row.size == size) return &row;
@@ -52,7 +52,7 @@ const DTypeInfo* find_dtype(Code code, std::size_t size) {
   return nullptr;
 }
 
-// The dtype of a PEP 3118 format string.
+// The dtype that a format string of the buffer protocol (PEP 3118) describes.
 const DTypeInfo* dtype_of_format(const char* format, std::size_t size) {
   std::string_view letter = format == nullptr ? "B" : format;
   const bool foreign_order = !letter.empty() && (letter[0] == '>' || letter[0] == '!');
@@ -70,7 +70,7 @@ const DTypeInfo* dtype_of_dlpack(nb::dlpack::dtype dtype) {
   return dtype.lanes == 1 && dtype.bits % 8 == 0 ? find_dtype(static_cast<Code>(dtype.code), dtype.bits / 8u) : nullptr;
 }
 
-// isinstance(object, package.name). It imports nothing: if the package is not imported yet, no object of the class can exist.
+// Python's isinstance(object, package.name). Does not import the package: if it is not imported yet, no object of the class can exist.
 bool is_instance(nb::handle object, const char* package, const char* name) {
   const nb::object module = nb::steal(PyImport_GetModule(nb::str(package).ptr()));
   if (!module.is_valid() || !nb::hasattr(module, name)) {
@@ -80,8 +80,8 @@ bool is_instance(nb::handle object, const char* package, const char* name) {
   return PyObject_IsInstance(object.ptr(), nb::object(module.attr(name)).ptr()) == 1;
 }
 
-// Whether the object's type is numpy.ndarray itself. Imports nothing: an array exists only if NumPy is imported. The class is never freed, so its pointer
-// may be kept.
+// Whether the object's type is numpy.ndarray itself, not a subclass. Does not import NumPy: an array exists only if NumPy is imported. The class is never
+// freed, so its pointer may be kept.
 bool is_plain_numpy(nb::handle object) {
   static PyTypeObject* array = nullptr;
   if (array == nullptr) {
@@ -105,25 +105,25 @@ int dlpack_device(nb::handle object) {
   std::pair<int, int> device{nb::device::cpu::value, 0};
   try {
     if (nb::hasattr(object, "__dlpack_device__")) nb::try_cast(nb::object(object.attr("__dlpack_device__")()), device);
-  } catch (nb::python_error&) {  // torch has no DLPack type for the device "meta"; any other failure occurs again in the export, which reports it
+  } catch (nb::python_error&) {  // the device "meta" of torch has no DLPack type; every other error occurs again in the export, which reports it
     if (is_torch(object) && as_string(nb::object(object.attr("device"))) != "cpu") return -1;
   }
   return device.first;
 }
 
-// True for a subclass of torch.Tensor with its own __torch_function__, such as CausalBias: the values are then computed by that function, and the memory may
-// be unused.
+// True for a subclass of torch.Tensor with its own __torch_function__, such as CausalBias. Then that function computes the values, and the memory may be
+// unused.
 bool hides_its_memory(nb::handle object) {
   if (!is_torch(object)) return false;
   const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
   const nb::object tensor = torch.attr("Tensor");
   if (object.type().is(tensor)) return false;
   const nb::object function = object.type().attr("__torch_function__");
-  if (function.is(torch.attr("_C").attr("_disabled_torch_function_impl"))) return false;  // torch.nn.Parameter has this function
+  if (function.is(torch.attr("_C").attr("_disabled_torch_function_impl"))) return false;  // torch.nn.Parameter has this function; its values are those in memory
   return !nb::hasattr(function, "__func__") || !function.attr("__func__").is(tensor.attr("__torch_function__").attr("__func__"));
 }
 
-// The error message of an object's __dlpack__, such as "Can't export tensors that require gradient, …". Calls __dlpack__ again, because nanobind drops the
+// The error message of an object's __dlpack__(), such as "Can't export tensors that require gradient, …". Calls __dlpack__() again, because nanobind drops the
 // message.
 std::string dlpack_reason(nb::handle object) {
   try {
@@ -169,12 +169,12 @@ Array Array::from(nb::handle object, const char* name, bool writable) {
     array.take_dlpack(object, name, writable);
   } else {
     throw nb::type_error(cat(name, " is of type ", kind_of(object),
-                              "; it must be an array: NumPy's, PyTorch's, JAX's, or any with the buffer protocol or DLPack").c_str());
+                              "; it must be an array of NumPy, PyTorch or JAX, or another object with the buffer protocol or DLPack").c_str());
   }
   return array;
 }
 
-// Returns false for a dtype that polyhead does not have. The caller then takes the slow path, which reports why an object is refused.
+// Returns false for a dtype that polyhead does not have. The caller then reads the object in the slow way, which reports why the object is refused.
 bool Array::take_plain_tensor(nb::handle object, const nb::dlpack::dltensor& tensor, const char* name) {
   const DTypeInfo* dtype = dtype_of_dlpack(tensor.dtype);
   if (dtype == nullptr) return false;
@@ -190,7 +190,7 @@ void Array::take_buffer(nb::handle object, const char* name, bool writable) {
   }
   auto buffer = std::make_unique<Py_buffer>();
   bool bfloat16 = false;
-  if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_RECORDS_RO) != 0) {  // bfloat16 has no buffer format
+  if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_RECORDS_RO) != 0) {  // fails for bfloat16, which has no format in the buffer protocol
     PyErr_Clear();
     const bool numpy = is_instance(object, "numpy", "ndarray");
     if (!numpy && nb::hasattr(object, "__dlpack__")) return take_dlpack(object, name, writable);
@@ -205,7 +205,7 @@ void Array::take_buffer(nb::handle object, const char* name, bool writable) {
   const DTypeInfo* dtype = bfloat16 ? &info(DType::bf16) : dtype_of_format(b.format, static_cast<std::size_t>(b.itemsize));
   if (dtype == nullptr) refuse_dtype(object, name);
   if (writable && b.readonly != 0) throw nb::value_error(cat(name, " is read-only, and this function writes to it").c_str());
-  Py_ssize_t row_major[PyBUF_MAX_NDIM];  // ctypes gives no strides even if they are requested
+  Py_ssize_t row_major[PyBUF_MAX_NDIM];  // used for arrays of ctypes, which give no strides even if strides are requested
   const Py_ssize_t* strides = b.strides;
   if (strides == nullptr) {
     PyBuffer_FillContiguousStrides(b.ndim, b.shape, row_major, static_cast<int>(b.itemsize), 'C');
@@ -236,7 +236,7 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
     const std::string where = nb::hasattr(object, "device") ? as_string(nb::object(object.attr("device"))) : cat("of DLPack type ", device);
     throw nb::type_error(cat(name, " is on device ", where, "; polyhead computes on the CPU, so move it there first").c_str());
   };
-  // Check the device before the export: an export from another device may copy, wait or fail. Check the device of the exported array too.
+  // Check the device before the export, because an export from another device may copy, wait or fail. The device of the exported array is checked too.
   constexpr int kCpu = nb::device::cpu::value;
   if (const int device = dlpack_device(object); device != kCpu) refuse_device(device);
   nb::ndarray<nb::ro> array;
@@ -259,7 +259,7 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
 void Array::set_view(const char* name, void* data, const DTypeInfo& dtype, int rank, auto extent, auto stride) {
   if (rank > kMaxRank) throw nb::value_error(cat(name, " has ", rank, " dimensions; at most ", kMaxRank, " are allowed").c_str());
   if (reinterpret_cast<std::uintptr_t>(data) % dtype.size != 0) {
-    throw nb::value_error(cat(name, " is not aligned: its memory does not begin at a multiple of its ", dtype.size, " bytes").c_str());
+    throw nb::value_error(cat(name, " is not aligned: its memory does not begin at a multiple of the ", dtype.size, " bytes of an element").c_str());
   }
   Shape shape;
   Strides strides;
@@ -272,7 +272,7 @@ void Array::set_view(const char* name, void* data, const DTypeInfo& dtype, int r
 
 namespace {
 
-// A new array, not initialised: a PyTorch tensor if `like` is one, else a NumPy array.
+// Makes a new array, which is not initialised: a PyTorch tensor if `like` is one, else a NumPy array.
 std::pair<nb::object, Array> empty_array(const char* name, nb::handle like, const Shape& shape, DType dtype, ConstTensorView order) {
   const std::string dtype_name(info(dtype).name);
   if (is_torch(like)) {
@@ -315,7 +315,7 @@ nb::object copied(const char* name, ConstTensorView view, nb::handle like) {
 
 namespace {
 
-// Kind... is the framework, followed by nb::ro for a read-only array.
+// Kind...: nb::numpy or nb::pytorch, then nb::ro if the array is read-only.
 template <class... Kind>
 nb::object array_on(ConstTensorView view, nb::handle owner) {
   const DTypeInfo& row = info(view.dtype());

@@ -1,4 +1,4 @@
-// Views of the caller's arrays without a copy: NumPy arrays are read by the buffer protocol, arrays of PyTorch and JAX by DLPack.
+// Views of the caller's arrays, without a copy. NumPy arrays are read by the buffer protocol, arrays of PyTorch and JAX by DLPack.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,7 +16,7 @@ namespace nb = nanobind;
 
 std::string kind_of(nb::handle object);  // the name of the object's type, such as "list"
 
-// Types of results for the generated stub file.
+// Result types of bound functions, as the generated stub file shows them.
 template <class... Parts>
 using Tuple = nb::typed<nb::tuple, Parts...>;
 using ByName = nb::typed<nb::dict, nb::str, nb::any>;
@@ -25,14 +25,14 @@ using ByName = nb::typed<nb::dict, nb::str, nb::any>;
 class Array {
  public:
   Array() = default;
-  // An array to read. TypeError with `name` in its message if the object is no array, or has a dtype or device that polyhead does not read.
+  // An array that a call reads. TypeError, which mentions `name`, if the object is not an array, or has a dtype or device that polyhead does not read.
   static Array input(nb::handle object, const char* name);
-  static Array required(nb::handle object, const char* name);  // as input(), and TypeError for None
-  // A tensor of torch whose gradient the caller records; absent if the tensor's memory cannot be read directly (torch_tensors.h).
+  static Array required(nb::handle object, const char* name);  // like input(), but TypeError for None
+  // A tensor of torch whose gradient the caller records. The Array is absent if the tensor's memory cannot be read directly (torch_tensors.h).
   static Array tensor_memory(nb::handle object, const char* name);
-  // An array to write: as input(), and ValueError if the array's memory is read-only.
+  // An array that a call writes: like input(), but ValueError if the array's memory is read-only.
   static Array output(nb::handle object, const char* name);
-  // An array that the bindings made themselves: `view` is its memory.
+  // An array that the bindings made themselves. `view` is its memory.
   static Array made(nb::object object, TensorView view);
 
   explicit operator bool() const { return static_cast<bool>(view_); }
@@ -54,17 +54,17 @@ class Array {
 
   std::unique_ptr<Py_buffer, Release> buffer_;
   nb::ndarray<nb::ro> dlpack_;
-  nb::object tensor_;  // a tensor of torch that was read by torch's C API
+  nb::object tensor_;  // a tensor of torch that was read by torch's C functions
   TensorView view_;
 };
 
-// The array that a call writes and returns: `given` if there is one, else a new array if the result is wanted, else absent. A new array is not initialised; it is a
-// PyTorch tensor if `like` is a PyTorch tensor, else a NumPy array. A new tensor's dimensions have the same order in memory as the dimensions of `order`, a
-// tensor of the same rank, but the last dimension is always innermost. Heads that are views of a layer's output then merge without a copy. Without `order`
-// the array is row-major.
+// The array that a call writes and returns: `given` if it is not None, else a new array if the result is wanted, else absent. A new array is not initialised.
+// It is a PyTorch tensor if `like` is one, else a NumPy array. The dimensions of a new tensor have the same order in memory as those of `order`, a tensor of
+// the same rank, except that the last dimension is always innermost. So if `order` is a view of a tensor [*,T,N*H], the heads of the result merge without a
+// copy. Without `order` the array is row-major.
 struct Result {
   Result(const char* name, nb::handle given, bool wanted, nb::handle like, const Shape& shape, DType dtype, ConstTensorView order = {});
-  // A result with the shape and dtype of `of`. If `of` is absent, no result is wanted.
+  // A result with the shape and dtype of `of`. If `of` is absent, there is no result.
   Result(const char* name, nb::handle given, bool wanted, nb::handle like, ConstTensorView of);
   const TensorView& view() const { return array.view(); }
 
@@ -78,11 +78,11 @@ struct Result {
 // A copy of `view`: a PyTorch tensor if `like` is one, else a NumPy array.
 nb::object copied(const char* name, ConstTensorView view, nb::handle like = nb::none());
 
-// A NumPy array on the library's memory. The array keeps `owner` alive, and is read-only for a ConstTensorView. TypeError for bfloat16, a dtype that NumPy
-// does not have.
+// A NumPy array on the library's memory. The array keeps `owner` alive, and is read-only for a ConstTensorView. TypeError for bfloat16, because NumPy has no
+// such dtype.
 nb::object numpy_view(TensorView view, nb::handle owner);
 nb::object numpy_view(ConstTensorView view, nb::handle owner);
-nb::object torch_view(ConstTensorView view, nb::handle owner);  // as numpy_view(), but a PyTorch tensor, and writable: torch has no read-only tensors
+nb::object torch_view(ConstTensorView view, nb::handle owner);  // like numpy_view(), but a PyTorch tensor, and writable: torch has no read-only tensors
 
 DType dtype_named(const std::string& name);  // name: "float32", …; ValueError for an unknown name
 

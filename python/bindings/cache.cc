@@ -36,8 +36,8 @@ std::unique_ptr<Cache> make_cache(nb::handle sequences, nb::handle kv_heads, nb:
   return cache;
 }
 
-// The state of a cache for restored_cache(): (lengths, previous lengths, bytes). The bytes are those of keys, values and int8 scales, each up to the longest
-// length.
+// The state of a cache, which restored_cache() reads: (lengths, previous lengths, list of bytes). The bytes hold the keys, the values and, for int8, the two
+// scales, each up to the longest length.
 Tuple<nb::any, nb::any, nb::any> cache_state(Cache& self) {
   const CacheInUse in_use(&self);
   nb::list parts;
@@ -80,7 +80,7 @@ std::unique_ptr<Cache> restored_cache(nb::handle sequences, nb::handle kv_heads,
     contents.emplace_back(used, bytes);
   }
   cache->cache = nn::KeyValueCache(views[0], views[1], previous, views[2], views[3]);
-  // An append of zeros restores the lengths and the previous lengths. The saved contents then overwrite those zeros.
+  // Appending zeros restores the lengths and the previous lengths. The saved contents then overwrite the zeros.
   std::vector<std::int64_t> added(lengths.size());
   for (std::size_t b = 0; b < added.size(); ++b) added[b] = lengths[b] - previous[b];
   const std::int64_t most = added.empty() ? 0 : *std::ranges::max_element(added);
@@ -98,14 +98,14 @@ std::unique_ptr<Cache> cache_on(nb::handle keys, nb::handle values, nb::handle l
   cache->keys = Array::output(keys, "keys"), cache->values = Array::output(values, "values");
   cache->key_scales = Array::output(key_scales, "key_scales"), cache->value_scales = Array::output(value_scales, "value_scales");
   const std::vector<std::int64_t> used = lengths.is_none() ? std::vector<std::int64_t>() : read_integers(lengths, "lengths");
-  // An empty list is the same as no list for KeyValueCache, so compare the lengths here.
+  // KeyValueCache reads an empty list as no list, so check the number of lengths here.
   const std::int64_t sequences = cache->keys.view().rank() > 0 ? cache->keys.view().extent(0) : 0;
   if (!lengths.is_none() && used.empty() && sequences > 0) throw nb::value_error(cat("lengths has 0 numbers; there must be one for each of ", sequences, " sequences, or None").c_str());
   cache->cache = nn::KeyValueCache(cache->keys.view(), cache->values.view(), used, cache->key_scales.view(), cache->value_scales.view());
   return cache;
 }
 
-// Copies integers, because the library's array changes with the next call.
+// A copy of integers, because the library's array changes with the next call.
 nb::object copy_of(ConstTensorView integers) { return copied("lengths", integers); }
 
 void append(Cache& self, nb::handle k_given, nb::handle v_given, nb::handle new_tokens_given, nb::handle num_threads) {
@@ -118,7 +118,7 @@ void append(Cache& self, nb::handle k_given, nb::handle v_given, nb::handle new_
 void reorder(Cache& self, nb::handle source) {
   const CacheInUse in_use(&self);
   const std::vector<std::int64_t> sources = read_integers(source, "source");
-  const ReleasedGil released;  // do not watch for signals: a reorder that stops halfway would lose tokens
+  const ReleasedGil released;  // Do not handle signals here, because a reorder that stops halfway would lose tokens.
   self.cache.reorder(sources);
 }
 
@@ -149,7 +149,7 @@ nb::object view_of(nb::handle self, ConstTensorView (nn::KeyValueCache::*view)()
   return memory ? make(memory, self) : nb::none();
 }
 
-// (keys, values, key scales or None, value scales or None), as PyTorch tensors on the cache's memory.
+// Returns (keys, values, key scales or None, value scales or None) as PyTorch tensors on the cache's memory.
 Tuple<nb::any, nb::any, nb::any, nb::any> tensors(nb::handle self) {
   return nb::make_tuple(view_of(self, &nn::KeyValueCache::keys, &torch_view), view_of(self, &nn::KeyValueCache::values, &torch_view),
                         view_of(self, &nn::KeyValueCache::key_scales, &torch_view), view_of(self, &nn::KeyValueCache::value_scales, &torch_view));

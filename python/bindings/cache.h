@@ -9,13 +9,13 @@
 namespace polyhead::python {
 
 struct Cache {
-  Tensor own[4];  // memory of a cache that was restored
+  Tensor own[4];  // the memory of a cache that was restored from a pickle
   nn::KeyValueCache cache;
   Array keys, values, key_scales, value_scales;  // the caller's arrays, if the cache uses the caller's memory
   bool in_use = false;
 };
 
-// Marks a cache as in use while a call works on it without the GIL. RuntimeError if another thread uses the cache: the C++ cache has no locks.
+// Marks a cache as in use while a call works on it without the GIL. RuntimeError if another thread uses the cache, because the C++ cache has no locks.
 class CacheInUse {
  public:
   explicit CacheInUse(Cache* cache) : cache_(cache) {

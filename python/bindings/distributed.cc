@@ -39,7 +39,7 @@ nb::object bytes_of(const Message& message) {
   return nb::cast(nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(data, {message.bytes.size()}, capsule), nb::rv_policy::reference);
 }
 
-// The state that all calls of one Python communicator share. The Python object owns it and is passed to each call.
+// The library's side of a Python communicator, which lasts from call to call. The Python object owns it, and is passed to each call.
 class Ranks final : public distributed::Communicator {
  public:
   int rank() const override { return number("rank"); }
@@ -54,8 +54,8 @@ class Ranks final : public distributed::Communicator {
     });
   }
 
-  // Runs f() without the GIL, for a call that receives the Python communicator. An Exception raised by the communicator becomes the cause of a ConnectionError;
-  // a BaseException that is no Exception, such as KeyboardInterrupt, is raised unchanged.
+  // Runs f(), a distributed call, without the GIL. If a method of the Python communicator raises an Exception, run() raises a ConnectionError with this
+  // exception as its cause. A BaseException that is not an Exception, such as KeyboardInterrupt, is raised unchanged.
   template <class F>
   void run(nb::handle object, const F& f) {
     if (object_.is_valid()) throw nb::value_error("another thread computes with this communicator; its calls must come one after the other");
@@ -117,21 +117,21 @@ class Ranks final : public distributed::Communicator {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
 
-  // Runs f() with the GIL. Converts a Python exception to an Error that says what failed, and keeps the Python exception for run().
+  // Runs f() with the GIL. Converts a Python exception to an Error that says what failed, and stores the Python exception for run().
   template <class F>
   std::invoke_result_t<F> with_python(const std::string& what, const F& f) const {
     const TakenGil gil;
     try {
       return f();
     } catch (const nb::python_error& error) {
-      if (!cause_) cause_.emplace(error);  // keep the first exception; a rank that leaves a call still sends messages to the others, which may fail too
+      if (!cause_) cause_.emplace(error);  // keep the first exception: a rank whose call fails still sends messages to the others, which may fail too
       throw Error(ErrorCode::communication, cat(what, " failed: ", shown(error)));
     } catch (const nb::cast_error&) {
       throw Error(ErrorCode::communication, cat(what, " failed: the communicator returned a value of another type"));
     }
   }
 
-  // The exception as text: "ValueError: message".
+  // The exception as a text such as "ValueError: message".
   static std::string shown(const nb::python_error& error) {
     const nb::object letters = nb::steal(PyObject_Str(error.value().ptr()));
     if (!letters.is_valid()) PyErr_Clear();
@@ -164,7 +164,7 @@ std::chrono::milliseconds read_timeout(nb::handle timeout) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
 }
 
-// Converts the arguments of Python that say how ranks share a call to the library's DistributedOptions.
+// Converts the Python arguments that say how the ranks divide a call to the library's DistributedOptions.
 DistributedOptions read_distributed(nb::handle given) {
   if (!nb::isinstance<nb::tuple>(given) || nb::len(given) != 5) throw nb::type_error("distributed is (order, plan, timeout, one_row, ranks_per_machine)");
   const nb::tuple parts = nb::borrow<nb::tuple>(given);
@@ -197,7 +197,7 @@ Tuple<nb::any, nb::any> forward(Ranks& ranks, nb::handle communicator, nb::handl
   return nb::make_tuple(out.object, lse.object);
 }
 
-// Returns the fields of polyhead.Gradients, None for those that are not wanted.
+// Returns the fields of polyhead.Gradients, with None for gradients that are not wanted.
 Gradients backward(Ranks& ranks, nb::handle communicator, nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out, nb::handle lse, nb::handle d_out,
                    nb::handle options, nb::handle distributed, nb::handle d_bias, const Wanted& wanted) {
   SdpaCall call("distributed.sdpa_backward", options);

@@ -64,7 +64,8 @@ std::unique_ptr<Layer> from_arrays(const ByName& arrays, const std::string& sour
   return layer_of(file, options);
 }
 
-// Refuses a layer from which load() would make another one: a file holds parameters, and the layout says the rest. `without`: names that are not checked.
+// Refuses a layer if load() would make a layer with other settings from the file. A file holds only parameters; load() takes the settings from the layout and
+// from defaults. `without`: names of settings that are not checked.
 void require_settings(const Layer& layer, const std::string& layout, const std::vector<std::string>& without) {
   const std::vector<io::LayoutDescription> layouts = io::layouts();
   const auto row = std::ranges::find(layouts, layout, &io::LayoutDescription::name);
@@ -87,7 +88,8 @@ void require_settings(const Layer& layer, const std::string& layout, const std::
   agree("masked_mean", word(c.global_query == nn::GlobalQuery::masked_mean), word(false));
   agree("empty_rows", word_of(c.empty_rows), word_of(row->empty_rows.value_or(usual.empty_rows)));
   agree("causal", word(layer.causal), word(row->causal));
-  if (!row->rotary) agree("needs_rotary", word(!layer.rotary_of.empty()), word(false));  // load's True is refused without rotary
+  // A rotary layout need not be checked: load() makes True of it, and a call that does not give rotary then raises an error, so the change is noticed.
+  if (!row->rotary) agree("needs_rotary", word(!layer.rotary_of.empty()), word(false));
 }
 
 void save(const Layer& layer, nb::handle path_object, nb::handle layout_object, nb::handle prefix_object, const std::vector<std::string>& without) {
@@ -97,7 +99,7 @@ void save(const Layer& layer, nb::handle path_object, nb::handle layout_object, 
   without_gil([&] { io::save_tensors(path, tensors); });
 }
 
-// The parameters under the names of the layout, in the order of the layout.
+// Returns the parameters under the names of the layout, in the order of the layout.
 ByName state(nb::handle self, nb::handle layout_object, nb::handle prefix_object, const std::vector<std::string>& without) {
   const std::string layout = read_word(layout_object, "layout"), prefix = read_word(prefix_object, "prefix");
   const auto& layer = nb::cast<const Layer&>(self);

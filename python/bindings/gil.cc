@@ -7,14 +7,14 @@
 namespace polyhead::python {
 namespace {
 
-std::atomic<unsigned long> main_thread{0};  // thread identifier; 0: not known
+std::atomic<unsigned long> main_thread{0};  // identifier of Python's main thread; 0: not known yet
 
 }  // namespace
 
 bool is_main_thread() {
   unsigned long known = main_thread.load(std::memory_order_relaxed);
   if (known == 0) {
-    // The thread that forks is the main thread of the child.
+    // In a forked process, the thread that forked becomes the main thread.
     [[maybe_unused]] static const int kAtFork = pthread_atfork(nullptr, nullptr, [] { main_thread = 0; });
     known = nanobind::cast<unsigned long>(nanobind::module_::import_("threading").attr("main_thread")().attr("ident"));
     main_thread = known;

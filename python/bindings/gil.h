@@ -14,8 +14,8 @@
 namespace polyhead::python {
 
 // Takes the GIL by calling f(). While the interpreter exits, CPython before 3.14 ends every thread that takes the GIL, by pthread_exit(). pthread_exit()
-// unwinds the thread's stack and aborts the process at the first C++ destructor or catch (...). Therefore such a thread waits here for the
-// end of the process, as it does in CPython 3.14.
+// unwinds the thread's stack, and aborts the process at the first C++ destructor or catch (...). Therefore such a thread waits here for the end of the process,
+// as CPython 3.14 lets it wait.
 template <class F>
 void take_gil(const F& f) {
 #ifdef __GLIBCXX__
@@ -29,7 +29,7 @@ void take_gil(const F& f) {
 #endif
 }
 
-// Releases the GIL for its lifetime.
+// Releases the GIL as long as the object lives.
 class ReleasedGil {
  public:
   ReleasedGil() : state_(PyEval_SaveThread()) {}
@@ -43,7 +43,7 @@ class ReleasedGil {
   PyThreadState* state_;
 };
 
-// Holds the GIL for its lifetime. Code that runs inside of without_gil(), where the GIL is released, uses it to call Python.
+// Holds the GIL as long as the object lives. Code inside of without_gil(), where the GIL is released, uses this class to call Python.
 class TakenGil {
  public:
   TakenGil() {
@@ -57,7 +57,7 @@ class TakenGil {
   PyGILState_STATE state_{};
 };
 
-// Whether the calling thread is Python's main thread, the only thread in which signal handlers run. Needs the GIL.
+// Whether the calling thread is Python's main thread, the only thread in which signal handlers run. The caller must hold the GIL.
 bool is_main_thread();
 
 // Runs the handlers of pending signals, as Python does between two instructions. An exception of a handler, such as KeyboardInterrupt, ends the operation.
@@ -78,7 +78,7 @@ std::invoke_result_t<F> without_gil(F&& f) {
     const ReleasedGil released;
     return f();
   }
-  std::optional<nanobind::python_error> raised;  // the exception of a signal handler; the call raises it even if f() failed too
+  std::optional<nanobind::python_error> raised;  // the exception of a signal handler, which is raised even if f() failed too
   const auto watched = [&] {
     const ReleasedGil released;
     const SignalWatch watch(raised);

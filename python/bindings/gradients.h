@@ -1,4 +1,5 @@
-// The gradients and tangents of attention: one for each argument that has a gradient according to the table in polyhead/attention_arguments.h.
+// Makes the arrays of gradients, and reads tangents. Each argument that has a gradient in the table of polyhead/attention_arguments.h has a gradient and a
+// tangent.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,7 +20,7 @@ using Gradients = Tuple<nb::any, nb::ellipsis>;
 using Wanted = Tuple<bool, nb::ellipsis>;  // in the order of polyhead.Gradients, which is that of visit_gradients()
 
 struct GradientResult {
-  std::string_view argument;  // slopes or table for a relative bias
+  std::string_view argument;  // the argument's name; for a relative bias "slopes" or "table"
   Result result;
 };
 
@@ -40,7 +41,7 @@ class GradientResults {
     if (wanted.size() != all_.size()) throw nb::type_error(cat("wanted has ", wanted.size(), " entries; it must have ", all_.size()).c_str());
   }
 
-  // Gives SdpaBackward or SdpaBackwardBackward the memory of its gradients.
+  // Sets the gradients of an SdpaBackward or SdpaBackwardBackward to the memory of these arrays.
   template <class Tensors>
   void place(Tensors& tensors) const {
     auto next = all_.begin();
@@ -61,7 +62,7 @@ class GradientResults {
   std::vector<GradientResult> all_;
 };
 
-// The tensors of a tuple in the order of polyhead.Tangents, None for a tangent of zeros. name: the argument's name in error messages.
+// Reads a tuple of tangents in the order of polyhead.Tangents; None means a tangent of zeros. name: the argument's name in error messages.
 inline SdpaTangents read_tangents(SdpaCall& call, nb::handle given, std::string_view name) {
   SdpaTangents tangents;
   std::size_t count = 0;

@@ -14,7 +14,7 @@ struct LoadedImageModel {
   nanobind::object model;
   nanobind::dict config;
 };
-// Loads a model of images. nullopt if the folder's config.json describes another kind of model.
+// Loads a model of images. Returns nullopt if the folder's config.json describes another kind of model.
 std::optional<LoadedImageModel> load_image_model(const std::filesystem::path& folder);
 
 }  // namespace polyhead::python

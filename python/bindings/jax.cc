@@ -1,10 +1,11 @@
-// Attention as a function that XLA calls. Operands and results are views of XLA's buffers. One text says what each buffer is and which options to use.
+// The function that XLA calls for polyhead.jax. Operands and results are views of XLA's buffers. A text, which is a parameter of the call, says what each
+// buffer is and which options to use.
 //
 // The text consists of words `name=value`. The words `operands` and `results` list the names of the buffers in order; the names decide which operation is
 // computed. Names t_q, t_bias, ... are tangents, or the d_gradients of sdpa_backward_backward. A buffer begins with one dimension for each of the `levels`
-// enclosing jax.vmap; its extent is 1 where that vmap does not map the buffer. A gradient with extent 1 there is summed over the examples. `program`, `sums`
-// and `places` are the score program of a score_fn (_score_program.py); the arrays that the score_fn captures are the operands captured0, captured1, ... All
-// other words are options.
+// enclosing jax.vmap. The extent of this dimension is 1 if that vmap does not map the buffer. A gradient with this extent 1 is summed over the examples of the
+// vmap. `program`, `sums` and `places` are the score program of a score_fn (_score_program.py); the arrays that the score_fn captures are the operands
+// captured0, captured1, ... All other words are options.
 #include <nanobind/nanobind.h>
 
 #include <charconv>
@@ -67,7 +68,7 @@ void parse_choice(std::string_view option, std::string_view word, const Choices<
 void parse(std::string_view word, EmptyRows& field) { parse_choice("empty_rows", word, kEmptyRows, field); }
 void parse(std::string_view word, Precision& field) { parse_choice("precision", word, kPrecisions, field); }
 
-// Format "left,right"; an empty side is unlimited.
+// Format "left,right"; a side without a number is unlimited.
 void parse(std::string_view word, Window& field) {
   const std::size_t comma = word.find(',');
   const std::string_view left = word.substr(0, comma), right = word.substr(comma + 1);
@@ -89,7 +90,7 @@ void parse(std::string_view word, RelativeBias& field) {
   if (parts.size() > 2) field.diagonal = diagonal(parts[2]);
 }
 
-// The score program of a score_fn. Its text form consists of rows separated by ';'; a row consists of numbers separated by ','.
+// The score program of a score_fn. In the text, rows are separated by ';', and the numbers of a row by ','.
 struct Program {
   // Where the gradient of a captured array lies among the sums of a head. first < 0: the array has no gradient.
   struct Place {
@@ -133,7 +134,7 @@ struct Program {
   }
 };
 
-// Arrays and the seed are operands. The text does not contain them, so there is nothing to parse.
+// Arrays and the seed are operands, so the text does not contain them and there is nothing to parse.
 void parse(std::string_view, ConstTensorView&) {}
 void parse(std::string_view, std::optional<std::uint64_t>&) {}
 
@@ -170,7 +171,7 @@ struct Plan {
   bool heads_inside = false;  // [*,T,N,H] instead of [*,N,T,H]
 };
 
-// The extent of the argument `name`. `name` may also be that of the argument's gradient (d_...) or tangent (t_...).
+// The extent of an argument. `name` is the name of the argument, of its gradient (d_...) or of its tangent (t_...).
 ArgumentExtent extent_of(std::string_view name) {
   static const std::vector<Argument> table = [] {
     std::vector<Argument> rows;
@@ -199,7 +200,7 @@ bool is_shared(std::string_view name) {
 }
 bool is_sink(std::string_view name) { return extent_of(name) == ArgumentExtent::rows; }
 
-// The i of captured<i>, or of its gradient d_captured<i>; -1 for other names.
+// The number i in the name captured<i>, or in the name of its gradient, d_captured<i>; -1 for other names.
 int captured_number(std::string_view name) {
   if (name.starts_with("d_")) name.remove_prefix(2);
   constexpr std::string_view kPrefix = "captured";
@@ -209,7 +210,7 @@ const RelativeBias kNoBias{};
 
 bool is_gradient(std::string_view name) { return name.starts_with("d_") && name != "d_out"; }
 
-// The rank to which the view of one example is padded, given the rank of q; 0 for a buffer whose rank does not depend on q.
+// The rank to which leading dimensions of extent 1 pad the view of one example, given the rank of q; 0 for a buffer that is not padded.
 int broadcast_rank(std::string_view name, int rank) {
   switch (extent_of(name)) {
     case ArgumentExtent::pairs:
@@ -252,8 +253,9 @@ class Run {
     for (std::size_t i = 0; i < results_.size(); ++i) f(plan_.results[i], results_[i]);
   }
 
-  // A level of vmap becomes either a leading dimension of one call, or a loop of calls. The level is a loop if there is a seed (dropout bits depend on positions
-  // within an example), if a score program reads the number of the sequence, or if an array that all sequences of a call share differs between examples.
+  // A level of vmap becomes either a leading dimension of one call, or a loop of calls. The level is a loop if there is a seed (dropout bits depend on
+  // positions within an example), if there is a score program (which may read the number of the sequence), or if an array that all sequences of a call share
+  // differs between examples.
   void find_levels() {
     const auto levels = static_cast<std::size_t>(plan_.levels);
     extents_.assign(levels, 1), loops_.assign(levels, false);
@@ -284,7 +286,7 @@ class Run {
       ++axis;
     }
     if (axis == 0) return view;
-    // The leading dimensions of the vmap levels stay in front of dimensions that broadcasting adds.
+    // The dimensions of the vmap levels stay first: dimensions that broadcasting adds are inserted after them.
     if (is_sink(name) && view.rank() == axis + 1) view = view.unsqueeze(-1);
     while (view.rank() < axis + broadcast_rank(name, rank_)) view = view.unsqueeze(axis);
     return view;
@@ -296,8 +298,8 @@ class Run {
     return view.expand(shape);
   }
 
-  // sdpa_backward and sdpa_jvp require that a gradient or tangent has the shape of its input. Under vmap, examples may share the input, the gradient or the
-  // tangent, so the three are broadcast to one shape.
+  // sdpa_backward and sdpa_jvp require that a gradient or tangent has the shape of its input. Under vmap, the input, the gradient or the tangent may be one
+  // array for all examples, so the three are broadcast to one shape.
   static void alike(ConstTensorView& input, TensorView& gradient, ConstTensorView& tangent) {
     if (!gradient && !tangent) return;
     Shape shape = input.shape();
@@ -308,18 +310,19 @@ class Run {
     if (tangent) tangent = tangent.expand(shape);
   }
 
-  // The tensors of one call. Which of them are present depends on the operation.
+  // The tensors of one call. It depends on the operation which of them are present.
   struct Tensors {
     ConstTensorView q, k, v, k_scale, v_scale, out, lse, d_out;
     TensorView new_out, new_lse, attention_weights, out_tangent, lse_tangent, d_d_out;
     SdpaBackward gradients{.q = {}, .k = {}, .v = {}, .out = {}, .lse = {}, .d_out = {}, .d_q = {}, .d_k = {}, .d_v = {}};  // only the members for results (d_q, ...) are used
     std::vector<ConstTensorView> captured;
-    std::vector<TensorView> d_captured;  // one for each captured array; absent where no gradient is wanted
+    std::vector<TensorView> d_captured;  // one for each captured array; absent if its gradient is not wanted
     SdpaTangents tangents{};
     bool is_backward = false, has_tangents = false;
   };
 
-  // Sets the member of `gradients` that `name` means: prefix ("d_" for gradients, "t_" for tangents) and an argument's name. Does nothing for a name without the prefix.
+  // `name` is a prefix ("d_" for gradients, "t_" for tangents) and the name of an argument. Sets the member of `gradients` for this argument. Does nothing for
+  // a name without the prefix.
   template <class Gradients>
   static void set_gradient(std::string_view prefix, std::string_view name, Gradients& gradients, const TensorView& view) {
     if (!name.starts_with(prefix)) return;
@@ -373,7 +376,8 @@ class Run {
     views[static_cast<std::size_t>(captured)] = view;
   }
 
-  // The captured array as a table that a score program reads: integers and booleans are converted to float64 in `memory`. XLA's buffers are contiguous.
+  // Converts a captured array to a table, which a score program reads. Integers and booleans are converted to float64 in `memory`. XLA's buffers are
+  // contiguous.
   static ConstTensorView as_table(const ConstTensorView& captured, DType of_q, std::vector<std::vector<double>>& memory) {
     const auto wide = [&](const auto* values) {
       std::vector<double>& numbers = memory.emplace_back(values, values + captured.numel());
@@ -392,7 +396,7 @@ class Run {
     }
   }
 
-  // Adds up the sums of all heads, always in the order of the heads, so that the result has the same bits in each run.
+  // Adds up the sums of all heads in the order of the heads, so that the result has the same bits in every run.
   void write_captured_gradients(const Tensors& x, const std::vector<double>& sums, std::int64_t heads) const {
     const std::int64_t stride = plan_.program.code.gradient_count;
     for (std::size_t i = 0; i < x.d_captured.size(); ++i) {
@@ -456,9 +460,9 @@ class Run {
 
   Plan plan_;
   std::span<const TensorView> operands_, results_;
-  std::vector<std::int64_t> extents_;  // extent of each level
-  std::vector<bool> loops_;            // true for levels that are loops
-  int rank_ = 0;                       // rank of q without the dimensions of the vmap levels
+  std::vector<std::int64_t> extents_;  // for each level of vmap, the number of its examples
+  std::vector<bool> loops_;            // for each level of vmap, true if it is a loop of calls
+  int rank_ = 0;                       // rank of q without the dimensions of vmap
 };
 
 DType dtype_of(int number) {
@@ -497,9 +501,10 @@ xla::Error* error(const xla::CallFrame& frame, int code, const char* message) {
   return frame.api->make_error(&arguments);
 }
 
-// The entry point for XLA, whose threads call it concurrently and without the GIL.
+// The function whose address XLA gets. XLA's threads call it concurrently, and without the GIL.
 xla::Error* handle(xla::CallFrame* frame) {
-  // XLA queries the version of the interface. All versions 0.x have the layout of xla_ffi.h. XLA refuses a version that it does not support.
+  // XLA asks for the version of the interface that this function supports. All versions 0.x have the layout of xla_ffi.h. XLA refuses a version that it does
+  // not support.
   if (frame->header.extension != nullptr && frame->header.extension->type == xla::kMetadataExtension) {
     xla::Version& version = reinterpret_cast<xla::MetadataExtension*>(frame->header.extension)->metadata->version;
     version.major = 0, version.minor = 1;

@@ -62,7 +62,7 @@ void read_field(const char* name, nb::handle given, DType& field) { field = dtyp
 void read_field(const char* name, nb::handle given, double& field) { field = read_number(given, name); }
 void read_field(const char* name, nb::handle given, std::optional<double>& field) { field = read_number(given, name); }
 void read_field(const char* name, nb::handle given, int& field) { field = static_cast<int>(read_integer(given, name, -kMaxRank, kMaxRank)); }
-// Refuses 0: in the library 0 means "default", and Python passes None for the default.
+// Refuses 0, which means "default" in the library. In Python, None means the default.
 void read_field(const char* name, nb::handle given, std::int64_t& field) { field = read_integer(given, name, 1, std::int64_t{1} << 40); }
 void read_field(const char*, nb::handle given, std::optional<std::uint64_t>& field) { field = read_seed(given); }
 
@@ -76,7 +76,7 @@ nb::object write_field(DType field) { return nb::cast(std::string(info(field).na
 template <class T>
 nb::object write_field(const T& field) { return nb::cast(field); }
 
-// Runs a forward pass. Returns the output: `out`, or a new array if `out` is None.
+// Runs a forward pass. Returns the output: `out_given`, or a new array if `out_given` is None.
 nb::object run(const Layer& layer, LayerCall& call, nb::handle query, nb::handle key, nb::handle value, nb::handle out_given,
                nn::MultiHeadAttention::Saved* saved) {
   call.input.query = call.required(query, "query");
@@ -87,7 +87,8 @@ nb::object run(const Layer& layer, LayerCall& call, nb::handle query, nb::handle
     throw nb::value_error(cat("MultiHeadAttention: layers of the layout ", layer.rotary_of,
                                " rotate q and k by position; give rotary (RotaryEmbedding makes it), or set layer.needs_rotary = False").c_str());
   }
-  // A workspace for constant parameters refuses gradients of parameters. A frozen layer allows such gradients, so a pass with `saved` runs without a workspace.
+  // A frozen layer has a workspace for constant parameters, which refuses gradients of parameters. The layer allows such gradients, so a pass with `saved` runs
+  // without the workspace.
   call.options.workspace = saved && layer.frozen() ? nullptr : &layer.workspace;
   const Shape shape = out_given.is_none() ? layer.layer.output_shape(call.input) : Shape();
   const Result out("out", out_given, true, query, shape, call.input.query.dtype());
@@ -108,7 +109,7 @@ nb::object evaluate(const Layer& layer, nb::handle query, nb::handle key, nb::ha
   return run(layer, call, query, key, value, out, nullptr);
 }
 
-// The number of threads of a backward pass or map: that of the forward pass if `given` is None.
+// The number of threads for a backward pass or a map. If `given` is None, it is that of the forward pass.
 std::optional<LimitedThreads> threads_of(nb::handle given, const Saved& saved) {
   return given.is_none() ? saved.threads : read_num_threads(given);
 }
@@ -195,7 +196,7 @@ nn::MultiHeadAttentionConfig read_config(const nb::dict& given) {
 
 void bind_layer(nb::module_& m) {
   nb::class_<Saved> saved(m, "Saved");
-  nb::class_<Layer> layer(m, "Layer");  // declare both classes before functions whose signatures name them
+  nb::class_<Layer> layer(m, "Layer");  // both classes must be declared before functions whose signatures mention them
   saved.def("backward", &backward, any("d_out"), any("inputs"), any("parameters"), any("d_bias"), any("num_threads"))
       .def("map", &saved_map, nb::arg("like"), any("value"), any("num_threads"))
       .def("lse", &saved_lse, nb::arg("like"));

@@ -13,8 +13,8 @@ namespace polyhead::python {
 
 struct Layer {
   nn::MultiHeadAttention layer;
-  bool causal = false;       // true: calls that do not set `causal` use bottom_right
-  std::string rotary_of;     // name of a layout whose layers rotate q and k: calls without `rotary` are refused; "": `rotary` is optional
+  bool causal = false;       // true: calls without `causal` are causal, with bottom_right
+  std::string rotary_of;     // name of a layout whose models rotate q and k: calls without `rotary` are refused; "": `rotary` is optional
   Workspace workspace = {};  // shared by the layer's passes, which may run concurrently
 
   bool frozen() const { return workspace.parameters() == Parameters::constant; }

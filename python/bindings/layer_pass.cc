@@ -1,4 +1,4 @@
-// Passes of a layer whose parameters are arrays of the caller (polyhead.torch), which an optimizer may change between two passes.
+// Passes of the layers of polyhead.torch. The caller gives the parameters with each pass, because an optimizer may change them between two passes.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/unique_ptr.h>
 
@@ -12,8 +12,8 @@
 namespace polyhead::python {
 namespace {
 
-// The order of `parameters`: weight and bias of each projection, then bias_k and bias_v; None for a parameter that the layer does not have.
-// If the weight (or bias) of k is None, the weight (or bias) of q holds the rows of q, k and v, one below the other.
+// The order of the tuple `parameters`: weight and bias of each projection, then bias_k and bias_v; None for a parameter that the layer does not have. If the
+// weight (or bias) of k is None, the weight (or bias) of q has the rows of q, then those of k, then those of v.
 constexpr std::size_t kLinears = 5, kParameters = 2 * kLinears + 2;
 constexpr const char* kParameterNames[kParameters] = {"q.weight",      "q.bias",      "k.weight",    "k.bias",    "v.weight", "v.bias",
                                                       "output.weight", "output.bias", "gate.weight", "gate.bias", "bias_k",   "bias_v"};
@@ -32,7 +32,7 @@ Tensor on(TensorView view) { return view ? Tensor::share(view, nullptr) : Tensor
 struct LayerForm {
   nn::MultiHeadAttentionConfig config;
 
-  // A layer on the memory of the views, which are in the order of kParameterNames.
+  // Makes a layer that uses the memory of the views. The views are in the order of kParameterNames.
   nn::MultiHeadAttention on_memory(const std::array<TensorView, kParameters>& views) const {
     nn::MultiHeadAttention layer;
     const auto members = linears(layer);
@@ -46,8 +46,8 @@ struct LayerForm {
       layer.q.*member = on(all.slice(0, 0, q)), layer.k.*member = on(all.slice(0, q, q + k)), layer.v.*member = on(all.slice(0, q + k, q + k + v));
     };
     split("weight", &nn::Linear::weight, views[0]), split("bias", &nn::Linear::bias, views[1]);
-    // PyTorch's modules have any combination of these biases, and AlphaFold 3 has only the bias of q. So a projection has a bias if
-    // its bias is given; LayerForm has no setting for it.
+    // PyTorch's modules may have any combination of these biases, and AlphaFold 3 has only the bias of q. So a projection has a bias if its bias is given,
+    // whatever the configuration says.
     nn::Linear* const with_setting[] = {&layer.q, &layer.k, &layer.v, &layer.output};
     std::array<Tensor, 4> biases;
     for (std::size_t i = 0; i < biases.size(); ++i) biases[i] = std::move(with_setting[i]->bias);
@@ -98,7 +98,7 @@ nb::object torch_tensor(const Tensor& tensor) {
   return torch_view(tensor, owner);
 }
 
-// The activations as a tuple; None for those that the layer does not use.
+// The activations as a tuple of tensors; None for activations that the layer does not use.
 nb::object activation_tensors(nn::MultiHeadAttention::Saved& saved) {
   nb::list tensors;
   saved.visit([&](const char*, const Tensor& tensor) { tensors.append(tensor ? torch_tensor(tensor) : nb::none()); });

@@ -14,7 +14,8 @@
 namespace polyhead::python {
 namespace {
 
-// Wraps the caller's progress function. The wrapper runs on the caller's thread and takes the GIL for the call. An exception of the function ends the operation.
+// Wraps the caller's progress function. The wrapper runs on the caller's thread, and takes the GIL to call the function. An exception of the function ends the
+// operation.
 std::function<void(std::int64_t, std::int64_t)> read_progress(nb::handle given) {
   if (given.is_none()) return {};
   if (PyCallable_Check(given.ptr()) == 0) throw nb::type_error(cat("progress is ", kind_of(given), "; it must be callable as progress(done, total)").c_str());
@@ -38,7 +39,8 @@ struct MapsCall : SdpaCall {
   std::int64_t queries() const { return input.q.extent(-2); }
   std::int64_t keys() const { return input.k.extent(-2); }
 
-  // A result with the shape [*,N] followed by `rest`: `given`, else a new array. The dtype of a new array is `dtype` if given, else that of q or, if q is not floating, float32.
+  // A result with the extents [*,N] of q followed by `rest`: `given`, or a new array if `given` is None. A new array has the dtype `dtype` if there is one,
+  // else that of q, or float32 if q is not floating.
   Result result(const char* name, std::initializer_list<std::int64_t> rest, nb::handle given = nb::none(),
                 std::optional<DType> dtype = {}) const {
     return {name, given, true, like, appended(input.q.shape().first(input.q.rank() - 2), rest), dtype.value_or(is_floating(input.q.dtype()) ? input.q.dtype() : DType::f32)};
@@ -53,7 +55,8 @@ std::vector<std::int64_t> read_chosen(nb::handle chosen, const char* name, std::
   return all;
 }
 
-// The norms of the chosen keys, [*,N,number of chosen keys]. Error unless `norms` is floating, with a norm for each head and key of the call, [*,N,S].
+// Selects the norms of the chosen keys: [*,N,number of chosen keys]. ValueError unless `norms` is floating and [*,N,S], with a norm for each head and key of
+// the call.
 Tensor norms_of_keys(const ConstTensorView& norms, const MapsCall& call, const std::vector<std::int64_t>& keys) {
   Shape expected = call.input.q.shape().first(call.input.q.rank() - 1);
   expected[-1] = call.keys();
@@ -63,12 +66,13 @@ Tensor norms_of_keys(const ConstTensorView& norms, const MapsCall& call, const s
   Tensor chosen(norms.dtype(), expected);
   for (std::int64_t i = 0; i < std::ssize(keys); ++i) {
     const std::int64_t key = keys[static_cast<std::size_t>(i)];
-    if (key >= 0 && key < call.keys()) copy(norms.select(-1, key), chosen.view().select(-1, i));  // attention_map_part() refuses other keys
+    if (key >= 0 && key < call.keys()) copy(norms.select(-1, key), chosen.view().select(-1, i));  // attention_map_part() raises the error for other keys
   }
   return chosen;
 }
 
-// The norms [*,N,S] of transformed value vectors. output_weight: [E,N*V], or None for a layer without an output projection.
+// Computes the norms [*,N,S] of the values after each head's slice of the output projection. output_weight: [E,N*V], or None for a layer without an output
+// projection.
 nb::object value_norms(nb::handle v_given, nb::handle weight_given, nb::handle num_threads) {
   const Array v = Array::required(v_given, "v"), weight = Array::input(weight_given, "output_weight");
   if (v.view().rank() < 3) throw nb::value_error(cat("v is ", v.view().shape(), "; it must be [*,K,S,V]").c_str());
@@ -88,7 +92,7 @@ nb::object value_norms(nb::handle v_given, nb::handle weight_given, nb::handle n
   return out.object;
 }
 
-// The maps of the chosen rows and keys; None means all.
+// Computes the maps of the chosen rows and keys; None means all rows or all keys.
 nb::object maps(nb::handle q, nb::handle k, nb::handle chosen_rows, nb::handle chosen_keys, nb::handle options, nb::handle value, nb::handle out_given,
                 nb::handle k_scale, nb::handle progress, nb::handle norms_given) {
   const MapsCall call("maps", q, k, options, k_scale, progress);

@@ -85,7 +85,7 @@ ByName choose_sentence(const models::SentenceChooser& model, nb::handle object) 
   return result;
 }
 
-// The outputs of a text encoder whose names are in `wanted`: float64 if the model is float64, else float32.
+// Runs a text encoder, and returns the outputs whose names are in `wanted_given`: float64 if the model is float64, else float32.
 ByName run_text_encoder(const Held<models::BertEncoder>& held, nb::handle ids_given, nb::handle segments_given, nb::handle attend_keys_given, nb::handle wanted_given, nb::handle num_threads) {
   const models::BertConfig& config = held.model.config;
   const Array ids = Array::required(ids_given, "ids"), segments = Array::input(segments_given, "segments"), attend_keys = Array::input(attend_keys_given, "attend_keys");
@@ -113,7 +113,7 @@ ByName run_text_encoder(const Held<models::BertEncoder>& held, nb::handle ids_gi
   return outputs.take();
 }
 
-// The outputs of a language model whose names are in `wanted`: float64 if the model is float64, else float32.
+// Runs a language model, and returns the outputs whose names are in `wanted_given`: float64 if the model is float64, else float32.
 ByName run_language_model(const Held<models::LanguageModel>& held, nb::handle ids_given, nb::handle attend_keys_given, nb::handle wanted_given, nb::handle num_threads) {
   const models::LanguageModelConfig& config = held.model.config;
   const Array ids = Array::required(ids_given, "ids"), attend_keys = Array::input(attend_keys_given, "attend_keys");
@@ -196,7 +196,7 @@ std::vector<std::int64_t> generate_tokens(const ByName& given, const Workspace& 
   std::optional<LimitedThreads> threads = read_num_threads(given["num_threads"]);
   const nb::object on_token = given["on_token"];
   if (!on_token.is_none() && PyCallable_Check(on_token.ptr()) == 0) throw nb::type_error("on_token must be a function of a token, or None");
-  std::optional<nb::python_error> raised;  // the exception of on_token
+  std::optional<nb::python_error> raised;  // the exception that on_token raised
   if (!on_token.is_none()) {
     options.on_token = [&](std::int64_t id) {
       const TakenGil taken;

@@ -21,13 +21,13 @@ PyObject* exception_of(polyhead::ErrorCode code) {
 }  // namespace
 
 NB_MODULE(_core, m) {
-  nb::set_leak_warnings(false);  // nanobind would report objects that are still alive when a program exits
+  nb::set_leak_warnings(false);  // otherwise nanobind would report objects that are still alive when a program exits
   m.attr("version") = POLYHEAD_VERSION;
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);
     } catch (const polyhead::Error& error) {
-      // Names of files and tensors in a message may not be valid UTF-8.
+      // A message may contain names of files and tensors that are not valid UTF-8.
       const nb::object message = nb::steal(PyUnicode_DecodeUTF8(error.what(), static_cast<Py_ssize_t>(std::strlen(error.what())), "backslashreplace"));
       PyErr_SetObject(exception_of(error.code()), message.ptr());
     }

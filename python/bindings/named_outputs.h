@@ -1,4 +1,4 @@
-// What the bindings of models share: a model with the memory of its calls, the outputs of a pass that the caller named, and copies of parameters.
+// Used by the bindings of all models: a model with the memory of its calls, the outputs of a pass that the caller named, and copies of parameters.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -27,7 +27,7 @@ inline nb::object array_of(const std::vector<double>& values) {
   return array_of(Tensor::copy_of(ConstTensorView(values.data(), {std::ssize(values)})));
 }
 
-// A model's parameters by name, as copies.
+// Copies of a model's parameters, by name.
 template <VisitsTensors M>
 ByName parameters(const M& module) {
   ByName result;
@@ -54,7 +54,8 @@ auto load_held(const F& load) {
   return held;
 }
 
-// The values v of a pass whose value_norms are wanted: the output v of the pass, or a separate tensor if v is not an output that the caller wants. The caller's view of v outlives this object.
+// Provides the memory of v if value_norms are wanted, because the norms are computed from v. If v is not an output that the caller wants, a separate tensor is
+// made. `v`, the view of the output, must outlive this object.
 class ValuesForNorms {
  public:
   ValuesForNorms(TensorView norms, DType dtype, const Shape& shape, TensorView* v) : norms_(norms), v_(v) {
@@ -82,11 +83,11 @@ class NamedOutputs {
     const char* name;
     TensorView* view;
     Shape shape;
-    std::optional<DType> written = {};  // the dtype that the pass writes, if it is another one; convert() converts it
+    std::optional<DType> written = {};  // the dtype that the pass writes, if it is not that of the result; convert() converts the output
   };
   NamedOutputs(DType dtype, std::vector<Row> rows) : dtype_(dtype), rows_(std::move(rows)) { results_.reserve(rows_.size()); }
 
-  // Makes a tensor for each name in `outputs`; an output that is named twice has one tensor.
+  // Makes a tensor for each name in `outputs`. A name that appears twice has only one tensor.
   void want(nb::handle outputs) {
     for (const std::string& name : read_words(outputs, "outputs")) {
       const auto known = std::ranges::find(rows_, name, [](const Row& row) { return std::string(row.name); });

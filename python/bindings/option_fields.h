@@ -1,5 +1,5 @@
-// The keyword arguments of the Python functions: the library's table of arguments, and the arguments that exist only in Python. _core.arguments() returns
-// the same table.
+// The keyword arguments of the Python functions: those in the library's table of arguments, and those that exist only in Python. _core.arguments() returns the
+// same list.
 #pragma once
 
 #include "options.h"

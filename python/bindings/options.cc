@@ -23,7 +23,7 @@ std::string shown(nb::handle object) {
   return "of type " + kind_of(object);
 }
 
-// Converts any integer, such as NumPy's, to a Python int. TypeError for bool and all other types.
+// Converts any kind of integer, such as NumPy's, to a Python int. TypeError for bool and for everything that is not an integer.
 nb::object integer_object(nb::handle object, const char* name, const char* wanted) {
   if (nb::isinstance<nb::bool_>(object) || !PyIndex_Check(object.ptr())) refuse_type(object, name, wanted);
   nb::object number = nb::steal(PyNumber_Index(object.ptr()));
@@ -183,18 +183,18 @@ void read(const char* name, nb::handle given, std::optional<Diagonal>& diagonal)
   }
 }
 
-// Reads (left, right). None in place of a number means that this side of the window is unlimited.
+// Reads (left, right). If one of the two is None, the window is unlimited on that side.
 void read(const char* name, nb::handle given, Window& window) {
   if (given.is_none()) return;
   const bool pair = (nb::isinstance<nb::tuple>(given) || nb::isinstance<nb::list>(given)) && nb::len(given) == 2;
-  if (!pair) throw nb::type_error("window must be (left, right): how many keys before and after the diagonal to attend to, None for all of a side");
+  if (!pair) throw nb::type_error("window must be (left, right): how many keys before and after the diagonal to attend to; None means all keys of that side");
   const auto side = [&](nb::handle value) { return value.is_none() ? std::nullopt : std::optional(read_integer(value, name, 0, kMost)); };
   window.left = side(given[0]);
   window.right = side(given[1]);
   if (!window.left && !window.right) throw nb::value_error("window is (None, None), which bounds no side; give a number for one side, or no window");
 }
 
-// Reads one size for queries and keys, or (queries, keys).
+// Reads one int, the size for both queries and keys, or (queries, keys).
 void read(const char* name, nb::handle given, BlockSize& size) {
   if (given.is_none()) return;
   const bool pair = (nb::isinstance<nb::tuple>(given) || nb::isinstance<nb::list>(given)) && nb::len(given) == 2;
@@ -244,7 +244,7 @@ template <class Call>
 void read_keywords(const char* function, nb::handle given, Call& call, Executor*& executor) {
   bool blocks = false, block_size = false;
   for (const auto& item : nb::cast<nb::dict>(given)) {
-    const nb::handle key = item.first, value = item.second;  // the lambda may not capture a structured binding before Clang 16
+    const nb::handle key = item.first, value = item.second;  // no structured binding, because Clang before 16 cannot capture one in the lambda
     const std::string name = read_word(key, "a keyword");
     bool known = false;
     blocks = blocks || (name == "blocks" && !value.is_none()), block_size = block_size || (name == "block_size" && !value.is_none());

@@ -24,7 +24,7 @@ namespace polyhead::python {
 template <class T, std::size_t count>
 using Choices = std::array<std::pair<std::string_view, T>, count>;
 
-// The value of a word: choice("empty_rows", word, kEmptyRows). For an unknown word, ValueError that lists the known ones.
+// The value of a word, as in choice("empty_rows", word, kEmptyRows). For an unknown word, throws a ValueError that lists the known words.
 template <class T, std::size_t count>
 T choice(const char* name, std::string_view word, const Choices<T, count>& choices) {
   std::string words;
@@ -43,7 +43,7 @@ std::string word_of(const Choices<T, count>& choices, T value) {
   return {};
 }
 
-// The choices of an enum, whose words are in the order of its values.
+// The choices of an enum. `words` has a word for each value of the enum, in the order of the values.
 template <class Enum, std::size_t count>
 constexpr Choices<Enum, count> choices_of(const std::array<std::string_view, count>& words) {
   Choices<Enum, count> choices;
@@ -58,13 +58,13 @@ inline constexpr auto kPoolings = choices_of<Pooling>(kPoolingWords);
 inline constexpr auto kGlobalQueries = choices_of<nn::GlobalQuery>(kGlobalQueryWords);
 inline constexpr Choices<nn::RotaryOrder, 2> kRotaryOrders{{{"halves", nn::RotaryOrder::halves}, {"pairs", nn::RotaryOrder::pairs}}};
 
-// These functions convert the value of an argument. Their TypeError and ValueError say which argument is wrong, what was given and what is allowed.
+// These functions convert the value of an argument. They throw a TypeError or ValueError that says which argument is wrong, what was given and what is allowed.
 double read_number(nb::handle object, const char* name);
 bool read_flag(nb::handle object, const char* name);
 std::int64_t read_integer(nb::handle object, const char* name, std::int64_t least, std::int64_t most);
 std::uint64_t read_seed(nb::handle object);
 std::string read_word(nb::handle object, const char* name);
-std::string read_path(nb::handle object, const char* name);                          // str, bytes or os.PathLike, as the file system encodes it
+std::string read_path(nb::handle object, const char* name);                          // str, bytes or os.PathLike, in the encoding of the file system
 std::optional<std::string> read_optional_word(nb::handle object, const char* name);  // None: nullopt
 std::vector<std::int64_t> read_integers(nb::handle object, const char* name);        // any iterable of ints with an order
 std::vector<double> read_numbers(nb::handle object, const char* name);               // any iterable of numbers with an order
@@ -73,7 +73,7 @@ MapValue read_map_value(nb::handle object);
 inline constexpr std::int64_t kMostThreads = 1 << 16;
 std::optional<LimitedThreads> read_num_threads(nb::handle object);  // None: nullopt
 
-// The arguments of one call. They cannot be copied or moved, because options point into them.
+// The arguments of one call. The object cannot be copied or moved, because its options point into it.
 struct CallArguments {
   CallArguments() { arrays.reserve(4); }
   CallArguments(const CallArguments&) = delete;
@@ -81,12 +81,12 @@ struct CallArguments {
   ConstTensorView keep(Array array) { return arrays.emplace_back(std::move(array)).view(); }
   ConstTensorView required(nb::handle given, const char* name) { return keep(Array::required(given, name)); }
 
-  std::vector<Array> arrays;  // the arrays whose memory the views in the options refer to
+  std::vector<Array> arrays;  // the arrays to whose memory the views in the options refer
   std::optional<LimitedThreads> threads;  // nullopt: polyhead.num_threads()
 };
 
-// The keyword arguments of sdpa, its gradients or its maps (SdpaOptions of _options.py). For an unknown keyword, TypeError that names the
-// Python function and the arguments with similar names.
+// The keyword arguments of sdpa, its gradients or its maps (SdpaOptions of _options.py). The constructor throws a TypeError for an unknown keyword, which names
+// the Python function and arguments with similar names.
 struct SdpaCall : CallArguments {
   SdpaCall() = default;
   SdpaCall(const char* function, nb::handle given);

@@ -1,4 +1,4 @@
-// Attention whose bias is computed from a pair tensor z, for polyhead.torch. The caller holds the parameters.
+// Attention whose bias is computed from a pair tensor z, for polyhead.torch. The caller gives the parameters with each call.
 #include "polyhead/nn/pair_bias.h"
 
 #include <nanobind/nanobind.h>
@@ -18,7 +18,7 @@ constexpr const char* kPairParameters[] = {"w_ln_z", "b_ln_z", "w_proj_z", "b_pr
 
 Tensor shared(TensorView view) { return view ? Tensor::share(view, nullptr) : Tensor(); }
 
-// A PairBias on the memory of four views. If the weight of the norm is absent, ones are used.
+// Makes a PairBias that uses the memory of four views. If the weight of the norm is absent, ones are used.
 nn::PairBias pair_on(const std::array<TensorView, 4>& views, double epsilon) {
   nn::PairBias pair;
   pair.norm.weight = shared(views[0]), pair.norm.bias = shared(views[1]), pair.norm.epsilon = epsilon;
@@ -30,7 +30,7 @@ nn::PairBias pair_on(const std::array<TensorView, 4>& views, double epsilon) {
   return pair;
 }
 
-// The arguments that the four functions below share. The object keeps the arrays alive.
+// The arguments that all four functions below have. The object keeps the arrays alive.
 struct PairCall {
   PairCall(nb::handle z, nb::handle parameters_given, nb::handle epsilon_given, nb::handle num_threads)
       : parameters(nb::cast<nb::tuple>(parameters_given)), epsilon(nb::cast<double>(epsilon_given)), threads(read_num_threads(num_threads)) {
@@ -52,7 +52,7 @@ struct PairCall {
   nn::PairBias pair;
 };
 
-// The gradients of z and of the parameters. Either all parameters get gradients, or none.
+// The memory of the gradients of z and of the parameters. Either all parameters get gradients, or none.
 struct PairResults {
   PairResults(PairCall& call, nb::handle like, bool want_z, bool want_parameters)
       : d_z("d_z", nb::none(), want_z, like, call.z_array.view()),
@@ -91,7 +91,7 @@ Tuple<nb::any, nb::any> pair_bias_backward(nb::handle z, nb::handle parameters, 
   return nb::make_tuple(results.d_z.object, results.of_parameters());
 }
 
-// The tuple (q, k, v, attend_keys or None, scale or None, empty_rows), converted.
+// Converts the tuple (q, k, v, attend_keys or None, scale or None, empty_rows).
 struct PairHeads {
   explicit PairHeads(nb::handle given) {
     const nb::tuple parts = nb::cast<nb::tuple>(given);

@@ -25,7 +25,7 @@ struct Program {
   std::optional<ScoreProgram> program;
 };
 
-// Reads instructions (op, table, a, b, c, d, value) and gradients (load, derivative, first, strides).
+// Reads instructions, each a tuple (op, table, a, b, c, d, value), and gradients, each a tuple (load, derivative, first, strides).
 void make_program(Program* self, nb::handle instructions, nb::handle tables, std::int32_t result, std::int32_t slope, nb::handle gradients, std::int64_t gradient_count) {
   new (self) Program();
   ScoreProgramCode code{.instructions = {}, .tables = {}, .result = result, .slope = slope, .gradients = {}, .gradient_count = gradient_count};
@@ -54,7 +54,7 @@ Tuple<nb::any, nb::any, nb::any> forward(const Program& program, nb::handle q_gi
   return nb::make_tuple(out.object, lse.object, weights.object);
 }
 
-// Returns the fields of polyhead.Gradients, then the sums of the program's gradients; None for those that are not wanted.
+// Returns the fields of polyhead.Gradients, and last the sums of the program's gradients; None for those that are not wanted.
 Gradients backward(const Program& program, nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out, nb::handle lse, nb::handle d_out, nb::handle options,
                    const Wanted& wanted, bool want_sums) {
   SdpaCall call("attention", options);

@@ -37,7 +37,7 @@ Tuple<nb::any, nb::any, nb::any> forward(nb::handle q_given, nb::handle k_given,
   return nb::make_tuple(out.object, lse.object, weights.object);
 }
 
-// Returns the fields of polyhead.Gradients, None for those that are not wanted.
+// Returns the fields of polyhead.Gradients, with None for gradients that are not wanted.
 Gradients backward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out, nb::handle lse, nb::handle d_out, nb::handle options, nb::handle d_bias,
                    const Wanted& wanted) {
   SdpaCall call("sdpa_backward", options);
@@ -64,7 +64,7 @@ Tuple<nb::any, nb::any> jvp(nb::handle q_given, nb::handle k_given, nb::handle v
   return nb::make_tuple(out.object, lse.object);
 }
 
-// Returns the fields of polyhead.SecondGradients, None for those that are not wanted.
+// Returns the fields of polyhead.SecondGradients, with None for gradients that are not wanted.
 Gradients backward_backward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out, nb::handle lse, nb::handle d_out_given, nb::handle d_gradients_given,
                             nb::handle options, const Wanted& wanted, bool want_d_out) {
   SdpaCall call("sdpa_backward_backward", options);
@@ -79,7 +79,7 @@ Gradients backward_backward(nb::handle q_given, nb::handle k_given, nb::handle v
   return gradients.objects({d_d_out.object});
 }
 
-// `explain` of Python. Reads the shapes and dtypes of the arrays, but no elements.
+// The function polyhead.explain. Reads the shapes and dtypes of the arrays, but not their elements.
 std::string explain_forward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle options, nb::handle k_scale, nb::handle v_scale) {
   SdpaCall call("explain", options);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");

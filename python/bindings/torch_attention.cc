@@ -1,5 +1,5 @@
-// Attention on torch's tensors in eager mode, for polyhead/torch/_eager.py. One call from Python does the checks, the pass and the saving of tensors for autograd.
-// Written in Python, these steps would take longer than a small attention.
+// Attention on torch's tensors in eager mode, for polyhead/torch/_eager.py. One call from Python checks the arguments, runs the pass and saves tensors for
+// autograd. In Python these steps would take longer than a small attention.
 #include <nanobind/nanobind.h>
 
 #include <utility>
@@ -18,15 +18,15 @@
 namespace polyhead::python {
 namespace {
 
-// Python objects that the functions below use. polyhead.torch._eager passes them once; they are kept until the process ends.
+// Python objects that the functions below use. polyhead.torch._eager passes them once, and they live until the process ends.
 struct Eager {
   std::vector<std::pair<PyObject*, PyObject*>> quiet;  // (function of torch, the object that the function returns if nothing observes torch's operators)
-  PyObject* forward_ad;                                // the module torch.autograd.forward_ad; its _current_level is -1 outside of forward mode
-  PyObject* watched;                                   // () -> bool: whether torch's operators are really observed; called only if `quiet` or forward_ad suggest so
+  PyObject* forward_ad;                                // the module torch.autograd.forward_ad, whose _current_level is -1 outside of forward mode
+  PyObject* watched;                                   // () -> bool: whether torch's operators are observed; called only if `quiet` or forward_ad suggest it
   PyObject* is_autocast_enabled;                       // () -> bool
   PyObject* get_num_threads;                           // torch.get_num_threads
-  PyObject* recorders;                                 // list of captures that are running
-  PyObject* apply;                                     // apply of the autograd.Function
+  PyObject* recorders;                                 // the list of running captures
+  PyObject* apply;                                     // the method apply of the autograd.Function
   PyObject* without_tensors;                           // (options, names) -> options
   PyObject* with_tensors;                              // (options, names, tensors) -> options
   PyObject* gradients;                                 // (ctx, saved tensors, gradients of the outputs) -> gradients of the inputs, computed by torch operators
@@ -62,13 +62,13 @@ void set_attribute(nb::handle object, PyObject* name, nb::handle value) {
 }
 
 bool is_observed() {
-  static PyObject* const kNone = PyLong_FromLong(-1);  // Python has one object for each small int, so the comparison of objects below compares the numbers
+  static PyObject* const kNone = PyLong_FromLong(-1);  // CPython has only one object for each small int, so comparing objects compares the numbers
   bool quiet = attribute(eager->forward_ad, POLYHEAD_INTERNED("_current_level")).is(nb::handle(kNone));
   for (const auto& [function, answer] : eager->quiet) quiet = quiet && call(function).is(nb::handle(answer));
   return !quiet && !call(eager->watched).is(nb::bool_(false));
 }
 
-std::optional<LimitedThreads> limited_threads() {  // torch's limit if it is lower than polyhead's, as in the workers of a DataLoader, where it is 1
+std::optional<LimitedThreads> limited_threads() {  // torch's limit if it is lower than polyhead's (1 in the workers of a DataLoader)
   const long threads = PyLong_AsLong(call(eager->get_num_threads).ptr());
   return threads < num_threads() ? std::optional<LimitedThreads>(static_cast<int>(threads)) : std::nullopt;
 }
@@ -78,7 +78,7 @@ nb::object option(nb::handle options, PyObject* name) {
   return value == nullptr ? nb::object(nb::none()) : nb::borrow(value);
 }
 
-// The tensors among the options of a call, including slopes and table of a relative bias.
+// The tensors among the options of a call. They include the slopes and the table of a relative bias.
 struct OptionTensors {
   std::vector<nb::object> names, tensors;
   bool are_plain = true;
@@ -111,7 +111,7 @@ struct OptionTensors {
   }
 };
 
-// The arguments of a pass; q, k and v are absent if one of them is not plain memory.
+// The arguments of a pass. q, k or v is absent if its memory cannot be read directly.
 struct TensorCall : SdpaCall {
   TensorCall(const char* function, nb::handle options, nb::handle q_given, nb::handle k_given, nb::handle v_given) : SdpaCall(function, options) {
     q = keep(Array::tensor_memory(q_given, "q")), k = keep(Array::tensor_memory(k_given, "k")), v = keep(Array::tensor_memory(v_given, "v"));
@@ -121,10 +121,10 @@ struct TensorCall : SdpaCall {
   }
   bool is_readable() const { return q && k && v && is_floating(q.dtype()) && q.rank() >= 3 && k.rank() >= 3 && v.rank() >= 3; }
 
-  // Runs f(), without the GIL unless the problem is small: releasing and taking the GIL takes as long as a small problem.
+  // Runs f(). Releases the GIL meanwhile, unless the problem is small: releasing and taking the GIL takes as long as a small problem.
   template <class F>
   void compute(const F& f) const {
-    constexpr double kSmall = 1 << 15;  // number of multiplications, which take a few microseconds
+    constexpr double kSmall = 1 << 15;  // a number of multiplications that takes a few microseconds
     const double pairs = static_cast<double>(k.extent(-2)) * static_cast<double>(q.numel());
     const double products = q.extent(-1) == 0 ? 0 : pairs + pairs / static_cast<double>(q.extent(-1)) * static_cast<double>(v.extent(-1));
     if (products < kSmall) {
@@ -141,12 +141,13 @@ struct Outputs {
   nb::object out, lse, attention_weights;  // None if not wanted
 };
 
-// Runs the forward pass. fits(call) says whether the tensors can be used as they are. If fits(call) is false or an argument cannot be read, returns nullopt before
-// anything is computed; the caller then calls the torch operator, which converts tensors and reports errors. Errors of the pass itself are raised.
+// Runs the forward pass. fits(call) says whether the tensors can be used as they are. If fits(call) is false, or if an argument cannot be read, the function
+// returns nullopt before anything is computed. The caller then calls the torch operator, which converts tensors and reports errors. Errors of the pass itself
+// are raised.
 template <class F>
 std::optional<Outputs> run_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle given, bool want_lse, bool want_weights, nb::handle out_given, const F& fits) {
   nb::object options = nb::borrow(given);
-  nb::object scales[2] = {nb::none(), nb::none()};  // k_scale and v_scale: separate arguments of sdpa, not options
+  nb::object scales[2] = {nb::none(), nb::none()};  // k_scale and v_scale, which are separate arguments of sdpa, not options
   PyObject* const names[2] = {POLYHEAD_INTERNED("k_scale"), POLYHEAD_INTERNED("v_scale")};
   for (int i = 0; i < 2; ++i) {
     scales[i] = option(options, names[i]);
@@ -208,7 +209,7 @@ nb::object run(nb::handle q, nb::handle k, nb::handle v, nb::handle given, bool 
     const std::optional<Outputs> results = run_forward(q, k, v, given, want_lse, want_weights, out, fits);
     return results ? result(*results) : nb::none();
   }
-  // Some gradients do not exist. Leave these calls to the torch operator, which raises the error.
+  // polyhead does not have some gradients. Leave calls that need them to the torch operator, which raises the error.
   const bool of_scales = !option(given, POLYHEAD_INTERNED("k_scale")).is_none() || !option(given, POLYHEAD_INTERNED("v_scale")).is_none();
   if ((of_options && of_scales) || !out.is_none()) return nb::none();
   if (want_lse && option(given, POLYHEAD_INTERNED("empty_rows")).equal(nb::str("uniform"))) return nb::none();
@@ -232,7 +233,7 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, nb::handle option
   return run(q, k, v, options, lse, attention_weights, out, [](const TensorCall&) { return true; });
 }
 
-// Whether the tensors have shapes and dtypes that sdpa_forward takes, so that torch's rules of broadcasting and conversion are not needed. mask: the view of
+// Whether sdpa_forward accepts the shapes and dtypes of the tensors, so that torch's rules of broadcasting and conversion are not needed. mask: the view of
 // attn_mask.
 bool need_no_conversion(const TensorCall& read, bool grouped, ConstTensorView mask) {
   const ConstTensorView q = read.q, k = read.k, v = read.v;
@@ -249,7 +250,7 @@ bool need_no_conversion(const TensorCall& read, bool grouped, ConstTensorView ma
   return (mask.dtype() == DType::boolean || mask.dtype() == q.dtype()) && broadcasts(mask.shape(), pairs);
 }
 
-// torch's scaled_dot_product_attention for a call that needs no conversion; returns None for other calls and for wrong arguments.
+// Computes torch's scaled_dot_product_attention for a call that needs no conversion. Returns None for other calls and for wrong arguments.
 nb::object torch_sdpa(nb::handle query, nb::handle key, nb::handle value, nb::handle mask, nb::handle dropout, nb::handle causal, nb::handle scale,
                       nb::handle grouped, nb::handle precision) {
   static PyObject* const kZero = PyLong_FromLong(0);
@@ -276,7 +277,8 @@ nb::object torch_sdpa(nb::handle query, nb::handle key, nb::handle value, nb::ha
   });
 }
 
-// forward of the autograd.Function: (ctx, call, results, q, k, v, *tensors). Tensors, masks included, are saved by torch, which detects later writes to them.
+// The method forward of the autograd.Function: (ctx, call, results, q, k, v, *tensors). torch saves the tensors, masks included, because torch detects later
+// writes to saved tensors.
 nb::object save(const nb::args& given) {
   const nb::handle ctx = given[0], call_of = given[1];
   const nb::tuple results = nb::borrow<nb::tuple>(given[2]);
@@ -285,7 +287,7 @@ nb::object save(const nb::args& given) {
   std::vector<nb::object> saved{given[3], given[4], given[5], results[0]};
   for (std::size_t i = 6; i < given.size(); ++i) saved.push_back(given[i]);
   if (outputs == 1) {
-    set_attribute(ctx, POLYHEAD_INTERNED("lse"), results[1]);  // not an output of the function: the caller never receives it and cannot write to it
+    set_attribute(ctx, POLYHEAD_INTERNED("lse"), results[1]);  // lse is not an output of the function here, so the caller cannot write to it
     set_attribute(ctx, POLYHEAD_INTERNED("to_save"), tuple_of(saved));
     return results[0];
   }
@@ -296,7 +298,7 @@ nb::object save(const nb::args& given) {
   return results;
 }
 
-// The gradients d_q, d_k, d_v and those of the named tensors; nullopt if the torch operator must compute them. wanted: which gradients to compute.
+// Computes d_q, d_k, d_v and the gradients of the named tensors; nullopt if the torch operator must compute them. wanted: which gradients to compute.
 std::optional<std::vector<nb::object>> run_backward(nb::handle call_of, const nb::tuple& saved, nb::handle lse_saved, nb::handle d_out_given, const nb::tuple& wanted) {
   const nb::tuple parts = nb::borrow<nb::tuple>(call_of), names = nb::borrow<nb::tuple>(parts[1]);
   const auto named = [&](std::string_view name) {  // whether the gradient of the option `name` is wanted
@@ -345,7 +347,7 @@ std::optional<std::vector<nb::object>> run_backward(nb::handle call_of, const nb
   return found;
 }
 
-// backward of the autograd.Function: (ctx, d_out), or with more outputs (ctx, d_out, d_lse[, d_attention_weights]).
+// The method backward of the autograd.Function: (ctx, d_out), or with more outputs (ctx, d_out, d_lse[, d_attention_weights]).
 nb::object backward(const nb::args& given) {
   const nb::handle ctx = given[0], d_out = given[1];
   const nb::object call_of = attribute(ctx, POLYHEAD_INTERNED("call"));

@@ -21,11 +21,11 @@ struct ExchangeApi {
   int (*stream)(int device, std::int32_t id, void** out);
 };
 
-// Objects of torch, looked up once when the first tensor is read.
+// Python objects of torch, which are looked up once, when the first tensor is read.
 struct Torch {
   PyTypeObject* tensor = nullptr;
   PyTypeObject* parameter = nullptr;
-  const ExchangeApi* api = nullptr;  // null if torch is older than 2.10
+  const ExchangeApi* api = nullptr;  // null for torch before 2.10
   PyObject* is_grad_enabled = nullptr;
   PyObject* is_neg = nullptr;  // torch.Tensor.is_neg
 };
@@ -85,8 +85,8 @@ nb::object integers(const auto& numbers) {
   return tuple;
 }
 
-// The strides of a dense tensor whose dimensions have the same order in memory as those of `order`. Strides of dimensions with extent 0 or 1 are ignored. If
-// another stride of `order` is 0, its elements share memory; the result is then row-major.
+// The strides of a dense tensor whose dimensions have the same order in memory as those of `order`, except that the last dimension is innermost. Strides of
+// dimensions with extent 0 or 1 are ignored. If another dimension of `order` has stride 0, elements of `order` share memory; then the result is row-major.
 Strides strides_in_order(const Shape& shape, ConstTensorView order) {
   std::array<int, kMaxRank> axes{};
   int rank = shape.size(), singles = 0;
@@ -117,7 +117,7 @@ Strides strides_in_order(const Shape& shape, ConstTensorView order) {
   return strides;
 }
 
-// A new tensor by DLPack's C functions, in half the time of a call of torch.
+// Makes a new tensor by DLPack's C functions, which takes half the time of a call of torch.
 NewTensor allocated(const ExchangeApi& api, const Shape& shape, const Strides& strides, nb::dlpack::dtype dtype) {
   std::int64_t extents[kMaxRank], steps[kMaxRank], size = 1;
   std::copy(shape.begin(), shape.end(), extents);
@@ -172,7 +172,7 @@ NewTensor empty_tensor(nb::handle like, const Shape& shape, const char* name, nb
   const Strides strides = strides_in_order(shape, order);
   const Torch* const found = find_torch(like);
   if (found != nullptr && found->api != nullptr) return allocated(*found->api, shape, strides, dtype);
-  // Do not use torch.empty, which follows torch's default device.
+  // Do not use torch.empty, which makes a tensor on torch's default device.
   const nb::object extents = integers(shape), steps = integers(strides);
   static PyObject* const kDtype = PyTuple_Pack(1, POLYHEAD_INTERNED("dtype"));
   const nb::object dtype_object = nb::steal(PyImport_GetModule(POLYHEAD_INTERNED("torch"))).attr(name);

@@ -17,18 +17,19 @@ namespace nb = nanobind;
     return interned; \
   }()
 
-// Whether the object's type is torch.Tensor or torch.nn.Parameter itself. Subclasses do not qualify: they may define other values than those in their memory.
+// Whether the object's type is torch.Tensor or torch.nn.Parameter itself. False for subclasses, because their values may differ from the numbers in their
+// memory.
 bool is_plain_tensor(nb::handle object);
 bool is_tensor_of_torch(nb::handle object);  // torch.Tensor or any subclass
 
-// Reads a plain tensor into `tensor`, which is valid while the object lives. Returns false if the tensor must be read in the slow way: it is on another
-// device or has no memory of its own, or torch is older than 2.10.
+// Reads a plain tensor into `tensor`, which is valid as long as the object lives. Returns false if the tensor must be read in the slow way: if it is on another
+// device, has no memory or is negated lazily, or if torch is older than 2.10.
 bool read_tensor_memory(nb::handle object, nb::dlpack::dltensor& tensor);
-// As read_tensor_memory(), for a function that records no gradient: also returns false if a gradient would be lost.
+// Like read_tensor_memory(), for functions that record no gradient: also returns false if the tensor's gradient would be lost.
 bool read_plain_tensor(nb::handle object, nb::dlpack::dltensor& tensor);
 
-// A new tensor on the CPU, not initialised, and the tensor's memory. Its dimensions have the same order in memory as those of `order`; without `order` it is
-// row-major. data is null if only torch knows the address.
+// A new tensor on the CPU, which is not initialised, and the tensor's memory. The dimensions have the same order in memory as those of `order`; without `order`
+// the tensor is row-major. data is null if the address must be obtained from torch.
 struct NewTensor {
   nb::object object;
   void* data = nullptr;

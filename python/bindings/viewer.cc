@@ -19,8 +19,8 @@
 namespace polyhead::python {
 namespace {
 
-// Attention maps: one array [layers, heads, T, S], or a list with an array [heads, T, S] for each layer. Norms of values have these shapes without T. Arrays may come from any package and have any
-// floating dtype.
+// Attention maps: one array [layers, heads, T, S], or a list with an array [heads, T, S] for each layer. Value norms have these shapes without T. Arrays may
+// come from any package and have any floating dtype.
 struct Maps {
   explicit Maps(nb::handle source, const char* name = "source") {
     if (!nb::isinstance<nb::list>(source)) {
@@ -50,7 +50,7 @@ viewer::Language read_language(nb::handle object) {
   return choice("lang", read_word(object, "lang"), kLanguages);
 }
 
-// Keeps alive the objects that the views of a page point to.
+// Keeps the arrays alive to which the views of a page refer.
 struct Kept {
   std::list<Maps> maps;
   std::vector<Array> arrays;
@@ -79,7 +79,7 @@ viewer::Tokens read_tokens(nb::handle object) {
   return tokens;
 }
 
-// Reads a set of maps, and the set's tabs, from the object that view() in _view.py makes.
+// Reads a set of maps, and the further sets in its entry "tabs", from the dict that _view_sets.py makes.
 viewer::Text read_set(nb::handle object, Kept& kept) {
   viewer::Text set{.text = read_word(object["text"], "text"), .queries = read_tokens(object["queries"])};
   if (const nb::object keys = object["keys"]; !keys.is_none()) set.keys = read_tokens(keys);
@@ -116,7 +116,7 @@ std::string page(nb::handle texts, nb::handle title, nb::handle language, nb::ha
   return without_gil([&] { return viewer::render(page); });
 }
 
-// Every head of a sentence model on each text, as `polyhead view` shows it.
+// Makes a page with the maps of every head of a text model for each text, as `polyhead view` does.
 std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_object, nb::handle title_object, nb::handle truncate_flag,
                        nb::handle language_name, nb::handle megabytes, nb::handle heads, nb::handle new_tokens, nb::handle weighting, nb::handle measured_list) {
   const std::string model_path = read_path(source, "source");
@@ -145,7 +145,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
     const auto when_too_long = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error;
     for (std::int64_t layer = 0; all_heads && layer < sizes.layers; ++layer)
       for (std::int64_t head = 0; head < sizes.heads; ++head) off.emplace_back(layer, head);
-    std::vector<models::TextRun> results;  // keep alive what the page's views point to
+    std::vector<models::TextRun> results;  // kept alive, because the page's views refer to them
     viewer::VectorBudget budget(values);
     viewer::Page page{.title = title.value_or(texts.empty() ? "" : texts.front()), .language = language, .vector_megabytes = values};
     std::vector<std::int64_t> left_out;
@@ -168,7 +168,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
     }
     if (!measured.empty()) page.measured = app::measure_texts(*model, std::move(measured_tokens));
     for (std::size_t i = 0; i < texts.size(); ++i) {
-      const std::int64_t numbers = sizes.head_vectors * (lengths[i] + generate);  // the count of numbers in q, k and v
+      const std::int64_t numbers = sizes.head_vectors * (lengths[i] + generate);  // the number of elements of q, k and v
       const bool fits = sides[i] == 0 && budget.take(numbers);
       left_out.push_back(fits || sides[i] != 0 ? 0 : numbers);
       results.push_back(model->run(std::move(all_tokens[i]), {.attentions = sides[i] == 0, .pooled = sides[i], .head_vectors = fits, .value_norms = sides[i] == 0 && sizes.kind != models::TextModelKind::two_sides, .generate = generate}));
@@ -182,7 +182,8 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   });
 }
 
-// A page with every head of an encoder of images, for each image, uint8 [height,width,3]. text: None, or a text for the model's text encoder, shown beside each image.
+// Makes a page with the maps of every head of an image encoder, for each image, uint8 [height,width,3]. text: None, or a text for the model's text encoder,
+// which the page shows beside each image.
 std::string image_page(nb::handle source, nb::handle image_list, nb::handle names, nb::handle text_object, nb::handle title, nb::handle language_name, nb::handle megabytes, nb::handle weighting) {
   const std::string path = read_path(source, "source");
   std::vector<Array> images;
@@ -197,7 +198,7 @@ std::string image_page(nb::handle source, nb::handle image_list, nb::handle name
     const models::ImageProcessor processor = models::read_image_processor(path);
     app::require_page_of_images(encoder.config, std::ssize(images));
     const Workspace workspace{Parameters::constant};
-    std::vector<app::SeenImage> seen;  // keep alive what the page's views point to
+    std::vector<app::SeenImage> seen;  // kept alive, because the page's views refer to them
     std::vector<Tensor> shown;
     std::optional<app::TextBeside> beside;
     if (text) {

@@ -1,6 +1,6 @@
 // The C interface (XLA's FFI, api/c_api.h of jaxlib 0.5 and later) through which XLA calls a compiled function. This file declares the members that jax.cc
-// reads, at their offsets in that interface. A build then needs no jaxlib, and one build works with every jaxlib from 0.5; tests/python/test_jax.py compares
-// every offset with jaxlib's header.
+// reads, at the offsets that they have in that interface. So a build needs no jaxlib, and one build works with every jaxlib from 0.5. tests/python/test_jax.py
+// compares every offset with jaxlib's header.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,7 @@ struct Buffer {
   std::int64_t rank;
   std::int64_t* extents;
 };
-inline constexpr int kBuffer = 1;  // the type code in Buffers::types of an operand or result that is a Buffer; there is no other
+inline constexpr int kBuffer = 1;  // the type code in Buffers::types of an operand or result that is a Buffer; no other code exists
 
 struct Buffers {
   Header header;
@@ -91,6 +91,6 @@ struct CallFrame {
   Buffers operands, results;
   Attributes attributes;
 };
-inline constexpr int kExecute = 3;  // the value of CallFrame::stage in which a call computes
+inline constexpr int kExecute = 3;  // the value of CallFrame::stage in which a call must compute
 
 }  // namespace polyhead::python::xla

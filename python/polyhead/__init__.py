@@ -38,7 +38,7 @@ __all__ += _view.__all__
 
 if TYPE_CHECKING:
     from . import distributed as distributed, jax as jax, patch as patch, torch as torch, transformers as transformers
-else:  # hidden from type checkers: with a module-level __getattr__ they would accept polyhead.anything
+else:  # Hide __getattr__ from type checkers: otherwise they would accept every name polyhead.NAME.
     _ON_DEMAND = {"distributed": None, "jax": "jax", "patch": "torch", "torch": "torch", "transformers": "torch"}  # name of a submodule -> the package that it needs
 
     def __getattr__(name: str) -> object:

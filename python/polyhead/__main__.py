@@ -1,5 +1,5 @@
-"""The command line program: ``python -m polyhead``, which pip also installs as ``polyhead``. The program is part of the extension module, so that a
-wheel contains the kernels only once. The program takes over the process: it handles signals and writes to standard output itself, not through Python."""
+"""The command line program: ``python -m polyhead``, which pip also installs as ``polyhead``. The program is part of the extension module, so that a wheel
+contains the kernels only once. The program handles signals and writes to standard output itself, not through Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import _core
 
 
 def main() -> int:
-    """Runs the program with the arguments of the process.
+    """Runs the command line program with the arguments of this process.
 
     Returns:
         Its exit status.

@@ -1,4 +1,4 @@
-"""The library's table of attention's arguments (include/polyhead/attention_arguments.h), from which lists of names in this package are made."""
+"""The library's table of attention's arguments (include/polyhead/attention_arguments.h). Lists of argument names in this package are made from it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from . import _core
 
 class Argument(NamedTuple):
     name: str
-    annotation: str  # the type, written with names of `_options`
-    extent: str  # for a tensor: a value of ArgumentExtent in attention_arguments.h; else ""
+    annotation: str  # the type as Python text, which uses names of `_options`
+    extent: str  # for a tensor: the name of a value of ArgumentExtent in attention_arguments.h; else ""
     has_gradient: bool  # True: the argument has a gradient and a tangent
     default: Any
     group: str  # "inputs": q, k, v and scales; "pass": keywords of `sdpa` and of a layer; "sdpa", "layer": keywords of only one; "relative_bias": fields of RelativeBias
@@ -20,7 +20,7 @@ class Argument(NamedTuple):
 ARGUMENTS = tuple(Argument(*row) for row in _core.arguments())
 
 TENSORS = tuple(argument for argument in ARGUMENTS if argument.extent and argument.group != "layer")
-"""The arguments that are tensors; the slopes and the table of a relative bias are listed separately."""
+"""The arguments that are tensors. The slopes and the table of a relative bias are two entries."""
 
 GRADIENTS = tuple(argument.name for argument in TENSORS if argument.has_gradient)
 """Names of the tensors that have a gradient and a tangent: q, k, v, bias, sink, slopes, table."""
@@ -34,7 +34,7 @@ DEFAULTS = {argument.name: argument.default for argument in ARGUMENTS if argumen
 
 
 def wanted_fields(wanted: Iterable[tuple[str, object]]) -> tuple[bool, ...]:
-    """Whether each field of `GRADIENT_FIELDS` is wanted. wanted: pairs (a name of `GRADIENTS`, whether its gradient is wanted)."""
+    """For each field of `GRADIENT_FIELDS`, whether its gradient is wanted. wanted: pairs (a name of `GRADIENTS`, whether its gradient is wanted)."""
     names = {_FIELDS[name] for name, want in wanted if want}
     return tuple(name in names for name in GRADIENT_FIELDS)
 

@@ -26,21 +26,21 @@ class CapturedCall(NamedTuple):
     operation: str
     """How the call was computed: the name of an operator of torch, or ``"softmax"`` where the module multiplies softmax and values itself."""
     shape: tuple[int, ...]
-    """``(B, N, T, S)``, with further leading dimensions if the call has them."""
+    """``(B, N, T, S)``, with further dimensions before B if the call has them."""
     maps: Tensor | None = None
     """Attention weights ``[B,N,T,S]`` before dropout, on the CPU; float64 if the call computes in float64, else float32."""
     statistics: dict[str, Tensor] | None = None
-    """The numbers of `head_statistics`, ``[B,N]`` each."""
+    """The result of the function `head_statistics`: arrays ``[B,N]`` by name."""
     top_keys: TopKeys[Tensor] | None = None
     """The result of ``maps(top_k=...)``, ``[B,N,T,k]``."""
     pooled_map: Tensor | None = None
     """The result of the function `pooled_map`, ``[B,N,height,width]``."""
     is_window: bool = False
-    """Whether the sequences are windows into which the module cuts a larger sequence, as Swin and SAM do."""
+    """True if the sequences are windows into which the module cuts a larger sequence, as the models Swin and SAM do."""
 
     @property
     def is_over_budget(self) -> bool:
-        """Whether the maps of this call were requested and exceeded the budget."""
+        """True if the maps of this call were requested, but exceeded the budget."""
         return self.maps is None and self.statistics is not None and self.top_keys is not None and self.pooled_map is not None
 
 
@@ -53,7 +53,8 @@ class MissedCall(NamedTuple):
 
 
 class Capture:
-    """The attention calls that `capture` recorded, in their order. `view` shows a Capture as a page. Indices, ``len`` and iteration are those of ``calls``.
+    """The attention calls that `capture` recorded, in the order in which the model made them. `view` shows a Capture as a page. ``capture[i]``,
+    ``len(capture)`` and a loop over the capture use the list ``calls``.
 
     Args:
         calls: the calls of attention.
@@ -63,9 +64,9 @@ class Capture:
     def __init__(self, calls: Collection[CapturedCall] = (), missed: Collection[MissedCall] = ()) -> None:
         self.calls = list(calls)
         self.missed = list(missed)
-        self._recorder: AbstractContextManager[Any] | None = None  # records the model's calls while the `with` block is active
-        self._selected = ""  # the reason why a selection has no calls
-        self._whole: list[CapturedCall] = []  # in a selection: all calls of the original capture, from which `view` finds the steps of a decoder
+        self._recorder: AbstractContextManager[Any] | None = None  # the recorder, which is active inside the `with` block
+        self._selected = ""  # end of the error message for a selection without calls
+        self._whole: list[CapturedCall] = []  # in a selection: all calls of the original capture, which `view` needs to find the steps of a decoder
 
     def __enter__(self) -> Capture:
         if self._recorder is None:
@@ -78,10 +79,10 @@ class Capture:
         self._recorder.__exit__(error_type, error, trace)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_recorder": None}  # a copy holds the calls but not the model
+        return self.__dict__ | {"_recorder": None}  # a copy or a pickle holds the calls but not the model
 
     def select(self, prefix: str) -> Capture:
-        """The calls of the modules whose name starts with the prefix: ``"encoder."``, ``"decoder."``.
+        """The calls of the modules whose name starts with the prefix, such as ``"encoder."``.
 
         Args:
             prefix: the beginning of the modules' names.
@@ -101,11 +102,11 @@ class Capture:
         return selected
 
     def layers(self) -> list[Tensor]:
-        """The maps ``[B,N,T,S]`` of each call, as transformers returns attentions.
+        """The attention maps ``[B,N,T,S]`` of each call, in the form in which transformers returns attentions.
 
         Raises:
-            ValueError: nothing was captured, a call has no maps, or the calls have different shapes; the message names the calls. `view` can show a
-                capture without maps or with different shapes: its page has a tab for each shape, and pooled maps of calls that exceed the budget.
+            ValueError: nothing was captured, a call has no maps, or the calls have different shapes; the message names the calls. `view` can show a capture
+                without maps or with different shapes: its page has a tab for each shape, and shows pooled maps of calls that exceed the budget.
         """
         require_calls(self)
         without = [call for call in self.calls if call.maps is None]

@@ -1,4 +1,4 @@
-"""The processor and the number of threads."""
+"""Describes the processor, and sets the number of threads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ __all__ = ["device", "num_threads", "set_num_threads"]
 
 def device() -> dict[str, Any]:
     """The CPU as a dict: its name and architecture, how many processors are online and usable by this process, the number of threads, and the caches as
-    `{"level", "kind", "bytes", "shared_by"}` (caches that the system does not report are missing; `shared_by` is None if not known). Also its instruction
-    sets, the instruction sets for which polyhead has kernels (the preferred first), the one in use (``"kernel"``) and why each of the others is not used
-    (``"why_not_used"``). The environment variable POLYHEAD_ISA selects an instruction set."""
+    `{"level", "kind", "bytes", "shared_by"}` (caches that the system does not report are missing; `shared_by` is None if not known). The dict also has the
+    CPU's instruction sets, the instruction sets for which polyhead has kernels (the preferred first), the one in use (``"kernel"``) and the reasons why the
+    others with kernels are not used (``"why_not_used"``). The environment variable POLYHEAD_ISA selects an instruction set."""
     return _core.device()
 
 
 def num_threads() -> int:
-    """The number of threads of calls without `num_threads`: set by `set_num_threads`, else the number of cores that the process may use."""
+    """The number of threads that a call without the argument num_threads uses: the number given to `set_num_threads`, else the number of cores that the process
+    may use."""
     return _core.num_threads()
 
 

@@ -1,4 +1,4 @@
-"""The error for a missing package that only a part of polyhead needs."""
+"""Checks that a package is installed which only a part of polyhead needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def require_package(where: str, package: str) -> None:
     try:
         importlib.import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != package:  # another module is missing; the original message names it
+        if error.name != package:  # the package itself needs a missing module, which the original message names
             raise
         name, command = _PACKAGES[package]
         raise ModuleNotFoundError(f"{where} needs {name}, which is not installed: {command}", name=package) from None

@@ -19,7 +19,7 @@ __all__ = ["LayerGradients", "MultiHeadAttention", "Rotary", "Saved", "layouts",
 
 
 class LayerOptions(PassOptions, total=False):
-    """Keyword arguments of a layer's forward pass. The `SdpaOptions` that are missing here belong to the layer's configuration."""
+    """Keyword arguments of a layer's forward pass. Options of `SdpaOptions` that are missing here are arguments of the layer's constructor."""
 
     # arguments: keywords of a layer
     projected_key: Array | None
@@ -35,7 +35,7 @@ class LayerOptions(PassOptions, total=False):
 
 
 class LayerGradients(NamedTuple, Generic[A]):
-    """The result of `Saved.backward`. A gradient is None if it was not requested, or if its input was not given to the forward pass."""
+    """The result of `Saved.backward`. A field is None if its gradient was not requested, or if its input was not given to the forward pass."""
 
     query: A
     key: A
@@ -51,8 +51,8 @@ class LayerGradients(NamedTuple, Generic[A]):
 
 
 class Saved(Generic[A]):
-    """The activations of a forward pass, for backward and maps. The object keeps the inputs of the pass alive; do not change the inputs before the last use of
-    the object."""
+    """The activations of a forward pass, from which the methods compute gradients and attention maps. The object keeps the inputs of the pass alive; do not
+    change the inputs before the last use of the object."""
 
     def __init__(self, saved: _core.Saved, query: A) -> None:
         self._saved = saved
@@ -61,20 +61,20 @@ class Saved(Generic[A]):
     def backward(
         self, d_out: Array, *, inputs: bool = True, parameters: bool = True, d_bias: A | None = None, num_threads: int | None = None
     ) -> LayerGradients[A]:
-        """Gradients of a loss. If key or value was left out, the input that was used in its place gets the sum of the gradients.
+        """Gradients of a loss. If the forward pass got no key or no value, the input that it used instead gets the sum of the gradients.
 
         Args:
             d_out: the gradient of the loss with respect to the output; shaped as the output.
-            inputs: whether to compute the gradients of query, key, value, projected_key, projected_value, bias, sink and relative_bias.
-            parameters: whether to compute the gradients of the layer's parameters.
-            d_bias: shaped as bias, written in place and returned; as in `polyhead.sdpa_backward`.
+            inputs: True: compute the gradients of query, key, value, projected_key, projected_value, bias, sink and relative_bias.
+            parameters: True: compute the gradients of the layer's parameters.
+            d_bias: memory for the gradient of bias, shaped as bias: written in place and returned, as in `polyhead.sdpa_backward`.
             num_threads: at most this many threads; None: as in the forward pass.
 
         Returns:
             The gradients, each shaped as its input or parameter.
 
         Raises:
-            ValueError, TypeError: as `polyhead.sdpa`.
+            ValueError, TypeError: for the same reasons as `polyhead.sdpa`.
         """
         return LayerGradients(*self._saved.backward(d_out, inputs, parameters, d_bias, num_threads))
 
@@ -89,7 +89,7 @@ class Saved(Generic[A]):
             ``[*,N,T,S']``; S' is S plus the number of keys that add_bias_kv and add_zero_attn append.
 
         Raises:
-            ValueError, TypeError: as `polyhead.sdpa`.
+            ValueError, TypeError: for the same reasons as `polyhead.sdpa`.
         """
         return cast("A", self._saved.map(self._query, value, num_threads))
 
@@ -101,15 +101,15 @@ class Saved(Generic[A]):
 
     @property
     def lse(self) -> A:
-        """``[*,N,T]``, the logarithm of the sum of the exponentials of every query's scores, as `polyhead.sdpa` returns it; a copy."""
+        """A copy of lse ``[*,N,T]``, as `polyhead.sdpa` returns it: for each query, the logarithm of the sum of the exponentials of its scores."""
         return cast("A", self._saved.lse(self._query))
 
 
 class _Parameters(dict[str, Any]):
-    """A layer's arrays by name. Assigning another array to a name is an error, because the layer would not use it."""
+    """The arrays of a layer's parameters, by name. Assigning another array to a name is an error, because the layer would not use that array."""
 
     def __setitem__(self, name: str, array: NumPyArray) -> None:
-        if array is not self.get(name):  # the same array is allowed, because `parameters[name] -= step` assigns it again
+        if array is not self.get(name):  # assigning the same array is allowed, because `parameters[name] -= step` does so
             raise TypeError(f"parameters[{name!r}] = ... does not change the layer; write into its memory: parameters[{name!r}][...] = ...")
 
     def update(self, *others: Any, **named: Any) -> None:
@@ -125,29 +125,32 @@ class _Parameters(dict[str, Any]):
 
 
 class MultiHeadAttention:
-    """Multi-head attention (Vaswani et al. 2017, section 3.2.2), with gate, pair bias, any axis and global query (Jumper et al. 2021, supplementary
-    algorithms 7, 8 and 19).
+    """Multi-head attention as a layer (Vaswani et al. 2017, section 3.2.2). Options are a gate, a pair bias, attention along any axis, and a global query
+    (Jumper et al. 2021, supplementary algorithms 7, 8 and 19).
 
     Args:
         query_width: width of the query input.
-        heads: N.
+        heads: N, the number of query heads.
         key_width, value_width: widths of the key and value inputs. The default of key_width is query_width; the default of value_width is key_width.
-        kv_heads: K; default: heads, or 1 with a global query.
-        head_width: H; default: query_width / heads, which must be a whole number.
-        value_head_width: V; default: head_width.
+        kv_heads: K, the number of key/value heads; default: heads, or 1 with a global query.
+        head_width: H, the width of a query/key head; default: query_width / heads, which must be a whole number.
+        value_head_width: V, the width of a value head; default: head_width.
         output_width: width of the output; default: query_width.
-        bias: whether the query, key and value projections have biases.
-        output_bias: whether the output projection has a bias.
-        output: whether there is an output projection; without an output projection the output is the merged heads, N * V wide.
-        gate: whether the merged heads are multiplied by the sigmoid of a projection of the query input.
-        global_query: ``"mean"`` or ``"masked_mean"``: each sequence has one query, the mean of its queries along the axis (of those that are not masked, with
-            ``"masked_mean"``), and one key/value head.
-        axis: the dimension of the inputs along which queries attend to keys, counted from the end. -1 is the width; the default -2 is the dimension before it.
+        bias: True: the query, key and value projections have biases.
+        output_bias: True: the output projection has a bias.
+        output: True: there is an output projection. False: the output is the merged heads, of width N * V.
+        gate: True: the merged heads are multiplied by the sigmoid of a projection of the query input.
+        global_query: each sequence has one query, the mean of its queries along the axis, and one key/value head. ``"mean"``: the mean of all queries.
+            ``"masked_mean"``: the mean of the queries that the mask of the keys does not exclude. None: no global query.
+        axis: the dimension of the inputs along which queries attend to keys, counted from the end. -1 is the width, so it is not allowed; the default -2 is the
+            dimension before the width.
         add_bias_kv: append one learned key and value.
         add_zero_attn: append one key and value of zeros.
-        sink: learn a sink logit for each head, as gpt-oss does: the parameter ``sink`` ``[N]``, initially 0. Calls then may not pass a sink. Only with empty_rows "zero".
-        qk_norm: apply an RMS norm to each head's projected q and k, before rotary positions (Qwen 3), with an epsilon of 1e-6. The parameters ``q_norm.weight`` and
-            ``k_norm.weight`` ``[H]`` are initially 1. A projected_key must already be normed; the keys of add_bias_kv and add_zero_attn are not normed.
+        sink: learn a sink logit for each head, as gpt-oss does: the parameter ``sink`` ``[N]``, initially 0. Calls of such a layer may not pass a sink. Only
+            with empty_rows "zero".
+        qk_norm: apply an RMS norm to each head's projected q and k, before rotary positions (Qwen 3), with an epsilon of 1e-6. The parameters ``q_norm.weight``
+            and ``k_norm.weight`` ``[H]`` are initially 1. Keys given as projected_key must already be normed. The keys of add_bias_kv and add_zero_attn are not
+            normed.
         dropout: probability that an attention weight is dropped in training.
         scale: factor of ``q k^T``; default: ``1 / sqrt(H)``.
         softcap: as in `polyhead.sdpa`; 0 switches softcap off.
@@ -157,7 +160,7 @@ class MultiHeadAttention:
 
     Raises:
         ValueError: widths, heads or options that do not fit; the message says what was given and what is allowed.
-        TypeError: an argument of another type.
+        TypeError: an argument of the wrong type.
     """
 
     def __init__(
@@ -201,7 +204,8 @@ class MultiHeadAttention:
 
     @property
     def causal(self) -> bool:
-        """Whether calls without `causal` use ``"bottom_right"``. Initially True for a layer loaded from a causal layout (GPT-2), else False. May be set."""
+        """Whether calls without the argument `causal` are causal, with ``"bottom_right"``. Initially True for a layer loaded from the layout of causal models
+        (GPT-2), else False. May be set."""
         return self._layer.causal
 
     @causal.setter
@@ -210,8 +214,8 @@ class MultiHeadAttention:
 
     @property
     def needs_rotary(self) -> bool:
-        """Whether calls without `rotary` are refused. Initially True for a layer loaded from a layout whose models rotate q and k (Llama), else False. May be
-        set to False."""
+        """Whether calls without the argument `rotary` raise a ValueError. Initially True for a layer loaded from a layout whose models rotate q and k (Llama),
+        else False. May be set to False."""
         return bool(self._layer.rotary_of)
 
     @needs_rotary.setter
@@ -223,18 +227,18 @@ class MultiHeadAttention:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments with every default filled in."""
+        """The constructor's arguments by name, with every default filled in."""
         return self._layer.config
 
     @property
     def parameters(self) -> dict[str, NumPyArray]:
-        """Name -> NumPy array that shares the layer's memory: ``parameters["q.weight"][...] = w`` changes the layer; assigning another array to a name is an
-        error. q.weight is ``[N*H, query_width]``, and so on. Read-only if the layer is frozen."""
+        """The parameters by name, as NumPy arrays that share the layer's memory: ``parameters["q.weight"][...] = w`` changes the layer. Assigning another array
+        to a name is an error. A weight is ``[output width, input width]``: q.weight is ``[N*H, query_width]``. The arrays of a frozen layer are read-only."""
         return _Parameters(self._layer.parameters)
 
     def frozen(self) -> MultiHeadAttention:
-        """A copy with read-only parameters for inference. The parameters are packed for the kernels once instead of in every call; this saves most
-        time if a call has few positions. Results and gradients have the same bits.
+        """A copy for inference, whose parameters are read-only. The parameters are packed for the kernels once instead of in every call, which makes calls with
+        few positions much faster. Results and gradients have the same bits.
 
         Returns:
             A layer that shares no memory with this layer. It holds its parameters twice: plain and packed.
@@ -243,7 +247,7 @@ class MultiHeadAttention:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the parameters are constant: True for a layer that `frozen` returned."""
+        """True for a layer that `frozen` returned, whose parameters are read-only."""
         return self._layer.is_frozen
 
     @takes(LayerOptions)
@@ -256,46 +260,48 @@ class MultiHeadAttention:
             query: ``[.., T at the axis, .., query_width]``, dtype of the parameters.
             key: ``[.., S at the axis, .., key_width]``; None: query.
             value: ``[.., S at the axis, .., value_width]``; None: key.
-            out: ``[.., T at the axis, .., output_width]``, written in place and returned.
-            attend, block: bool, ``[T,S]``, or ``[*,N,T,S]`` with an extent of 1 for each shared dimension; ``*`` are the dimensions
-                that are neither axis nor width. A mask ``[B,1,T,S]`` differs between sequences, a mask ``[1,N,T,S]`` between heads. A mask of three dimensions could
-                be meant either way and is an error.
-            attend_keys, block_keys: bool, broadcast to ``[*,S]``, where the axis is moved to the end, unless mask_like_input is True.
+            out: ``[.., T at the axis, .., output_width]``, memory for the output: written in place and returned.
+            attend, block: bool, ``[T,S]`` or ``[*,N,T,S]``; ``*`` are the dimensions of query that are neither axis nor width. Give an extent of 1 to a
+                dimension whose entries share the mask: a mask ``[B,1,T,S]`` differs between sequences, a mask ``[1,N,T,S]`` between heads. A mask of three
+                dimensions could mean either and is an error.
+            attend_keys, block_keys: bool, broadcast to ``[*,S]``: the dimensions of key without its width, with the axis moved to the end. mask_like_input
+                changes this order.
             mask_like_input: the order of dimensions of attend_keys or block_keys, if the axis is not -2. True: the order of the key input without
                 its width, ``[.., S at the axis, ..]``, as in AlphaFold's ``pair_mask``. False: ``[*,S]``. None: ``[*,S]``, and an error if the shape fits the order of the
                 key input too, as for a square table. True is an error with a cache.
             key_starts, key_lengths: integers ``[*]`` or ``[*,T]``, as in `polyhead.sdpa`.
             diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`.
-            bias: ``[T,S]`` or ``[*,N,T,S]``, as attend.
+            bias: ``[T,S]`` or ``[*,N,T,S]``; the dimensions are those of attend.
             relative_bias: a `RelativeBias`, as in `polyhead.sdpa`. Not with add_bias_kv, add_zero_attn or a global query.
             sink: sink logits, ``[N]`` or of another rank that broadcasts to ``[*,N,T]``; as in `polyhead.sdpa`. Not for a layer that learns a sink.
             training: apply dropout; a layer with dropout then needs a seed or dropout_keep.
             seed: seed of the dropout bits, as in `polyhead.sdpa`.
-            dropout_keep: bool, ``[T,S']`` or ``[*,N,T,S']``, as attend; True = not dropped. Used in place of the bits that the seed gives. S' as in `Saved.maps`.
-                Only in training and with dropout.
+            dropout_keep: bool, ``[T,S']`` or ``[*,N,T,S']``, with the dimensions of attend; True = not dropped. These bits replace those that the seed would
+                give. S' is explained in `Saved.maps`. Only with training=True and a layer with dropout.
             query_offsets, key_offsets: integers ``[D+1]``; as in `polyhead.sdpa`. Not with add_bias_kv, add_zero_attn or a global query.
             blocks, block_size: integers that broadcast to ``[*,N,Tb,count]``, as in `polyhead.sdpa`.
             projected_key, projected_value: ``[*,K,S,H]`` and ``[*,K,S,V]``, keys and values that are already projected and, with rotary positions, rotated, for example
-                from a cache. They are used instead of key and value. The parameters of the key and value projections then have gradients of 0. They have the layer's dtype;
-                unless the layer is float64, they may also be bfloat16, float16 or int8. They have gradients only in the layer's dtype.
+                from a cache. They are used instead of key and value. The parameters of the key and value projections then have gradients of 0. The arrays have
+                the layer's dtype; unless the layer is float64, they may also be bfloat16, float16 or int8, but then they have no gradients.
             projected_key_scale, projected_value_scale: float32 ``[*,K,S]``, the scales of int8 projected_key and projected_value, as k_scale and v_scale in
                 `polyhead.sdpa`. Not with add_bias_kv or add_zero_attn.
             rotary: a `Rotary`: rotates the projected queries and keys, but neither projected_key nor the keys of add_bias_kv and add_zero_attn.
                 Not with a global query.
             cache: a `KeyValueCache`, for a text that is computed a few tokens at a time: the projected and rotated keys and values of query are appended to the cache,
-                and the queries attend to all tokens of their sequence. With causal (either corner) or a window, the diagonal is at each query's own token. Only
-                in ``layer(...)``, because `forward` keeps activations. query is ``[B,T,query_width]``, and rotary has the tables for the positions of the new tokens. Not
-                with key, value, projected_key, key_lengths, diagonal_offsets, documents, add_bias_kv, add_zero_attn, a global query or training. The
-                cache is unchanged if the call fails.
-            new_tokens: integers ``[B]``, with cache: how many of the T tokens belong to sequence b; None: all. Output rows of the tokens that do not belong are undefined.
+                and the queries attend to all tokens of their sequence. With causal (either corner) or a window, the diagonal passes through each query's own
+                token. Only ``layer(...)`` accepts a cache; `forward` does not, because it keeps activations. query is ``[B,T,query_width]``, and rotary has the
+                tables for the positions of the new tokens. Not with key, value, projected_key, key_lengths, diagonal_offsets, documents, add_bias_kv,
+                add_zero_attn, a global query or training. The cache is unchanged if the call fails.
+            new_tokens: integers ``[B]``, with cache: how many of the T tokens belong to sequence b; None: all. The output rows of the other tokens are
+                undefined.
             causal, window, backend, num_threads: as in `polyhead.sdpa`.
 
         Returns:
-            The output ``[.., T at the axis, .., output_width]``, with an extent of 1 along the axis for a global query without a gate; and
-            a `Saved`.
+            A tuple of the output ``[.., T at the axis, .., output_width]`` and a `Saved`. For a global query without a gate, the output's extent along the axis
+            is 1.
 
         Raises:
-            ValueError, TypeError: as `polyhead.sdpa`.
+            ValueError, TypeError: for the same reasons as `polyhead.sdpa`.
         """
         result, saved = self._layer.forward(query, key, value, out, options)
         return result, Saved(saved, query)
@@ -312,24 +318,24 @@ class MultiHeadAttention:
             ``[.., T at the axis, .., output_width]``.
 
         Raises:
-            ValueError, TypeError: as `polyhead.sdpa`.
+            ValueError, TypeError: for the same reasons as `polyhead.sdpa`.
         """
         return cast("A", self._layer.evaluate(query, key, value, out, options))
 
     def state(self, layout: str = "torch", prefix: str = "", *, without: Iterable[str] = ()) -> dict[str, NumPyArray]:
-        """Copies of the parameters under the names of a layout, for a state_dict or numpy.savez.
+        """Copies of the parameters under the names that a layout gives them, for a state_dict or numpy.savez.
 
         Args:
             layout: names and storage of the parameters, one of `layouts()`.
             prefix: the prefix of every name, such as ``"encoder.layer.0"``.
-            without: names of settings that may get lost, as in `save`.
+            without: names of settings that the copies need not keep, as in `save`.
 
         Returns:
-            Name -> NumPy array, shaped as in the layout.
+            A dict of NumPy arrays by name, shaped as in the layout.
 
         Raises:
             ValueError: the layout has no place for a parameter of the layer, or `load` would make a layer with another setting, as in `save`.
-            TypeError: an argument of another type.
+            TypeError: an argument of the wrong type.
         """
         return _core.state(self._layer, layout, prefix, _setting_names(without))
 
@@ -389,16 +395,16 @@ def load(
     masked_mean: bool = False,
     empty_rows: EmptyRows | None = None,
 ) -> MultiHeadAttention:
-    """A layer from a file (safetensors, a folder with model.safetensors, npz) or from arrays by name (a state_dict).
+    """Makes a layer of the parameters in a file (safetensors, a folder with model.safetensors, npz) or in a mapping of arrays by name (a state_dict).
 
     Args:
         source: the file, folder or mapping.
         layout: names and storage of the parameters, one of `layouts()`; None: the layout that fits the names in source.
         prefix: the beginning of every name, such as ``"encoder.layer.0"``; None: determined from the names, if source holds only one layer.
         heads: N, for layouts that do not store it; None: read from the config.json of a model's folder. An error if config.json has another number.
-        axis, add_zero_attn, dropout, softcap, precision: as in `MultiHeadAttention`; no file stores them. A layer with other than the defaults is saved with the
-            argument `without` of `save`; give its settings here again.
-        masked_mean: whether a global query (AlphaFold's is_global) is the mean over attended positions only; an error for a layer without a global query.
+        axis, add_zero_attn, dropout, softcap, precision: as in `MultiHeadAttention`; no file stores them. To save a layer that differs from the defaults, name
+            the settings in the argument `without` of `save`, and give them here again.
+        masked_mean: True: a global query (AlphaFold's is_global) is the mean over attended positions only. An error for a layer without a global query.
         empty_rows: as in `MultiHeadAttention`; None: as the layout says (d2l: "uniform", alphafold: "unmasked"), else "zero". An error if the layout says otherwise.
 
     Returns:
@@ -407,7 +413,7 @@ def load(
     Raises:
         OSError: the file cannot be read.
         ValueError: the file is damaged; the message names the file and says what is wrong. No layout fits, or several do; the message names the layouts.
-        TypeError: an argument of another type.
+        TypeError: an argument of the wrong type.
     """
     settings: dict[str, Any] = {"axis": axis, "add_zero_attn": add_zero_attn, "dropout": dropout, "softcap": softcap, "precision": precision}
     if not isinstance(masked_mean, bool):
@@ -458,7 +464,7 @@ def _heads_of_folder(source: str) -> int | None:
     try:
         with open(path, encoding="utf-8") as file:
             config = json.load(file)
-    except (OSError, ValueError, RecursionError):  # without the number of heads the layer may still load; if the number is needed, a later error asks for heads=
+    except (OSError, ValueError, RecursionError):  # loading the layer may not need the number of heads; if it does, a later error asks for heads=
         return None
     given = [config[name] for name in ("num_attention_heads", "num_heads", "n_head") if name in config] if isinstance(config, dict) else []
     return given[0] if given and type(given[0]) is int and 1 <= given[0] <= 1 << 40 else None
@@ -480,23 +486,23 @@ def _setting_names(without: Iterable[str]) -> list[str]:
 
 
 def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str = "torch", prefix: str = "", without: Iterable[str] = ()) -> None:
-    """Writes the parameters under the names of a layout. The file appears complete or not at all.
+    """Writes the layer's parameters to a file, under the names that a layout gives them. The file appears complete or not at all.
 
-    A file holds parameters alone. A layer is refused if `load` without further arguments would make a layer with another setting of it, unless
-    `without` names the setting.
+    A file holds only parameters, not the layer's other settings. If `load(path)` would make a layer with another setting, `save` raises a ValueError, unless
+    `without` names this setting.
 
     Args:
         layer: the layer.
         path: the file; its extension chooses the format: .safetensors or .npz.
         layout: names and storage of the parameters, one of `layouts()`.
         prefix: the prefix of every name, such as ``"encoder.layer.0"``.
-        without: names of settings that may get lost, such as ``["axis"]``: arguments of `load` (axis, add_zero_attn, dropout, softcap,
-            precision, masked_mean, empty_rows), to be given to `load` again, and attributes of the layer (causal, needs_rotary), to be set again after `load`.
+        without: names of settings that the file need not keep, such as ``["axis"]``. axis, add_zero_attn, dropout, softcap, precision, masked_mean and
+            empty_rows must be given to `load` again. The attributes causal and needs_rotary must be set again after `load`.
 
     Raises:
         OSError: the file cannot be written.
         ValueError: the layout has no place for a parameter of the layer, `load` would make a layer with another setting, or the extension names no format.
-        TypeError: an argument of another type.
+        TypeError: an argument of the wrong type.
     """
     if not isinstance(layer, MultiHeadAttention):
         raise TypeError(f"layer is of type {type(layer).__name__}; it must be a polyhead.MultiHeadAttention")
@@ -517,5 +523,5 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str
 
 
 def layouts() -> list[str]:
-    """Names of layouts that `load`, `save` and `MultiHeadAttention.state` know."""
+    """The names of the layouts that `load`, `save` and `MultiHeadAttention.state` accept."""
     return _core.layouts()

@@ -10,18 +10,19 @@ from typing import IO, Any
 
 Array = Any
 
-_MOST_RATIO = 1032  # largest compression ratio of deflate: 2 bits can encode 258 bytes, which are 2064 bits
+_MOST_RATIO = 1032  # largest compression ratio of deflate: 2 bits can stand for 258 bytes, which are 2064 bits
 _MAGIC = b"\x93NUMPY"
 _CHUNK = 1 << 18
 
 
 def read_npz(path: str) -> dict[str, Array]:
-    """The arrays of a file by name. OSError if the file cannot be read; ValueError that names the file if it is not an npz file of numbers."""
+    """Reads the arrays of a file, by name. Raises OSError if the file cannot be read, and a ValueError that names the file if the file is not an npz file of
+    numbers."""
     with open(path, "rb") as file:
         try:
             return _arrays(file)
         except Exception as error:  # zipfile, zlib and NumPy's parser of headers raise errors of many kinds
-            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: the file is damaged: an offset stored in it points before its start
+            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: an offset in a damaged file points before its start
                 raise
             reason = str(error).split("\n")[0][:200] or type(error).__name__
             raise ValueError(f"'{path}' is no npz file that polyhead can read: {reason}") from error
@@ -70,11 +71,11 @@ def _array(stream: IO[bytes], name: str, size: int) -> Array:
         raise ValueError(f"the array {name!r} has the shape {str(shape)[:100]}; extents must be integers of at least 0")
     length, stored = math.prod(shape) * dtype.itemsize, size - stream.tell()
     if length != stored:
-        raise ValueError(f"the array {name!r} has the shape {str(shape)[:100]} of {dtype}, {length} bytes; the file has {stored} bytes of it")
+        raise ValueError(f"the array {name!r} has the shape {str(shape)[:100]} of {dtype}, which needs {length} bytes; the file has {stored} bytes for it")
     values = numpy.empty(length // dtype.itemsize, dtype)
     memory = values.view(numpy.uint8)
     position = 0
-    while chunk := stream.read(_CHUNK):  # read the member to its end, because only there zipfile compares the checksum
+    while chunk := stream.read(_CHUNK):  # read the member to its end, because zipfile compares the checksum only there
         if position + len(chunk) > length:
             raise ValueError(f"the array {name!r} is longer than the {length} bytes of its shape")
         memory[position : position + len(chunk)] = numpy.frombuffer(chunk, numpy.uint8)

@@ -1,4 +1,4 @@
-"""Types of arguments, and the list of keyword arguments that the attention functions share."""
+"""The types of arguments, and the list of keyword arguments that all attention functions have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     # The arrays that functions accept: NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack.
     Array = Union[Buffer, SupportsDLPack]
     NumPyArray = numpy.ndarray[Any, numpy.dtype[Any]]
-    # The type of the first array, which is also the type of the result: PyTorch tensor, or NumPy array for every other array.
+    # The type of a result: a PyTorch tensor if the function's first array is one, else a NumPy array.
     A = TypeVar("A", numpy.ndarray[Any, numpy.dtype[Any]], torch.Tensor)
 else:
     Array = NumPyArray = Any
@@ -60,14 +60,14 @@ class Rotary(NamedTuple):
     (a cos - b sin, a sin + b cos), with the cosine and sine of the angle of its position.
 
     Args:
-        cos, sin: ``[*,T,R/2]``, any floating dtype, of angles in radians at the positions of the queries. Leading dimensions broadcast: ``[T,R/2]``
-            serves all sequences. Each angle is given once: tables that repeat each angle, ``[*,T,R]`` as in transformers, are an error.
+        cos, sin: ``[*,T,R/2]``, any floating dtype: cosines and sines of the angles at the positions of the queries. Leading dimensions broadcast: ``[T,R/2]``
+            serves all sequences. Each angle appears once. The tables ``[*,T,R]`` of transformers, which repeat each angle, are an error.
         key_cos, key_sin: ``[*,S,R/2]``, at the positions of the keys; None: cos and sin are used for the keys too, and T must be S.
         order: features of pair i: ``"halves"`` (i and i + R/2, as in GPT-NeoX and Llama) or ``"pairs"`` (2i and 2i + 1, as in RoFormer and GPT-J).
-        width: R: the first R features of each head are rotated; even, at most H. None: all H.
+        width: R, even and at most H: the first R features of each head are rotated. None: all H.
 
     Raises:
-        ValueError, TypeError: raised by the layer's pass, for tables, an order or a width that do not fit.
+        ValueError, TypeError: raised by the layer that uses the object, for tables, an order or a width that do not fit.
     """
 
     cos: Array
@@ -79,11 +79,11 @@ class Rotary(NamedTuple):
 
 
 class RelativeBias(NamedTuple):
-    """A bias of the scores that depends on the head and on the distance of key and query alone, computed without a tensor of all pairs.
+    """A bias of the scores that depends on the head and on the distance of key and query alone, computed without a tensor ``[N,T,S]``.
 
-    The distance of query t and key s is ``x = s - (t + offset)``: negative for earlier keys. With causal or a window, the offset is that of their diagonal, which may
-    differ between documents and, with diagonal_offsets, between sequences. Otherwise it is the offset of `diagonal`. Exactly one of slopes and table is given, in the
-    dtype of q or of lse.
+    The distance of query t and key s is ``x = s - (t + offset)``: negative for earlier keys. With causal or a window, the offset is that of their diagonal,
+    which may differ between documents and, with diagonal_offsets, between sequences. Otherwise the argument `diagonal` gives the offset. Give either slopes or
+    a table, in the dtype of q or of lse.
 
     Args:
         slopes: ``[N]``: ALiBi (Press et al. 2022), ``bias[b,n,t,s] = -slopes[n] |x|``. `alibi_slopes` returns the slopes of the paper.
@@ -94,7 +94,7 @@ class RelativeBias(NamedTuple):
         diagonal: the diagonal on which x is 0: ``"top_left"``, ``"bottom_right"`` (also None) or an offset. Together with causal or a window it must be their diagonal.
 
     Raises:
-        ValueError, TypeError: raised by the call that uses the object, for shapes, dtypes, buckets or a diagonal that do not fit.
+        ValueError, TypeError: raised by the call that uses the object, if shapes, dtypes, buckets or a diagonal do not fit.
     """
 
     slopes: Array | None = None
@@ -132,7 +132,7 @@ class PassOptions(TypedDict, total=False):
 
 
 class SdpaOptions(PassOptions, total=False):
-    """Keyword arguments that `sdpa`, its gradients, maps and `explain` share."""
+    """Keyword arguments of `sdpa`, of its gradients and maps, and of `explain`."""
 
     # arguments: keywords of sdpa
     scale: float | None
@@ -152,13 +152,14 @@ else:
 
 
 def annotations_of(kind: type) -> dict[str, str]:
-    """Field names and annotations, as text, of a TypedDict or NamedTuple. Its module must postpone annotations (``from __future__``)."""
+    """The field names of a TypedDict or NamedTuple, with the annotation of each as text. The module of the class must postpone annotations
+    (``from __future__``)."""
     return {name: str(getattr(annotation, "__forward_arg__", annotation)) for name, annotation in kind.__annotations__.items()}
 
 
 _signatures: dict[str, inspect.Signature] = {}
 _MASK = "'attend' (booleans, True: may attend), 'block' (True: may not) or 'bias' (numbers, added to the scores)"
-_OTHER_NAMES = {  # names of masks in torch and transformers -> the options of polyhead to use instead. In some of these masks True means the opposite
+_OTHER_NAMES = {  # names of masks in torch and transformers -> the options of polyhead to use instead, where True may have the opposite meaning
     "attn_mask": _MASK,
     "attention_mask": _MASK,
     "mask": _MASK,
@@ -168,8 +169,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def takes(options: type, name: str | None = None) -> Callable[[_F], _F]:
-    """Decorator for a function with ``**options``: help() and inspect.signature then show each option by name. name: the function's name in error
-    messages, also in those of the bindings, if it differs from the function's own name."""
+    """Decorator for a function with ``**options``: help() and inspect.signature then show each option by name. name: the name of the function in error
+    messages, those of the bindings included; None: the function's own name."""
 
     def decorate(function: _F) -> _F:
         signature = inspect.signature(function)
@@ -196,7 +197,7 @@ def require_flags(where: str, **flags: Any) -> None:
 
 
 def refuse(function: str, name: str, signature: inspect.Signature | None = None) -> None:
-    """Raises the TypeError for a keyword argument that a function does not have. Called by the bindings."""
+    """Raises the TypeError for a keyword argument that a function does not have. The bindings call it."""
     import difflib  # imported here, because the import takes time and only errors need it
 
     close = difflib.get_close_matches(name, (signature or _signatures[function]).parameters, n=2)

@@ -1,5 +1,6 @@
-"""Compiles the runs of score programs (`polyhead::provide_score_run`) with llvmlite, numba's binding of LLVM, if llvmlite is installed. A run without a compiled
-function is interpreted, with the same bits. Functions stay for the life of the process, so equal runs are compiled once."""
+"""Compiles parts of score programs, if llvmlite (numba's binding of LLVM) is installed. Such a part, a run, is a sequence of arithmetic instructions (see
+`polyhead::provide_score_run`). A run that is not compiled is interpreted, with the same bits. A compiled function lives as long as the process, so equal runs
+are compiled only once."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ __all__ = ["score_compiler", "set_score_compiler"]
 
 
 class ScoreCompiler(NamedTuple):
-    """What compiles score rules in this process.
+    """Which compiler compiles score rules (``score_mod``, ``score_fn``) in this process, and how much it has compiled.
 
     Args:
-        name: "llvmlite 0.50.0"; empty: score rules are interpreted.
-        reason: why they are interpreted, or empty.
+        name: the compiler, such as "llvmlite 0.50.0"; empty if score rules are interpreted.
+        reason: why score rules are interpreted; empty if they are compiled.
         functions: number of functions compiled so far.
-        seconds: time in seconds spent on compiling them, and on loading the compiler.
+        seconds: time in seconds that loading the compiler and compiling the functions took.
     """
 
     name: str
@@ -32,14 +33,14 @@ class ScoreCompiler(NamedTuple):
     seconds: float
 
 
-# The lock is held while llvmlite works, and a fork waits for it. Otherwise llvmlite's own lock could be locked in the child for ever, because the thread that holds it
-# does not exist there.
+# This lock is held while llvmlite works, and a fork waits for the lock. Otherwise llvmlite's own lock could stay locked forever in the forked process, because
+# the thread that holds it does not exist there.
 _lock = threading.RLock()  # reentrant, because a signal handler may fork in the thread that compiles
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-_engines: list[Any] = []  # own the machine code of the functions
+_engines: list[Any] = []  # the engines that own the machine code of the functions
 _OLDEST = (0, 45)  # the first version of llvmlite that has untyped pointers and create_pass_builder
-_provided: set[str] = set()  # texts of runs that have a function
+_provided: set[str] = set()  # texts of the runs for which the library has a function
 _wanted = True
 _functions, _seconds = 0, 0.0
 _failure = ""
@@ -47,13 +48,13 @@ _failure = ""
 
 @functools.cache
 def _compiler() -> Any:
-    """(llvmlite.binding, a function that makes a target machine), or a text that says why there is none."""
+    """Returns (llvmlite.binding, a function that makes a target machine), or a text that says why there is no compiler."""
     global _seconds
     start = time.perf_counter()
     try:
         import llvmlite
         import llvmlite.binding as llvm
-    except Exception as error:  # OSError: its library cannot be loaded
+    except Exception as error:  # for example OSError, if LLVM's library cannot be loaded
         return "llvmlite is not installed" if isinstance(error, ModuleNotFoundError) and error.name == "llvmlite" else f"llvmlite cannot be imported ({error})"
     try:
         if tuple(map(int, llvmlite.__version__.split(".")[:2])) < _OLDEST:
@@ -71,10 +72,10 @@ def _compiler() -> Any:
 
 
 def set_score_compiler(wanted: bool) -> None:
-    """Sets whether calls from now on compile score rules, which is the default.
+    """Sets whether later calls compile score rules (``score_mod``, ``score_fn``). By default they do, if llvmlite is installed.
 
     Args:
-        wanted: True: rules are compiled if llvmlite is installed. False: they are interpreted, except those that are compiled already.
+        wanted: True: score rules are compiled if llvmlite is installed. False: they are interpreted, except those that are compiled already.
 
     Raises:
         TypeError: wanted is not a bool.
@@ -86,10 +87,11 @@ def set_score_compiler(wanted: bool) -> None:
 
 
 def score_compiler() -> ScoreCompiler:
-    """What compiles a ``score_mod`` or ``score_fn`` in this process, and what that took so far. Results have the same bits with and without a compiler.
+    """Which compiler compiles each ``score_mod`` and ``score_fn`` in this process, and how much time that has taken so far. Results have the same bits with and
+    without a compiler.
 
     Returns:
-        The name of the compiler, or why there is none; the number of functions; the time in seconds.
+        The name of the compiler, or the reason why there is none; the number of compiled functions; the time in seconds.
     """
     with _lock:
         found = _compiler() if _wanted else "set_score_compiler(False) was called"
@@ -103,8 +105,8 @@ def score_compiler() -> ScoreCompiler:
 
 
 def compile_runs(texts: Sequence[str]) -> bool:
-    """Compiles the runs that have no function yet, up to the library's limit on functions. Returns whether one of the runs has a function now. Without a compiler, or if
-    it fails, nothing is compiled."""
+    """Compiles the runs that have no function yet, up to the library's limit on functions. Returns True if at least one of the runs has a function now. If
+    there is no compiler, or if the compiler fails, nothing is compiled."""
     global _functions, _seconds, _failure
     if not texts or not _wanted or _failure:
         return False
@@ -112,14 +114,14 @@ def compile_runs(texts: Sequence[str]) -> bool:
         with _lock:
             found = _compiler()
             start = time.perf_counter()
-            missing = _missing(texts)  # another thread may have compiled them
+            missing = _missing(texts)  # another thread may have compiled some of them meanwhile
             if isinstance(found, str):
                 return False
             llvm, new_machine = found
             if missing:
                 try:
                     engine = _compiled(llvm, new_machine, [_function(f"run{i}", text) for i, text in enumerate(missing)])
-                    _engines.append(engine)  # before the library gets an address, because an exception, also that of Ctrl-C, would free the code
+                    _engines.append(engine)  # append it before the library gets an address: an exception in between, such as that of Ctrl-C, would free the code
                     for i, text in enumerate(missing):
                         _functions += _core.provide_score_run(text, engine.get_function_address(f"run{i}"))
                         _provided.add(text)
@@ -131,13 +133,13 @@ def compile_runs(texts: Sequence[str]) -> bool:
 
 
 def _missing(texts: Sequence[str]) -> list[str]:
-    """The texts that have no function yet, but at most as many as the number of functions that the library still accepts."""
+    """The texts of runs without a function, but not more of them than the library still accepts functions."""
     return [text for text in dict.fromkeys(texts) if text not in _provided][: _core.most_score_run_functions - len(_provided)]
 
 
 def _compiled(llvm: Any, new_machine: Callable[[], Any], functions: list[str]) -> Any:
-    llvm.check_jit_execution()  # raises an error if the system allows no executable memory: MCJIT would not report that, and a call of its function would end the process
-    machine = new_machine()  # a new one for each engine, because an engine owns its machine
+    llvm.check_jit_execution()  # raises an error if executable memory is forbidden; MCJIT would not, and a call of its function would end the process
+    machine = new_machine()  # each engine needs a new machine, because the engine owns it
     module = llvm.parse_assembly("\n".join((*_DECLARATIONS, *functions)))
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     module.verify()
@@ -154,7 +156,7 @@ _DECLARATIONS = ("declare <16 x float> @llvm.sqrt.v16f32(<16 x float>)", "declar
 
 
 class _Writer:
-    """The text of a function in LLVM's language. Operations have no flags for fast arithmetic, so each rounds once, as in the interpreter."""
+    """Writes a function in LLVM's language. The operations have no flags for fast arithmetic, so each operation rounds once, as in the interpreter."""
 
     def __init__(self, float64: bool) -> None:
         self.float64 = float64
@@ -219,11 +221,11 @@ _OPERATIONS: dict[str, Callable[..., str]] = {
 
 
 def _function(name: str, text: str) -> str:
-    """The function of a run: a loop over vectors of 64 bytes. The form of the text is that of include/polyhead/score_program.h."""
+    """Writes the function of a run: a loop over vectors of 64 bytes. include/polyhead/score_program.h describes the form of `text`."""
     head, *rows, outputs = text.split(";")
     kind, inputs = head.split()
     before, body = _Writer(kind == "float64"), _Writer(kind == "float64")
-    body.lines = before.lines  # one list for both writers, because a value is numbered by its line
+    body.lines = before.lines  # both writers share one list of lines, because the number of a value is that of its line
 
     def pointer(table: str, i: int) -> str:
         return before.add(f"load ptr, ptr {before.add(f'getelementptr ptr, ptr %{table}, i64 {i}')}")

@@ -32,7 +32,7 @@ class Tangents(NamedTuple):
 
 
 class SecondGradients(NamedTuple, Generic[A]):
-    """The result of `sdpa_backward_backward`. A gradient is None if the argument `gradients` does not name it, or if its input was not given."""
+    """The result of `sdpa_backward_backward`. A field is None if the argument `gradients` does not name it, or if its input was not given."""
 
     q: A
     k: A
@@ -73,21 +73,22 @@ def sdpa_jvp(
     return_lse: bool = False,
     **options: Unpack[SdpaOptions],
 ) -> A | tuple[A, A]:
-    """Forward mode of `sdpa`: how out and lse change when the inputs move along tangents (Pearlmutter 1994, section 3; docs/maths.md, equations 8a to 8c).
+    """Forward mode of `sdpa`: the derivatives of out and lse along tangents of the inputs (Pearlmutter 1994, section 3; docs/maths.md, equations 8a to 8c).
 
     Args:
         q, k, v: as given to `sdpa`, in one dtype.
         out, lse: ``[*,N,T,V]`` and ``[*,N,T]``, as `sdpa(..., return_lse=True)` returned them.
-        tangents: a `Tangents`; or a `Gradients`, to move the inputs along their gradients. Each array is shaped as its input and has that input's dtype.
+        tangents: a `Tangents`; or a `Gradients`, for derivatives along the gradients of the inputs. Each array is shaped as its input and has that input's
+            dtype.
         return_lse: also return the tangent of lse.
-        options: as given to `sdpa`. precision has no effect: products are exact.
+        options: as given to `sdpa`. precision has no effect, because products are exact.
 
     Returns:
-        The tangent of out ``[*,N,T,V]``, dtype of q; with return_lse a tuple of the tangent of out and the tangent of lse ``[*,N,T]``, dtype of lse. No tensor
-        ``[*,N,T,S]`` is made.
+        The tangent of out ``[*,N,T,V]``, in the dtype of q. With return_lse, a tuple of this tangent and the tangent of lse ``[*,N,T]``, in the dtype of lse.
+        No tensor ``[*,N,T,S]`` is made.
 
     Raises:
-        ValueError, TypeError: as `sdpa`; ValueError for the tangent of an input that is not given.
+        ValueError, TypeError: for the same reasons as `sdpa`; ValueError for the tangent of an input that is not given.
     """
     if not isinstance(return_lse, bool):
         raise TypeError(f"return_lse is of type {type(return_lse).__name__}; it must be True or False")
@@ -115,18 +116,18 @@ def sdpa_backward_backward(
     Args:
         q, k, v: as given to `sdpa`, in one dtype.
         out, lse, d_out: as given to `sdpa_backward`.
-        d_gradients: the gradient of the loss with respect to the result of `sdpa_backward`: `Gradients`, or `Tangents` if the loss depends on some of the
-            results only. Each array is shaped as its input and has that input's dtype.
+        d_gradients: the gradient of the loss with respect to the result of `sdpa_backward`: `Gradients`, or `Tangents` if the loss depends on only some of
+            these results. Each array is shaped as its input and has that input's dtype.
         gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"``, ``"d_out"`` to compute. An input that is not
             given has no gradient.
-        options: as given to `sdpa`. precision has no effect: products are exact.
+        options: as given to `sdpa`. precision has no effect, because products are exact.
 
     Returns:
         `SecondGradients`, each shaped as its input: the gradient of the loss with respect to the inputs of `sdpa_backward`, where out and lse are treated as
         functions of q, k, v and the options. No tensor ``[*,N,T,S]`` is made.
 
     Raises:
-        ValueError, TypeError: as `sdpa`; ValueError for a field of d_gradients whose input is not given.
+        ValueError, TypeError: for the same reasons as `sdpa`; ValueError for a field of d_gradients whose input is not given.
     """
     wanted = wanted_gradients(gradients, SecondGradients._fields)
     _require_tangents("d_gradients", d_gradients)

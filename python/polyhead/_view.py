@@ -1,4 +1,4 @@
-"""The HTML page of all heads."""
+"""Makes the HTML page that shows the attention maps of all heads."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Annotations", "Computation", "ModelCall", "Page", "PageSize", "view"
 
 
 class Page:
-    """A self-contained HTML page: it opens from disk and loads nothing from the network. A notebook displays it.
+    """A self-contained HTML page: it opens from disk and loads nothing from the network. A notebook displays the page as an output.
 
     Args:
-        text: the HTML, kept as the attribute ``html``.
+        text: the HTML text, which the attribute ``html`` returns.
 
     Raises:
         TypeError: text is not a str.
@@ -70,7 +70,7 @@ def view(
     lang: Literal["en", "zh"] | None = None,
     path: str | os.PathLike[str] | None = None,
 ) -> Page:
-    """A page with the attention maps of every head.
+    """Makes an HTML page that shows the attention maps of every head.
 
     Args:
         source: one of the following. The folder of an encoder of BERT's kind, of a decoder such as GPT-2 or Llama, of an encoder-decoder such as T5 (config.json,
@@ -79,34 +79,35 @@ def view(
             layer. A `Capture`: each kind and shape of attention becomes a tab, the steps of a decoder with a cache become one map, and calls that exceeded the budget
             have pooled maps. An output of transformers: its ``attentions``, ``encoder_attentions``, ``decoder_attentions`` and ``cross_attentions`` become tabs.
             None: the attention weights are computed from q and k of `computation`.
-            A batch of B > 1 becomes B texts of the page; an array ``[B, heads, T, S]`` or ``[layers, B, heads, T, S]`` is taken for a batch if a list of texts or of
-            lists of tokens is given. All arguments below that are for tokens then have one entry for each text. If a text has more than
-            2^26 attention weights and `view` computes them (the folder of an encoder or a decoder, or None), the page shows pooled maps of this text.
+            A batch of B > 1 becomes B texts of the page; an array ``[B, heads, T, S]`` or ``[layers, B, heads, T, S]`` is taken for a batch if text is a list
+            of texts, or tokens a list of lists. Every argument below that describes tokens then has one entry for each text. If a text has more than 2^26
+            attention weights and `view` computes them (the folder of an encoder or a decoder, or None), the page shows pooled maps of this text.
         text: with a model: one text or several. With attention weights: a text to show above the maps.
-        texts: with a model: further texts over which the heads are measured. The page opens with a scatter of all heads, any measure against any other (mean and
-            standard deviation over these texts), and names each head whose measure reaches a limit in 9 of 10 texts. The page has no maps of these texts; without
-            the argument text it shows the maps of the first one. docs/viewer.md has the formulas.
-        tokens: with attention weights: T words of the queries; default: their positions. For an encoder-decoder these are the decoder's words.
-        keys: with attention weights: S words of the keys; default: the words of the queries if S = T, else the positions of the keys. For an encoder-decoder
-            these are the encoder's words.
-        image: with self attention: the image that the tokens are made from, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
-            [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows it beside its patches, tinted by where a chosen patch looks. With the
-            folder of a model of images (ViT, CLIP and others): the image or a list of them, uint8 ``[height, width, 3]``, in place of text; they are
-            resized and normalised as the folder's preprocessor_config.json says. With one text and a model that also has a text encoder (CLIP, SigLIP), the page shows
-            the text in a tab beside each image, and the similarity of the two.
-        patches: rows and columns of the image's patches, which are the tokens that are not special, row by row from the top left. If ``annotations.special``
-            is not given, the tokens before the patches are special.
-        without: with a model: heads to switch off, one at a time: ``"all"`` or pairs (layer, head). The page shows as a badge how much the text's
-            embedding changes, 1 - cosine in thousandths. With attention weights: these changes as you have measured them, ``[layers, heads]``
-            (NaN: not measured) or a dict ``{(layer, head): change}``.
+        texts: with a model: further texts over which the heads are measured. The page opens with a scatter plot of all heads: any measure against any other,
+            with the mean and standard deviation over these texts. It names each head whose measure reaches a limit in 9 of 10 texts. The page has no maps of
+            these texts; only without the argument text it shows the maps of the first of them. docs/viewer.md has the formulas of the measures.
+        tokens: with attention weights: T words that label the queries; default: their positions. For an encoder-decoder these are the decoder's words.
+        keys: with attention weights: S words that label the keys; default: the words of the queries if S = T, else the positions of the keys. For an
+            encoder-decoder these are the encoder's words.
+        image: with self-attention: the image that the tokens are made from, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
+            [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows the image, and beside it the image's patches, coloured by how much
+            a chosen patch attends to them. With the folder of a model of images (ViT, CLIP and others): the image or a list of them, uint8
+            ``[height, width, 3]``, in place of text; images are resized and normalised as the folder's preprocessor_config.json says. With one text and a model
+            that also has a text encoder (CLIP, SigLIP), the page shows the text in a tab beside each image, and the similarity of the two.
+        patches: numbers of rows and columns of the image's patches. The patches are the tokens that are not special, row by row from the top left. If
+            ``annotations.special`` is not given, the tokens before the patches are special.
+        without: with a model: heads to switch off, one at a time: ``"all"`` or pairs (layer, head). A badge on the page shows how much the text's embedding
+            changes without the head: 1 - cosine, in thousandths. With attention weights: the changes that you have measured yourself, ``[layers, heads]`` (NaN:
+            not measured) or a dict ``{(layer, head): change}``.
         annotations: what is known about tokens and heads, such as special tokens, the links of a translation and names of the axes.
-        computation: with attention weights: q, k and v, from which the page shows how each weight is computed; and gates and a pair bias, which the page also shows.
-            Without source: the q and k from which `view` computes the attention weights.
+        computation: with attention weights: q, k and v, with which the page shows how each attention weight is computed; and gates and a pair bias, which the
+            page also shows. Without source: the q and k from which `view` computes the attention weights.
         size: how much the page holds: pooled maps, and megabytes for q, k and v.
         call: with a model: the second part of a text, tokens to generate, and whether long texts are shortened.
-        weighting: what the page shows first. ``"norm"``: norm-weighted maps, each attention weight times the norm of the value vector that it multiplies, transformed
-            by the head's slice of the output projection (Kobayashi et al. 2020). The reader can switch if the page has these norms: those of a model's folder (except
-            encoder-decoders and pooled maps), or ``computation.value_norms``. A `Capture` has no values, so it has no norms.
+        weighting: the maps that the page shows first. ``"attention"``: attention weights. ``"norm"``: norm-weighted maps, each attention weight times the norm
+            of the value vector that it multiplies, transformed by the head's slice of the output projection (Kobayashi et al. 2020). The reader can switch
+            between the two if the page has the norms: from a model's folder (except encoder-decoders and pooled maps), or from ``computation.value_norms``. A
+            `Capture` has no values, so it has no norms.
         title: title of the page.
         lang: language of the page, ``"en"`` or ``"zh"``; default: what the reader's browser prefers.
         path: also write the page there.
@@ -118,7 +119,7 @@ def view(
         OSError: the model cannot be read, or the page cannot be written.
         ValueError: the numbers of words and of attention weights disagree; attention weights are outside of ``[0, 1]``; a text is too long; q, k,
             bias and attend do not fit the attention weights, or give other attention weights; ``without`` has a head that does not exist.
-        TypeError: an argument of another type.
+        TypeError: an argument of the wrong type.
     """
     check_groups(annotations=(annotations, Annotations), computation=(computation, Computation), size=(size, PageSize), call=(call, ModelCall))
     is_model = isinstance(source, (str, os.PathLike))
@@ -136,7 +137,7 @@ def view(
     if source is None:
         arguments = _computed(arguments, size)
     elif wrong := [*given(computation, "causal"), *given(size, "pooled_blocks"), *given(computation, "progress")]:
-        raise ValueError(f"{' and '.join(wrong)}: only for attention weights that view computes from q and k, if source is not given")
+        raise ValueError(f"{' and '.join(wrong)} may be given only without source, when view computes the attention weights from q and k")
     if not is_model:
         if weighting == "norm" and computation.value_norms is None:
             missing = "polyhead.capture records attention weights and no values" if isinstance(source, Capture) else "source has attention weights and no values"
@@ -152,7 +153,7 @@ def view(
 
 
 def _computed(arguments: MapArguments, size: PageSize) -> MapArguments:
-    """The arguments, with attention weights that are computed from q and k as `source`."""
+    """Computes attention weights from q and k, and returns the arguments with these weights as `source`."""
     computation = arguments.computation
     if computation.q is None or computation.k is None:
         raise TypeError("source is None; it must be the folder of a model, attention weights, or an output of transformers; or q and k must be given in computation")
@@ -160,7 +161,7 @@ def _computed(arguments: MapArguments, size: PageSize) -> MapArguments:
     if pooling is None:
         return arguments._replace(source=source, computation=computation._replace(attend=attend))
     if computation.v is not None:
-        raise ValueError(f"v is given, and the page has pooled maps of {T} x {S} tokens: v shows how one attention weight is computed, and a cell of a pooled map is a block of them; leave v out")
+        raise ValueError(f"v is given, and the page has pooled maps of {T} x {S} tokens, whose cells are blocks of attention weights; v would show how a single attention weight is computed, so leave v out")
     if computation.value_norms is not None:
         raise ValueError(f"value_norms are for maps of single keys, and the page has pooled maps of {T} x {S} tokens, whose cells are blocks")
     tokens, keys = arguments.tokens, arguments.keys
@@ -174,30 +175,30 @@ def _computed(arguments: MapArguments, size: PageSize) -> MapArguments:
 
 
 def _named(call: ModelCall) -> dict[str, Any]:
-    """The arguments of a model's call that are not the default."""
+    """Those fields of a ModelCall that differ from their defaults."""
     return {**given(call, "pair"), **({"truncate": True} if call.truncate else {}), **({"generate": call.generate} if call.generate else {})}
 
 
 def _refuse_call(call: ModelCall) -> None:
-    """Raises ValueError for arguments of a model's call."""
+    """Raises ValueError if a field of the ModelCall is given, which only a model can use."""
     if wrong := list(_named(call)):
         raise ValueError(f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} for a model, and source is not the folder of one")
 
 
 def _refuse_weights(arguments: MapArguments) -> None:
-    """Raises ValueError for arguments that describe attention weights, which a model computes itself."""
+    """Raises ValueError if an argument is given that describes attention weights, because a model computes them itself."""
     if arguments.text is None and arguments.image is None:
         raise ValueError("text is missing; source is the folder of a model, which needs a text, or, if it is a model of images, an image")
     wrong = {
         **given(arguments, "tokens", "keys"), **arguments.annotations._asdict(), **given(arguments.computation, "gate", "pair_bias", "value_norms"), **given(arguments, "patches", "pooling"), **arguments.vectors(),
     }  # fmt: skip
     if names := [name for name, value in wrong.items() if value is not None]:
-        raise ValueError(f"{' and '.join(names)}: for attention weights; source is the folder of a model, which has its own")
+        raise ValueError(f"{' and '.join(names)} may be given only with attention weights; source is the folder of a model, which computes its own")
 
 
 def _image_page(arguments: MapArguments, call: ModelCall, title: str | None, lang: str | None, size: PageSize, weighting: str) -> str:
     if wrong := [*given(arguments, "without"), *_named(call)]:
-        raise ValueError(f"{' and '.join(wrong)}: for texts, and image is given; view(folder, text) without image shows only the maps of the model's text encoder")
+        raise ValueError(f"{' and '.join(wrong)} may be given only with texts, and image is given; view(folder, text) without image shows only the maps of the model's text encoder")
     if arguments.text is not None and not isinstance(arguments.text, str):
         raise ValueError("text is a list, and image is given; together with images, give one text, to a model with an image encoder and a text encoder (CLIP, SigLIP)")
     images = images_of_model(arguments.image)
@@ -218,7 +219,7 @@ def _texts(arguments: MapArguments) -> list[dict[str, Any]]:
     tabs = tabs_of(arguments.source, arguments.pooling) if isinstance(arguments.source, Capture) else []
     plain = plain_layers(tabs)
     if vectors and arguments.pooling is not None:
-        raise ValueError(f"{', '.join(vectors)}: these show how one attention weight is computed, and a cell of a pooled map is a block of them; leave them out")
+        raise ValueError(f"{', '.join(vectors)}: these show how one attention weight is computed, but the cells of pooled maps are blocks of attention weights; leave them out")
     if tabs and plain is None:
         return captured_sets(tabs, arguments)
     return sets(arguments if plain is None else arguments._replace(source=plain))

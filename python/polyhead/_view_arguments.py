@@ -11,20 +11,21 @@ __all__ = ["Annotations", "Computation", "ModelCall", "PageSize"]
 
 
 class Annotations(NamedTuple):
-    """What the caller knows about tokens and heads, for `view`. For a batch each field that is for tokens has one entry for each text.
+    """What the caller knows about tokens and heads, for `view`. For a batch, each field that describes tokens has one entry for each text.
 
     Args:
-        special: which tokens are special, so that the page can leave them out: their words, such as ``tokenizer.all_special_tokens``, or T flags;
-            flags as a pair (of the queries, of the keys) if the keys are other words.
-        segments: T ints, 0 for the first part of a text, 1 for the second; as a pair if the keys are other words.
-        block_keys: S flags, True where no query may attend to the key, as padding; the page shades it. transformers' attention_mask is the opposite:
-            ``block_keys=attention_mask == 0``.
-        links: pairs (query, key) that are known to be right, such as those of a translation: the page outlines them and gives each head's alignment
-            error rate (Och and Ney 2003), of the links from each query word to its key word with the largest weight. Links
-            of special tokens do not count.
-        possible_links: further pairs (query, key) that do not count as wrong.
+        special: which tokens are special, so that the page can leave them out: a list of their words, such as ``tokenizer.all_special_tokens``, or T flags. If
+            the keys have other words than the queries, a pair (flags of the queries, flags of the keys).
+        segments: T ints, 0 for the first part of a text, 1 for the second. If the keys have other words than the queries, a pair, as for special.
+        block_keys: S flags, True where no query may attend to the key, such as padding; the page shades these keys. transformers' attention_mask is the
+            opposite: ``block_keys=attention_mask == 0``.
+        links: pairs (query, key) that are known to be right, such as the words of a text and of its translation. The page outlines these pairs and shows the
+            alignment error rate of each head (Och and Ney 2003), which takes each query's key with the largest weight as the head's link. Links of special
+            tokens do not count.
+        possible_links: further pairs (query, key), which the error rate does not count as wrong.
         axes: names of the query axis and of the key axis, such as ``("residue i", "residue j")``.
-        without_measure: name and unit of the numbers in `view`'s ``without``, if they are not 1 - cosine of an embedding: ``("loss added without it", "nats")``.
+        without_measure: name and unit of the changes in the argument ``without`` of `view`, if they are not 1 - cosine of an embedding. Example:
+            ``("loss added without it", "nats")``.
 
     Raises:
         ValueError, TypeError: raised by the call of `view`, for fields that do not fit.
@@ -40,23 +41,26 @@ class Annotations(NamedTuple):
 
 
 class Computation(NamedTuple):
-    """The tensors that attention weights were computed from, or from which `view` computes them. With q and k the page shows how each weight is computed, with v
-    also the head's output.
+    """The tensors that attention weights were computed from, or from which `view` computes them. With q and k the page shows how each attention weight is
+    computed; with v it also shows the head's output.
 
     Args:
         q: the queries ``[layers, heads, T, H]``, or a list of layers as for source; for a batch, with the batch dimension where source has it.
-        k: the keys ``[layers, K, S, H]``; K is heads, or a divisor of it where heads share keys.
+        k: the keys ``[layers, K, S, H]``; K is the number of heads, or a divisor of it if heads share keys.
         v: the values ``[layers, K, S, V]``.
-        bias: what was added to the scores; broadcasts to ``[layers, heads, T, S]``, for a batch to ``[layers, B, heads, T, S]``.
-        attend: bool, True where a query may attend to a key; broadcasts as bias.
-        scale: what q @ k was multiplied by; default: 1/sqrt(H).
-        causal: without source: as in `sdpa`. For other masks compute `maps` or `pooled_map` and give them as source.
-        gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; the page shows them as a strip beside the map.
-        pair_bias: what was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without it.
-        progress: without source: as in `maps`.
+        bias: the bias that was added to the scores; broadcasts to ``[layers, heads, T, S]``, for a batch to ``[layers, B, heads, T, S]``.
+        attend: bool, True where a query may attend to a key; broadcasts to the same shapes as bias.
+        scale: the factor by which the products of q and k were multiplied; default: 1/sqrt(H).
+        causal: without source: the causal mask, as in `sdpa`. For masks that attend and causal cannot express, compute `maps` or `pooled_map` and give the
+            result as source.
+        gate: the gates in [0, 1] by which the heads' outputs were multiplied. The shape is that of source, with V instead of S. The page shows the gates as a
+            strip beside the map.
+        pair_bias: a bias that was added to the scores; broadcasts to ``[layers, heads, T, S]``. A further tab of the page shows the attention weights without
+            this bias.
+        progress: without source: a function that is called during the computation, as in `maps`.
         value_norms: ``[layers, heads, S]``, for a batch ``[layers, B, heads, S]``, as `value_norms` computes them from v and the output projection: the page then
-            has a switch to norm-weighted maps, each attention weight times the norm of its key (Kobayashi et al. 2020). Not together with gate: the gate of a query
-            multiplies the values too, so that a key has no single norm.
+            has a switch to norm-weighted maps, each attention weight times the norm of its key (Kobayashi et al. 2020). Not together with gate, because a
+            query's gate multiplies the values too, so that the norm of a key depends on the query.
 
     Raises:
         ValueError, TypeError: raised by the call of `view`, for fields that do not fit.
@@ -79,14 +83,14 @@ class PageSize(NamedTuple):
     """How much a page of `view` holds.
 
     Args:
-        pooling: source is pooled maps, ``[height, width]`` to ``[layers, heads, height, width]``, with this `pooling` of `pooled_map`; tokens (and
-            keys) are then the words of all T queries (and S keys). Without source: pool the maps, so that each cell is a block of queries by a block of
-            keys. ``"largest"``: the largest weight of the block; ``"mean"`` and ``"sum"`` are shown as the share of attention that a query of the block
-            gives to all its keys, on average. The page leaves out what cannot be computed from blocks and says so. Default: ``"largest"`` if the
-            maps do not fit. With a `Capture`: pool all its maps; maps that exceeded its budget are means.
-        pooled_blocks: without source: rows and columns of the pooled maps; default: 512, fewer with more than 32 heads.
-        vector_megabytes: megabytes of the page that q, k and v may take, also those of a model. If q, k and v of a text take more, the page shows its weights only
-            and says so. 0 leaves them out.
+        pooling: with source: says that source holds pooled maps, ``[height, width]`` to ``[layers, heads, height, width]``, which `pooled_map` computed with
+            this `pooling`. tokens (and keys) are then the words of all T queries (and S keys). Without source: pool the maps, so that each cell is a block of
+            queries by a block of keys. Default: ``"largest"`` if the maps do not fit into a page. With a `Capture`: pool all its maps; maps that exceeded its
+            budget are already means. ``"largest"`` shows the largest weight of a block. ``"mean"`` and ``"sum"`` show the share of its attention that a query
+            of the block gives to the block's keys, on average. The page leaves out what cannot be computed from blocks, and says so.
+        pooled_blocks: without source: the number of rows and of columns of the pooled maps; default: 512, fewer with more than 32 heads.
+        vector_megabytes: the largest size in megabytes of q, k and v in the page, also for those of a model. If q, k and v of a text take more, the page shows
+            only the attention weights of this text, and says so. 0 leaves out q, k and v.
 
     Raises:
         ValueError, TypeError: raised by the call of `view`, for fields that do not fit.
@@ -101,9 +105,9 @@ class ModelCall(NamedTuple):
     """How `view` runs a model on a text.
 
     Args:
-        pair: the second part of the text, with one text.
-        generate: number of tokens. A decoder continues each text by at most so many tokens, each time the likeliest. An encoder-decoder writes at most so many
-            tokens of the target, and the page shows what the decoder read of the text for each token.
+        pair: the second part of the text, for a model that reads pairs of texts. Only with a single text.
+        generate: number of tokens. A decoder continues each text by at most this many tokens, always by the likeliest token. An encoder-decoder writes at most
+            this many tokens of the target, and the page shows for each token how much the decoder attended to each token of the text.
         truncate: shorten texts that exceed the model's positions; otherwise they are an error.
 
     Raises:
@@ -116,7 +120,7 @@ class ModelCall(NamedTuple):
 
 
 class MapArguments(NamedTuple):
-    """The arguments of `view` other than the folder of a model."""
+    """The arguments of `view` that describe the maps and their tokens."""
 
     source: Any
     text: Any
@@ -130,17 +134,17 @@ class MapArguments(NamedTuple):
     pooling: str | None
 
     def vectors(self) -> dict[str, Any]:
-        """The arguments from which the page shows how a single weight is computed: those of q, k, v, bias, attend and scale that are given."""
+        """The given ones among q, k, v, bias, attend and scale, with which the page shows how a single attention weight is computed."""
         return given(self.computation, "q", "k", "v", "bias", "attend", "scale")
 
 
 def given(arguments: NamedTuple | MapArguments, *names: str) -> dict[str, Any]:
-    """The arguments of these names that are not None."""
+    """The arguments with these names, except those that are None."""
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def check_groups(**groups: tuple[object, type]) -> None:
-    """Raises TypeError for a group of another type."""
+    """Raises TypeError if a group of arguments has another type than its class."""
     for name, (group, kind) in groups.items():
         if not isinstance(group, kind):
             raise TypeError(f"{name} is of type {type(group).__name__}; it must be a polyhead.{kind.__name__}")
@@ -163,8 +167,8 @@ def check_weighting(weighting: object) -> None:
 
 
 def check_texts(texts: object, is_model: bool, has_text: bool, has_image: bool, call: ModelCall) -> None:
-    """Checks the argument `texts` of `view`, over which heads are measured. Raises TypeError or ValueError if it is no list of str, or if another given argument
-    excludes it."""
+    """Checks the argument `texts` of `view`, the texts over which heads are measured. Raises TypeError or ValueError if it is not a list of str, or if another
+    given argument excludes it."""
     if texts is None:
         return
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Sequence):
@@ -175,13 +179,13 @@ def check_texts(texts: object, is_model: bool, has_text: bool, has_image: bool, 
         if not isinstance(text, str):
             raise TypeError(f"texts[{place}] is of type {type(text).__name__}; it must be a str")
     if not is_model:
-        raise ValueError("texts is for a model, which measures its heads on them, and source is not the folder of one")
+        raise ValueError("texts is for a model, whose heads are measured on these texts, and source is not the folder of a model")
     if has_image:
-        raise ValueError("texts: heads are measured on texts, and image is given; leave one of the two out")
+        raise ValueError("texts and image are both given, but heads are measured on texts only; leave one of the two out")
     if call.generate:
         raise ValueError(f"texts measures heads on the given texts; it cannot be combined with generate = {call.generate}")
     if call.pair is not None and not has_text:
-        raise ValueError("pair is the second part of text, which is not given; texts are measured without a second part")
+        raise ValueError("pair is the second part of text, and text is not given; a pair has no effect on texts")
 
 
 def check_vector_megabytes(megabytes: object) -> None:
@@ -192,18 +196,19 @@ def check_vector_megabytes(megabytes: object) -> None:
 
 
 def check_vectors_are_given(size: PageSize, computation: Computation) -> None:
-    """Raises ValueError if a page of attention weights without q and k gets another size for q, k and v than the default."""
+    """Raises ValueError if the caller gives a size for q, k and v in the page, but no q and k."""
     if size.vector_megabytes not in (0, PageSize().vector_megabytes) and not given(computation, "q", "k"):
-        raise ValueError(f"vector_megabytes is {size.vector_megabytes}, a size for q, k and v, and the page has none of them; give q and k in computation")
+        raise ValueError(f"vector_megabytes is {size.vector_megabytes}, the largest size of q, k and v in the page, but q and k are not given; give them in computation")
 
 
 def check_measure(measure: object, without: object, is_model: bool) -> None:
-    """Raises ValueError if without_measure names numbers that are not given or that a model measures itself, and TypeError if it is not two str."""
+    """Checks without_measure. Raises ValueError if the numbers that it names are not given, or if a model measures them itself. Raises TypeError if it is not
+    two str."""
     if measure is None:
         return
     if without is None:
-        raise ValueError("without_measure is given, but without, whose numbers it names, is not")
+        raise ValueError("without_measure is given, but without is not; without_measure names the numbers of without")
     if is_model:
-        raise ValueError("without_measure: for attention weights; for a model, the numbers of without are always 1 - cosine")
+        raise ValueError("without_measure may be given only with attention weights; for a model, the numbers of without are always 1 - cosine")
     if not isinstance(measure, (tuple, list)) or len(measure) != 2:
         raise TypeError("without_measure must be two str, a name and a unit")

@@ -17,7 +17,7 @@ from ._view_sets import Side, both, counted, described, is_list, named_special, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Parts of module names -> kind of attention. The kinds are words of the tabs' names; viewer/script/sides.js translates them.
+# The tables below find the kind of attention by parts of a module's name. Each key is a word of the tabs' names, which viewer/script/sides.js translates.
 _MODALITIES = {
     "Text": r"^(text|language)(_|$)",
     "Image": r"^(image|vision|visual)(_|$)",
@@ -36,7 +36,7 @@ _CROSS = re.compile(r"cross|enc_?dec|encoder_decoder|encoder_att|(^|_)(src|conte
 
 
 class _Kind(NamedTuple):
-    """The kind of attention, as far as the name of a call's module tells it. A field that the name does not tell is ""."""
+    """The kind of a call's attention, guessed from the name of the module. A field is "" if the name says nothing about it."""
 
     modality: str
     stack: str
@@ -59,15 +59,15 @@ def _kind(call: CapturedCall, names: set[str]) -> _Kind:
 
 
 class _Calls:
-    """One call; or the successive calls of one module of a decoder with a cache, in which each call adds its queries as further rows of the map."""
+    """One call; or, for a decoder with a cache, the successive calls of one module, each of which adds its queries as further rows of the map."""
 
     def __init__(self, call: CapturedCall, kind: _Kind) -> None:
         self.calls, self.kind, self.name = [call], kind, call.name
         *lead, self.heads, self.T, self.S = call.shape
         self.batch = math.prod(lead)
         self.rows = [self.T]  # number of queries of each call
-        self.starts = [0]  # position of each call's first key
-        self.filled = 0  # number of slots in use, for a cache of fixed size; 0: no such cache
+        self.starts = [0]  # for each call, the position of its first key
+        self.filled = 0  # for a cache of fixed size, the number of slots in use; 0: no such cache
 
     def add(self, step: _Calls, cache: str) -> None:
         if cache == "fixed":
@@ -87,11 +87,11 @@ class _Calls:
 
     @property
     def first(self) -> int:
-        """The position of the first query among the keys. It is 0 except for steps with a cache."""
+        """The position of the first query, counted in keys. It is 0 except for decoding steps with a cache."""
         return self.S - self.T if len(self.calls) > 1 and not self.kind.is_cross else 0
 
     def maps(self) -> Tensor:
-        """The map of all rows, ``[B,N,T,S]``; 0 for keys that the cache did not hold yet or had dropped."""
+        """The map ``[B,N,T,S]`` with the rows of all calls. It is 0 for keys that the cache did not hold yet or no longer held."""
         given = [call.maps.reshape(-1, *call.maps.shape[-3:]) for call in self.calls if call.maps is not None]
         if len(given) == 1:
             return given[0]
@@ -108,7 +108,7 @@ class _Calls:
         return all(call.shape[-2] == 1 and (call.maps is not None or call.pooled_map is not None) for call in self.calls)
 
     def pooled_rows(self) -> Any:
-        """``[B,N,T,width]``: the pooled row of each call, which has one query."""
+        """``[B,N,T,width]``: one pooled row for each call. Each call must have one query."""
         import numpy as np
 
         width = next(call.pooled_map.shape[-1] for call in self.calls if call.pooled_map is not None)
@@ -133,7 +133,7 @@ class _Calls:
 
 
 def _cache(before: _Calls, call: _Calls) -> str:
-    """If the call is the next decoding step after `before`, the kind of cache that the decoder uses; else ""."""
+    """Returns the kind of the decoder's cache if the call is the next decoding step after `before`, else ""."""
     if (before.name, before.kind, before.batch, before.heads) != (call.name, call.kind, call.batch, call.heads) or call.T == 0:
         return ""
     if before.S + call.T == call.S and not before.filled and (call.name or call.T == 1):
@@ -142,17 +142,17 @@ def _cache(before: _Calls, call: _Calls) -> str:
     before_call = before.calls[-1].shape
     if before_call[-1] == call.S != before_call[-2] and call.last_used() == (before.filled or before.last_used()) + call.T:
         return "fixed"
-    # A sliding cache keeps only the last keys, so it does not grow; the last key is the query's own.
+    # A sliding cache keeps only the last keys, so it does not grow. The last key is the query's own token.
     if call.name and call.T == 1 < call.S <= before.S and not before.filled and before.is_causal_prompt() and call.last_used() == call.S:
         return "sliding"
     return ""
 
 
 def _joined(calls: list[CapturedCall]) -> list[_Calls]:
-    """The calls in their order; the steps of a decoder with a cache are joined to one call."""
+    """The calls in their order, where the steps of a decoder with a cache are joined to one `_Calls`."""
     names = {call.name for call in calls}
     found: list[_Calls] = []
-    waiting: list[_Calls] = []  # calls that a later step may continue, oldest first, because layers run in the same order in each step
+    waiting: list[_Calls] = []  # calls that a later step may continue; the oldest is tried first, because layers run in the same order in each step
     for call in calls:
         one = _Calls(call, _kind(call, names))
         if one.kind.is_cross or not one.has_maps:
@@ -183,7 +183,7 @@ def _joined_of(captured: Capture) -> list[_Calls]:
 def _cross_joined(found: list[_Calls]) -> list[_Calls]:
     """Joins the decoding steps of cross-attention wherever the self-attention of the same steps was joined. Cross-attention has the same keys in each step."""
     steps = sorted({tuple(chain.rows) for chain in found if len(chain.rows) > 1}, key=len, reverse=True)
-    is_alone = all(one.kind.is_cross for one in found)  # without self-attention, each later call of a module with one query is taken for a step
+    is_alone = all(one.kind.is_cross for one in found)  # True: there is no self-attention, so every later call with one query of the same module is taken for a step
     if not steps and not is_alone:
         return found
     by_module: dict[Hashable, list[_Calls]] = {}
@@ -214,7 +214,7 @@ class _Tab(NamedTuple):
     heads: int
     T: int
     S: int
-    first: int  # position of the first query among the keys
+    first: int  # position of the first query, counted in keys
     layers: list[_Calls]
     pooling: str | None
     blocks: tuple[int, int] | None  # height and width of pooled maps; None: not pooled
@@ -239,7 +239,7 @@ class _Tab(NamedTuple):
 
 
 def _pooled(maps: Tensor, height: int, width: int, pooling: str) -> Any:
-    """Maps pooled to the same blocks as those of the function `pooled_map`."""
+    """Pools maps to the blocks that the function `pooled_map` would use."""
     import numpy as np
 
     T, S = maps.shape[-2:]
@@ -263,19 +263,20 @@ def _grouped(calls: list[_Calls]) -> list[_Tab]:
         if len(whole) < len(layers):
             height, width = next(call.pooled_map.shape[-2:] for layer in layers for call in layer.calls if call.pooled_map is not None)
             if any(len(layer.calls) > 1 and not layer.has_maps for layer in layers):
-                height = one.T  # one row for each step
+                height = one.T  # one row of blocks for each step
             tabs.append(_Tab(*shape, layers, "mean", (height, width)))
     return tabs
 
 
 def _require_joined(captured: Capture, tabs: list[_Tab]) -> None:
-    """Raises ValueError for pooled maps of a decoder's steps: their numbers of keys differ, so their blocks cannot be joined to one map."""
+    """Raises ValueError if only pooled maps of a decoder's steps were captured. The steps have different numbers of keys, so their blocks cannot be joined to
+    one map."""
     calls = [call for tab in tabs if tab.pooling is not None and tab.T == 1 for layer in tab.layers if len(layer.calls) == 1 for call in layer.calls if call.maps is None]
     times = Counter(call.name for call in calls)
     steps = [call for call in calls if times[call.name] > 1]
     if steps:
         raise ValueError(
-            f"the capture has only pooled maps of the decoder steps of {names_of(steps)}; steps are shown as one map, which needs whole maps: {why_no_maps(captured, steps)}; "
+            f"the capture has only pooled maps of the decoder steps of {names_of(steps)}; the page shows all steps as one map, for which it needs whole maps: {why_no_maps(captured, steps)}; "
             "captured.select(prefix) selects other modules"
         )
 
@@ -284,7 +285,8 @@ def _require_joined(captured: Capture, tabs: list[_Tab]) -> None:
 
 
 def _names(tabs: list[_Tab]) -> list[str]:
-    """Names that distinguish the tabs: by kind if that is enough, else also by size, number of heads and number of sequences."""
+    """Makes different names for the tabs. A name has the kind of attention and, if that does not distinguish the tabs, also the size, the number of heads and
+    the number of sequences."""
     kinds = list(dict.fromkeys(tab.kind for tab in tabs))
     words = [_kind_words(tab.kind, kinds) for tab in tabs]
     details: list[Callable[[_Tab], str]] = [
@@ -305,7 +307,7 @@ def _names(tabs: list[_Tab]) -> list[str]:
 
 
 def _first_layers(tab: _Tab, tabs: list[_Tab]) -> str:
-    """A note for a tab whose later layers are over the budget, so that only the pooled tab has them."""
+    """For a tab whose later layers exceeded the budget, so that only the pooled tab has them: says which layers the tab has."""
     pooled = any(other.pooling is not None and other[:6] == tab[:6] and len(other.layers) > len(tab.layers) for other in tabs)
     return "" if not pooled else "layer 0" if len(tab.layers) == 1 else f"layers 0–{len(tab.layers) - 1}"
 
@@ -319,7 +321,7 @@ def _kind_words(kind: _Kind, kinds: list[_Kind]) -> list[str]:
     if len({other.stack for other in alike}) > 1 and kind.stack:
         words.append(kind.stack)
     elif not kind.is_cross and kind.stack in ("", "Decoder") and any(other.is_cross and other.stack == kind.stack for other in beside):
-        words.append("Decoder")  # queries and keys are the words of the decoder
+        words.append("Decoder")  # queries and keys are the decoder's words
     if kind.is_cross:
         words.append("Cross-attention")
     axes = {other.axis for other in alike if other.stack == kind.stack}
@@ -349,7 +351,8 @@ def _sides(kind: _Kind, kinds: list[_Kind]) -> tuple[str, str] | None:
 
 
 def tabs_of(captured: Capture, pooling: str | None) -> list[_Tab]:
-    """Returns the tabs that show the captured calls. pooling: how all maps are pooled, as in `view`; None: the largest tabs are pooled until the page can hold all maps."""
+    """Returns the tabs that show the captured calls. pooling: how to pool all maps, as in `view`; None: only the largest tabs are pooled, as many as necessary
+    for the page to hold all maps."""
     require_calls(captured)
     if without := [call for call in captured.calls if call.maps is None and call.pooled_map is None]:
         raise ValueError(f"the capture has neither maps nor pooled maps of {names_of(without)}: {why_no_maps(captured, without)}")
@@ -377,23 +380,23 @@ def tabs_of(captured: Capture, pooling: str | None) -> list[_Tab]:
 
 
 def plain_layers(tabs: list[_Tab]) -> list[Any] | None:
-    """The layers of a capture with only one tab, if `view` can treat them like a list of arrays; else None."""
+    """If the capture has only one tab, which `view` can treat like a list of arrays: the layers of this tab. Else None."""
     return tabs[0].arrays() if len(tabs) == 1 and tabs[0].pooling is None and tabs[0].first == 0 else None
 
 
 class _Words:
-    """The words of tokens and the flags that the caller gave. Each is used in every tab whose number of tokens it fits."""
+    """The words and flags of tokens that the caller gave. A list of words or flags is used in every tab that has as many tokens as the list has entries."""
 
     def __init__(self, arguments: dict[str, Any], tabs: list[_Tab], names: list[str]) -> None:
         self.tabs, self.names = tabs, names
         self.given = arguments
-        self.fit: set[tuple[str, int]] = set()  # ("tokens" or "keys", number of the text) whose number of words fitted some tab
+        self.fit: set[tuple[str, int]] = set()  # pairs ("tokens" or "keys", number of the text) of the lists of words that fitted some tab
         self.unused = {name for name, value in self.given.items() if not isinstance(value, frozenset)}
         kinds = list(dict.fromkeys(tab.kind for tab in tabs))
         self.sides = [_sides(tab.kind, kinds) for tab in tabs]
         self.has_keys = any(sides is not None and "key" in sides for sides in self.sides)
         batches = {tab.batch for tab in tabs}
-        self.count = counted(self.given.get("tokens"), self.given.get("text"))  # number of texts that the words are for; None: one text, not given as a list
+        self.count = counted(self.given.get("tokens"), self.given.get("text"))  # number of texts for which words are given; None: one text, not given as a list
         if self.count is None and 1 not in batches:
             self.count = min(batches)
         if self.count is not None and self.count not in batches:
@@ -404,7 +407,7 @@ class _Words:
         return "; ".join(shown[:6]) + (f"; and {len(shown) - 6} more" if len(shown) > 6 else "")
 
     def part(self, name: str, tab: _Tab, place: int) -> Any:
-        """The entry of an argument for one text of a tab; None if the argument is meant for other texts."""
+        """The entry of an argument for one text of a tab; None if the argument has another number of texts than the tab."""
         value = self.given.get(name)
         return None if value is None or tab.batch != (self.count or 1) else of_text(value, name, place, self.count)
 
@@ -428,7 +431,7 @@ class _Words:
         label = "tokens" if sides is None or sides[axis] == "query" else "keys"
         words = special = segments = None
         if sides is not None:
-            whole = tab.S if first else size  # with a cache the caller gives the words of all keys, and the queries are the last of these tokens
+            whole = tab.S if first else size  # with a cache the caller gives the words of all keys, the last of which are the queries
             words = self.fitting(label, self.part(label, tab, place), whole)
             if words is not None:
                 self.fit.add((label, place))
@@ -468,11 +471,11 @@ class _Words:
                     self._refuse_count(f"text {place} of {self.count} (counted from 0): {name}", len(words))
         for name in sorted(self.unused - {"text"}):
             if name == "keys" and not self.has_keys:
-                raise ValueError("keys are given, but the keys of the capture are its tokens")
+                raise ValueError("keys are given, but in this capture queries and keys are the same tokens")
             if name in ("links", "possible_links"):
                 raise ValueError(f"{name} fit no cross-attention of the capture, which has {self._listed(lambda tab: f'{tab.T} queries and {tab.S} keys')}")
             if all(tab.pooling is not None for tab in self.tabs) and name in ("special", "segments", "block_keys"):
-                raise ValueError(f"{name}: for single tokens, and the cells of pooled maps are blocks")
+                raise ValueError(f"{name} may be given only for maps of single tokens; the cells of pooled maps are blocks of tokens")
             value = plain(of_text(self.given[name], name, 0, self.count))
             pair = is_list(value) and len(value) == 2 and all(map(is_list, map(plain, value)))
             entries = " and ".join(str(len(plain(one))) for one in value) if pair else len(value)
@@ -486,15 +489,16 @@ class _Words:
 
 
 def captured_sets(tabs: list[_Tab], arguments: MapArguments) -> list[dict[str, Any]]:
-    """The texts of a page, each with its further sets as tabs. Sequence i of each set is in text i. The sets may have different numbers of sequences."""
+    """The texts of a page. Each text has a first set of maps, and the further sets as tabs. Sequence i of each set is in text i; the sets may have different
+    numbers of sequences."""
     names = _names(tabs) if len(tabs) > 1 else [""]
     annotations, text = arguments.annotations, arguments.text
     refused = {**given(annotations, "axes"), **given(arguments.computation, "gate", "pair_bias", "value_norms"), **given(arguments, "image", "patches", "without"), **arguments.vectors()}
     if wrong := list(refused):
         sets = f"this capture has {len(tabs)} sets: {', '.join(names)}; captured.select(prefix) selects some of its calls" if len(tabs) > 1 else "the maps of this capture are pooled or joined from decoding steps"
-        raise ValueError(f"{' and '.join(wrong)}: only for a capture with one set of maps, neither pooled nor joined from decoding steps; {sets}")
+        raise ValueError(f"{' and '.join(wrong)} may be given only for a capture with one set of maps, neither pooled nor joined from decoding steps; {sets}")
     if annotations.possible_links is not None and annotations.links is None:
-        raise ValueError("possible_links are given without links, the sure ones")
+        raise ValueError("possible_links are given without links, the pairs that are known to be right")
     words = _Words(
         {
             **given(arguments, "text", "tokens", "keys"),

@@ -1,4 +1,4 @@
-"""The maps that `view` computes from q and k: a weight for every pair of tokens, or pooled to blocks if the text is too long."""
+"""The maps that `view` computes from q and k: one attention weight for each query and key, or maps pooled to blocks if the text is too long."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ._view_arguments import Computation, PageSize
 from ._view_sets import layered
 
 POOLINGS = ("largest", "mean", "sum")
-_MOST_BLOCKS = 512  # most rows or columns of blocks, if the caller does not give the number
-_CELLS = 2**23  # most cells of a page, if the caller does not give the number of blocks: 11 MB
+_MOST_BLOCKS = 512  # largest number of rows or columns of blocks, if the caller does not give the number
+_CELLS = 2**23  # largest number of cells of a page, if the caller does not give the number of blocks; they take 11 MB
 
 
 def check_pooling(pooling: Any) -> None:
@@ -48,7 +48,7 @@ def _blocks(blocks: Any, heads: int) -> int:
 
 
 def _reach(causal: Any, attend: Any, T: int, S: int) -> Any:
-    """`attend` combined with the causal diagonal of `sdpa`."""
+    """The boolean mask of both `attend` and causal, as in `sdpa`."""
     import numpy as np
 
     offset = {"top_left": 0, "bottom_right": S - T}[causal] if isinstance(causal, str) else causal
@@ -57,8 +57,8 @@ def _reach(causal: Any, attend: Any, T: int, S: int) -> Any:
 
 
 def computed(computation: Computation, page: PageSize) -> tuple[list[Any], Any, Any, int, int]:
-    """Returns (maps, pooling, mask, T, S). maps: for each layer a map [heads, T, S], or a pooled map [heads, height, width]. pooling: None if not pooled. mask: `attend`
-    combined with the causal diagonal; if pooled, `attend` alone."""
+    """Computes the maps of a page. Returns (maps, pooling, mask, T, S). maps: for each layer a map [heads, T, S], or a pooled map [heads, height, width].
+    pooling: None if the maps are not pooled. mask: the mask of `attend` and causal; if the maps are pooled, `attend` alone."""
     pooling, attend, causal, progress = page.pooling, computation.attend, computation.causal, computation.progress
     queries, keys = layered(computation.q, "q"), layered(computation.k, "k")
     layers = len(queries)

@@ -1,4 +1,4 @@
-"""Converts the arguments of `view`, other than a model's folder, to the sets of maps of a page."""
+"""Converts the arguments of `view` to the sets of maps that a page shows, unless source is the folder of a model."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from ._view_arguments import MapArguments, given
 
-# Name in an output of transformers -> name of the page's tab, side of the queries, side of the keys. In an encoder-decoder the side "query" means
-# the decoder's tokens, the side "key" the encoder's.
+# Name in an output of transformers -> (name of the page's tab, side of the queries, side of the keys). In an encoder-decoder the side "query" means the
+# decoder's tokens, and the side "key" the encoder's tokens.
 _OUTPUTS = {
     "attentions": ("Self-attention", "query", "query"),
     "encoder_attentions": ("Encoder", "key", "key"),
@@ -22,7 +22,7 @@ class _Maps(NamedTuple):
     """The attention weights of one tab of the page."""
 
     name: str
-    sides: tuple[str, str]  # whose tokens the queries and the keys are, each "query" or "key" (see _OUTPUTS)
+    sides: tuple[str, str]  # the side of the queries and the side of the keys, each "query" or "key" (see _OUTPUTS)
     values: Any  # [layers, heads, T, S], or a list of layers [heads, T, S] or [B, heads, T, S]
     batch: int | None
     T: int
@@ -52,24 +52,25 @@ def _output(source: Any) -> dict[str, Any] | None:
     if not isinstance(source, Mapping) and not any(hasattr(source, name) for name in _OUTPUTS):
         return None
     attentions = {name: get(name) for name in _OUTPUTS}
-    found = {name: values for name, values in attentions.items() if values is not None and len(values) > 0}  # transformers gives () for attentions that a model does not have
+    found = {name: values for name, values in attentions.items() if values is not None and len(values) > 0}  # transformers returns () for attentions that a model does not have
     if not found:
         raise ValueError("source has no attention weights; call the model with output_attentions=True (and attn_implementation='eager')")
     return found
 
 
 def _layered(values: Any, name: str, count: int | None, kinds: str, batched: bool = False) -> tuple[Any, int | None]:
-    """Returns [layers, heads, ..] or a list of layers, and the number of texts if there is a batch. `count`: the number of texts for which words were given."""
+    """Returns the array as [layers, heads, ..] or as a list of layers, and the number of texts if there is a batch, else None. `count`: the number of texts for
+    which words were given."""
     if isinstance(values, (list, tuple)):
         if not values or not all(_has_shape(layer) for layer in values):
             _refuse_missing_layers(values, name)
             nested = values and isinstance(values[0], (list, tuple)) and any(map(_has_shape, values[0]))
             other = next((layer for layer in values if not _has_shape(layer)), None)
-            raise TypeError(f"{name} is a {type(values).__name__} of {type(other).__name__ if values else 'nothing'}; it must be {kinds}" + ("; generate() returns a list per step: call the model once on all generated tokens" if nested else ""))
+            raise TypeError(f"{name} is a {type(values).__name__} of {type(other).__name__ if values else 'nothing'}; it must be {kinds}" + ("; generate() returns a list for each step, so call the model once on all generated tokens" if nested else ""))
         shapes = {tuple(layer.shape) for layer in values}
         first = _shape(values[0])
         if len(shapes) > 1 or len(first) not in (3, 4):
-            raise ValueError(f"{name} is a list of attention weights {', '.join(str(list(shape)) for shape in dict.fromkeys(tuple(layer.shape) for layer in values))}; it must be one [heads, T, S] or [B, heads, T, S] per layer, all alike; polyhead.capture(model) takes the maps of a model whose layers differ, and view(captured) shows a tab for each shape")
+            raise ValueError(f"{name} is a list of attention weights {', '.join(str(list(shape)) for shape in dict.fromkeys(tuple(layer.shape) for layer in values))}; it must have one [heads, T, S] or [B, heads, T, S] per layer, all of the same shape; polyhead.capture(model) takes the maps of a model whose layers differ, and view(captured) shows a tab for each shape")
         layers = list(values)
         _refuse_gradients(layers, name)
         if len(first) == 3:
@@ -93,7 +94,8 @@ def _layered(values: Any, name: str, count: int | None, kinds: str, batched: boo
 
 
 def _refuse_missing_layers(values: Sequence[Any], name: str) -> None:
-    """Raises ValueError for None in a list of layers, which some models return for layers without attention: the page would number the other layers wrongly."""
+    """Raises ValueError if the list of layers contains None, which some models return for layers without attention. The page would number the other layers
+    wrongly."""
     missing = [place for place, layer in enumerate(values) if layer is None]
     if not missing:
         return
@@ -103,7 +105,7 @@ def _refuse_missing_layers(values: Sequence[Any], name: str) -> None:
     numbers = [place for place in range(len(values)) if place not in missing]
     shown = ", ".join(f"{number} as {place}" for place, number in enumerate(numbers) if place != number)
     raise ValueError(
-        f"{name} has None for {listed} (counted from 0), and the page numbers the layers that it is given; give the others alone, "
+        f"{name} has None for {listed} (counted from 0), for which the page has no place; give only the other layers, "
         f"[layer for layer in attentions if layer is not None]{f': the page then shows layer {shown}' if shown else ''}"
     )
 
@@ -112,7 +114,7 @@ _VECTORS = "[T, H], [heads, T, H], [layers, heads, T, H] or a list with one [hea
 
 
 def layered(values: Any, name: str) -> Any:
-    """q or k of one text as [layers, heads, T, H] or a list of layers."""
+    """Returns q or k of one text as [layers, heads, T, H] or as a list of layers."""
     found, batch = _layered(values, name, None, _VECTORS)
     if batch is not None:
         raise ValueError(f"{name} has a batch of {batch}; without source, view computes the attention weights of one text")
@@ -120,17 +122,17 @@ def layered(values: Any, name: str) -> Any:
 
 
 def _vectors(arrays: dict[str, Any], count: int | None, batch: int | None) -> dict[str, Any]:
-    """Converts q, k and v to lists of layers and checks that they have as many texts as the attention weights; leaves the rest unchanged."""
+    """Converts q, k and v to lists of layers, and checks that they have as many texts as the attention weights. Returns the other arrays unchanged."""
     result = dict(arrays)
     for name in arrays.keys() & {"q", "k", "v"}:
         result[name], texts = _layered(arrays[name], name, count, _VECTORS, batch is not None)
         if texts != batch:
-            raise ValueError(f"{name} has a batch of {texts or 1} and source of {batch or 1}")
+            raise ValueError(f"{name} has a batch of {texts or 1}, and source has a batch of {batch or 1}; they must be equal")
     return result
 
 
 def _vectors_of(vectors: dict[str, Any], place: int, batch: int | None) -> dict[str, Any]:
-    """The arguments of one text of a batch. bias and attend broadcast to [layers, B, heads, T, S]."""
+    """Selects the arguments of one text of a batch. bias and attend broadcast to [layers, B, heads, T, S]."""
     def part(name: str, value: Any) -> Any:
         if name in ("q", "k", "v"):
             return [layer[place] for layer in value]
@@ -165,13 +167,13 @@ def _maps(source: Any, count: int | None) -> list[_Maps]:
 
 
 def _pooled(tabs: list[_Maps], arguments: MapArguments) -> _Maps:
-    """The only set of maps, marked as pooled, with its numbers of queries and keys."""
+    """The only set of maps, where T and S are the numbers of words instead of the height and width of the pooled maps."""
     if len(tabs) > 1 or tabs[0].batch is not None:
         raise ValueError("pooling is for one set of maps of one text; source has several")
     tokens, keys = arguments.tokens, arguments.keys
     of_tokens = {**given(arguments.annotations, "special", "segments", "block_keys", "links", "possible_links"), **given(arguments.computation, "gate", "pair_bias", "value_norms"), **given(arguments, "image")}
     if wrong := list(of_tokens):
-        raise ValueError(f"{' and '.join(wrong)}: for single tokens, and the cells of pooled maps are blocks")
+        raise ValueError(f"{' and '.join(wrong)} may be given only for maps of single tokens; the cells of pooled maps are blocks of tokens")
     if tokens is None:
         raise ValueError("pooling needs tokens, the words of all T queries: pooled maps do not say how many there are")
     words = plain(tokens), plain(tokens if keys is None else keys)
@@ -230,17 +232,18 @@ class Side:
 
 
 def both(value: Any, name: str, two: bool) -> tuple[Any, Any]:
-    """Splits an argument into the values for the queries and the values for the keys. The argument must be a pair if the keys are other words than the queries."""
+    """Splits an argument into the values for the queries and the values for the keys. If the keys have other words than the queries, the argument must be a
+    pair."""
     value = plain(value)
     if value is None or isinstance(value, frozenset) or not two:
         return value, value
     if not is_list(value) or len(value) != 2 or not all(part is None or is_list(plain(part)) for part in value):
-        raise ValueError(f"{name} must be a pair here, one part for the tokens and one for the keys, because the keys are other words")
+        raise ValueError(f"{name} must be a pair here, one part for the tokens and one for the keys, because the keys have other words than the queries")
     return value[0], value[1]
 
 
 def named_special(special: Any) -> Any:
-    """Special tokens: a frozenset if they are given as words; flags are returned unchanged."""
+    """Special tokens that are given as words are returned as a frozenset; flags are returned unchanged."""
     listed = plain(special)
     words = isinstance(listed, (set, frozenset)) or is_list(listed)
     return frozenset(listed) if words and all(isinstance(word, str) for word in listed) else listed
@@ -315,7 +318,8 @@ def _images(image: Any, patches: Any, batch: int | None) -> list[Any]:
 
 
 def images_of_model(image: Any) -> list[Any]:
-    """The images for a model as a list, each uint8 [height, width, 3]. Given: one image, a list of images, or one array of several images of the same size."""
+    """Returns the images for a model as a list of arrays, uint8 [height, width, 3]. image: one image, a list of images, or one array of several images of the
+    same size."""
     images = list(image) if is_list(image) or _has_shape(image) and len(image.shape) == 4 else [image]
     if not images:
         raise ValueError("image is empty; a page needs at least one image")
@@ -324,7 +328,7 @@ def images_of_model(image: Any) -> list[Any]:
         if not _has_shape(one):
             raise TypeError(f"{name} is of type {type(one).__name__}; for a model it must be an array, uint8 [height, width, 3]: numpy.asarray(PIL.Image.open(path).convert('RGB'))")
         if len(one.shape) != 3 or one.shape[2] != 3 or str(one.dtype).rpartition(".")[2] != "uint8":
-            raise ValueError(f"{name} is {one.dtype} {_shape(one)}; for a model it must be uint8 [height, width, 3], as its file has it: view resizes and normalises the image as the model's folder says")
+            raise ValueError(f"{name} is {one.dtype} {_shape(one)}; for a model it must be uint8 [height, width, 3], as read from the image's file: view resizes and normalises the image as the model's folder says")
     return images
 
 
@@ -337,7 +341,7 @@ def require_count(name: str, words: Any, size: int, text: int, count: int | None
 
 
 def counted(tokens: Any, text: Any) -> int | None:
-    """The number of texts for which words are given; None for one text that is not given as a list."""
+    """The number of texts for which words are given; None if they are given for one text, not as a list of texts."""
     tokens = plain(tokens)
     if is_list(tokens) and tokens and all(is_list(words) for words in tokens):
         return len(tokens)
@@ -345,7 +349,7 @@ def counted(tokens: Any, text: Any) -> int | None:
 
 
 def sets(arguments: MapArguments) -> list[dict[str, Any]]:
-    """The texts of a page, each with its further sets as tabs, in the form that the bindings read."""
+    """The texts of a page in the form that the bindings read. Each text has a first set of maps, and the further sets as tabs."""
     count = counted(arguments.tokens, arguments.text)
     tabs = _maps(arguments.source, count)
     if arguments.pooling is not None:
@@ -354,11 +358,11 @@ def sets(arguments: MapArguments) -> list[dict[str, Any]]:
     _require_texts(arguments, count, batch)
     _require_one_set(arguments, tabs)
     if arguments.annotations.possible_links is not None and arguments.annotations.links is None:
-        raise ValueError("possible_links are given without links, the sure ones")
+        raise ValueError("possible_links are given without links, the pairs that are known to be right")
     if arguments.computation.pair_bias is not None:
         _require_pair_bias(arguments.computation.pair_bias, tabs[0].values)
     if arguments.image is not None and arguments.keys is not None:
-        raise ValueError("image is for self attention, and keys are given, which are other tokens")
+        raise ValueError("image is only for self-attention, in which queries and keys are the same tokens, and keys are given")
     gates, vectors = _gates(arguments.computation.gate, count, batch), _vectors(arguments.vectors(), count, batch)
     images = _images(arguments.image, arguments.patches, batch)
     if images and arguments.annotations.special is None:
@@ -380,28 +384,28 @@ def _require_texts(arguments: MapArguments, count: int | None, batch: int | None
 
 
 def _require_one_set(arguments: MapArguments, tabs: list[_Maps]) -> None:
-    """Raises ValueError for arguments that belong to a single set of maps, if there are several sets."""
+    """Raises ValueError if there are several sets of maps, and an argument is given that belongs to a single set."""
     if len(tabs) == 1:
         return
     listed = f"for one set of maps; source has {len(tabs)}: {', '.join(tab.name for tab in tabs)}"
     for name in (*given(arguments.annotations, "axes"), *given(arguments.computation, "gate", "pair_bias", "value_norms"), *given(arguments, "image", "without")):
         raise ValueError(f"{name} is {listed}")
     if vectors := arguments.vectors():
-        raise ValueError(f"{', '.join(vectors)}: {listed}")
+        raise ValueError(f"{', '.join(vectors)} may be given only {listed}")
 
 
 def _gates(gate: Any, count: int | None, batch: int | None) -> Any:
-    """The gates of all texts, as an array or list of layers; None if they are not given."""
+    """The gates of all texts, as an array or a list of layers; None if no gates are given."""
     if gate is None:
         return None
     gates, texts = _layered(gate, "gate", count, "[T, V], [heads, T, V] or [layers, heads, T, V]; for several texts [layers, B, heads, T, V]", batch is not None)
     if texts != batch:
-        raise ValueError(f"gate has a batch of {texts} and source of {batch}")
+        raise ValueError(f"gate has a batch of {texts}, and source has a batch of {batch}; they must be equal")
     return gates
 
 
 def _norms(norms: Any, place: int, batch: int | None) -> Any:
-    """The norms [layers, heads, S] of one text."""
+    """Selects the value norms of one text: [layers, heads, S], or a list of layers."""
     if norms is None:
         return None
     kinds = "[layers, heads, S], or a list of layers; for several texts [layers, B, heads, S]"
@@ -432,24 +436,24 @@ def _require_pair_bias(pair_bias: Any, values: Any) -> None:
 
 
 def _special_before(patches: tuple[int, int], T: int, batch: int | None) -> Any:
-    """Flags of special tokens, for tokens of an image: the tokens before the patches are special."""
+    """Flags that mark the special tokens of an image: those before the patches."""
     count = patches[0] * patches[1]
     special = [1] * max(0, T - count) + [0] * min(T, count)
     return special if batch is None else [special] * batch
 
 
 def _sizes(tabs: list[_Maps]) -> dict[str, int]:
-    """The number of tokens of each side ("query", "key"). ValueError if sets of maps disagree about a number."""
+    """The number of tokens of each side ("query", "key"). ValueError if two sets of maps have different numbers for a side."""
     sizes: dict[str, int] = {}
     for tab in tabs:
         for side, size in zip(tab.sides, (tab.T, tab.S)):
             if sizes.setdefault(side, size) != size:
-                raise ValueError(f"source has sets of maps with {sizes[side]} and {size} {'tokens' if side == 'query' else 'keys'}; they must agree")
+                raise ValueError(f"source has sets of maps with {sizes[side]} and {size} {'tokens' if side == 'query' else 'keys'}; these numbers must be equal")
     return sizes
 
 
 def _sides(arguments: MapArguments, tabs: list[_Maps], place: int) -> dict[str, Side]:
-    """The words and flags of each side, for one text. The sides of self attention are one object."""
+    """The words and flags of each side, for one text. In self-attention both sides are the same object."""
     batch, sizes = tabs[0].batch, _sizes(tabs)
     words, special, segments = (of_text(value, name, place, batch) for name, value in (
         ("tokens", arguments.tokens), ("special", named_special(arguments.annotations.special)), ("segments", arguments.annotations.segments)))  # fmt: skip
@@ -457,7 +461,7 @@ def _sides(arguments: MapArguments, tabs: list[_Maps], place: int) -> dict[str, 
     alone = len(tabs) == 1 and tabs[0].sides == ("query", "key") and own["key"] is None and sizes["query"] == sizes["key"]
     two = len(sizes) == 2 and not alone
     if not two and own["key"] is not None:
-        raise ValueError("keys are given, but the keys of source are its tokens")
+        raise ValueError("keys are given, but in source queries and keys are the same tokens")
     for side, name in (("query", "tokens"), ("key", "keys")):
         if side in sizes:
             require_count(name, own[side], sizes[side], place, batch)
@@ -470,7 +474,7 @@ def _sides(arguments: MapArguments, tabs: list[_Maps], place: int) -> dict[str, 
 
 
 def _text(arguments: MapArguments, tabs: list[_Maps], place: int, gates: Any, image: Any, vectors: dict[str, Any]) -> dict[str, Any]:
-    """One text of the page: its first set of maps, with the further ones as tabs."""
+    """One text of the page: the first set of maps, with the further sets as tabs."""
     batch, text, annotations = tabs[0].batch, arguments.text, arguments.annotations
     sides = _sides(arguments, tabs, place)
     blocked, links, possible, without = (of_text(value, name, place, batch) for name, value in (

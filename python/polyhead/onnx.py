@@ -1,4 +1,5 @@
-"""ONNX models whose attention ONNX Runtime computes by polyhead. It needs the package onnx, and the library that the CMake option POLYHEAD_BUILD_ONNXRUNTIME builds.
+"""Changes ONNX models so that polyhead computes their attention in ONNX Runtime. This needs the package onnx, and the library that the CMake option
+POLYHEAD_BUILD_ONNXRUNTIME builds.
 
 ::
 
@@ -18,7 +19,7 @@ __all__ = ["Replacement", "replace_attention"]
 
 _SERVED = {"is_causal", "kv_num_heads", "left_window_size", "q_num_heads", "qk_matmul_output_mode", "right_window_size", "scale", "softcap", "softmax_precision"}
 _DOUBLE = 11  # TensorProto.DOUBLE
-# Inputs of MultiHeadAttention, and the place of each in Attention. None: Attention has no such input.
+# For each input of MultiHeadAttention, the place of this input in Attention. None: Attention has no such input.
 _INPUTS = {"query": 0, "key": 1, "value": 2, "bias": None, "key_padding_mask": None, "attention_bias": 3, "past_key": 4, "past_value": 5, "past_sequence_length": None, "cache_indirection": None}
 
 
@@ -28,27 +29,28 @@ class Replacement(NamedTuple):
     model: Any
     """The changed copy of the model, an onnx.ModelProto."""
     replaced: list[str]
-    """The nodes that polyhead computes: their names, or the names of their first outputs."""
+    """The nodes that polyhead computes. A node without a name is listed by the name of its first output."""
     kept: dict[str, str]
     """The attention nodes that stay as they are, and why. The name of a node inside a function starts with the function's name: "block/attention"."""
 
 
 def replace_attention(model: Any) -> Replacement:
-    """Replaces attention nodes of an ONNX model by polyhead's operator, domain ``polyhead``, which computes the same values.
+    """Replaces the attention nodes of an ONNX model by polyhead's operator (in the domain ``polyhead``), which computes the same values.
 
-    Replaces nodes `Attention` of ONNX (opsets 23 to 25) and nodes `MultiHeadAttention` of the domain ``com.microsoft``, also inside of subgraphs and functions.
-    Rows without keys give 0, as in ONNX Runtime 1.32. There is one difference: ONNX Runtime's MultiHeadAttention gives NaN for a row whose bias is -inf for all keys.
+    The function replaces nodes `Attention` of ONNX (opsets 23 to 25) and nodes `MultiHeadAttention` of the domain ``com.microsoft``, also inside of subgraphs
+    and functions. The output of a query without keys is 0, as in ONNX Runtime 1.32. There is one difference: ONNX Runtime's MultiHeadAttention gives NaN for a
+    query whose bias is -inf for all keys.
 
     Args:
         model: an onnx.ModelProto; it is not changed.
 
     Returns:
-        A changed copy, with lists of the replaced nodes and of those that stay. A node stays if it has an output of scores, softmax in float64, a negative softcap, a
-        bias of projections, a key padding mask, packed keys or an attribute that polyhead's operator does not have. The other attention operators of
-        ``com.microsoft`` always stay.
+        A changed copy, with lists of the replaced nodes and of the nodes that stay. A node stays if it has an output of scores, a softmax in float64, a
+        negative softcap, a bias of the projections, a key padding mask, keys that are packed together with queries or values, or an attribute that polyhead's
+        operator does not have. The other attention operators of ``com.microsoft`` always stay.
 
     Raises:
-        TypeError: if model is not an onnx.ModelProto.
+        TypeError: model is not an onnx.ModelProto.
     """
     import onnx
 

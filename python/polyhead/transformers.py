@@ -1,11 +1,11 @@
-"""polyhead as an attention implementation of Hugging Face transformers.
+"""Makes polyhead an attention implementation of Hugging Face transformers.
 
     import polyhead.transformers
     polyhead.transformers.register()
     model = AutoModel.from_pretrained(folder, attn_implementation="polyhead")
     model(**inputs, output_attentions=True).attentions          # one [B,N,T,S] per layer
 
-A model of a family whose attention polyhead cannot compute is refused, with an error that names the family; use "eager" for such a model.
+If polyhead cannot compute the attention of a model's family, it raises an error that names the family. Use "eager" for such a model.
 docs/transformers.md lists the families.
 """
 
@@ -61,11 +61,11 @@ _IGNORED = {
 # Families that need a causal mask as a tensor. Their layers pass is_causal=False and rely on the mask, but transformers passes None for a purely causal mask.
 _CAUSAL_MASK_NEEDED = {"aimv2_text_model", "videoprism_text_model"}
 
-# Families whose own code also reads the mask, and expects the mask of "eager": None, or numbers that are added to the scores, 0 for attended keys. They get
-# eager's mask. nllb-moe: the router reads the mask as a padding mask. beit: the mask is added to the relative position bias.
+# Families whose own code also reads the mask, and expects the mask of "eager": None, or numbers that are added to the scores, 0 for attended keys. These
+# families get eager's mask. In nllb-moe the router reads the mask as a padding mask. In beit the mask is added to the relative position bias.
 _EAGER_MASKS = {"beit", "nllb-moe"}
 
-# Families whose module calls the registered attention function, but whose result would differ from that of "eager".
+# Families that are refused: their modules call the registered attention function, but their results would differ from those with "eager".
 _OBSTACLES = {
     "deepseek_v4": "joins its mask with a mask of numbers for compressed keys, and a boolean mask would lose these numbers",
     "bigbird_pegasus": "computes a part of its attention in code of its own",
@@ -100,8 +100,8 @@ def _obstacle(model_class: Any) -> str | None:
 
 
 def _complete_tables(model_class: type) -> None:
-    """Adds an entry "polyhead" to tables from which the class's module chooses an attention class. The entry raises NotImplementedError with the reason;
-    without the entry the module would raise a bare KeyError."""
+    """Some modules of transformers choose an attention class from a table. Adds an entry "polyhead" to the tables of the model class's module, which raises
+    NotImplementedError with the reason. Without this entry the module would raise a KeyError without any explanation."""
     modeling = sys.modules.get(model_class.__module__)
     for name, table in [] if modeling is None else vars(modeling).items():
         if name.endswith("_ATTENTION_CLASSES") and isinstance(table, dict) and NAME not in table:
@@ -117,8 +117,8 @@ _FAMILIES: dict[type, tuple[str | None, bool]] = {}  # cache of the results of _
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _of_family(config_class: type) -> tuple[str | None, bool]:
-    """Returns two facts about the imported model classes of a configuration: an obstacle (see `_obstacle`) if all of them have one, and whether at least one
-    declares support for other implementations than eager."""
+    """Returns (obstacle, supported) for the imported model classes of a configuration. obstacle: a reason as in `_obstacle` if all these classes have one, else
+    None. supported: whether at least one of them declares support for other implementations than eager."""
     if config_class in _FAMILIES:
         return _FAMILIES[config_class]
     modeling = sys.modules.get(config_class.__module__.replace(".configuration_", ".modeling_"))
@@ -176,10 +176,10 @@ def attention_forward(
     s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function that layers of transformers call (Vaswani et al. 2017, equation 1).
+    """The attention function that layers of transformers call with ``attn_implementation="polyhead"`` (Vaswani et al. 2017, equation 1).
 
     Args:
-        module: the layer; its attribute is_causal is used if the argument is_causal is None.
+        module: the layer that calls the function. Its attribute is_causal is used if the argument is_causal is None.
         query: ``[B,N,T,H]``.
         key: ``[B,K,S,H]``; query head n reads key/value head ``n // (N // K)``.
         value: ``[B,K,S,V]``.
@@ -187,19 +187,20 @@ def attention_forward(
             computed in the wider dtype.
         dropout: probability that an attention weight is dropped; the layer passes 0 in evaluation.
         scaling: factor of the scores; None is ``1 / sqrt(H)``.
-        is_causal: with more than one query and without a mask, query t attends to the keys ``s <= t``.
+        is_causal: True: query t attends to the keys ``s <= t``. It has an effect only with more than one query and without a mask.
         position_bias: added to the scores, broadcasts to ``[B,N,T,S]``.
         softcap: ``c`` in ``c tanh(score / c)``, before mask and bias.
-        output_attentions: whether to return the attention weights; None: they are returned if the running model collects them, or if the layer's configuration says so.
+        output_attentions: True: return the attention weights. None: return them if the running model collects them, or if the layer's configuration says so.
         s_aux: sink logits ``[N]``, as in gpt-oss: ``exp(s_aux)`` is added to the sum of the softmax.
-        others: further arguments, which must be None. Exceptions are arguments without an effect on attention: sliding_window (the mask already contains it; an error
-            without a mask if there are more keys), position_ids, use_cache and similar ones; and cu_seq_lens_q, cu_seq_lens_k and seq_idx together with a mask.
+        others: further arguments, which must be None. Some arguments without an effect on attention are allowed: position_ids, use_cache and similar ones;
+            sliding_window, because the mask already contains the window (an error if there is no mask and the window is smaller than the number of keys); and,
+            if there is a mask, cu_seq_lens_q, cu_seq_lens_k and seq_idx.
 
     Returns:
         The output ``[B,T,N,V]``, and the attention weights ``[B,N,T,S]`` after dropout, or None.
 
     Raises:
-        TypeError, ValueError: as `polyhead.torch.scaled_dot_product_attention`.
+        TypeError, ValueError: for the same reasons as `polyhead.torch.scaled_dot_product_attention`.
         NotImplementedError: selected keys, packed texts without a mask, sinks that the model computes, a paged cache, a head mask, or
             an unknown argument; a layer that gives no mask and does not say whether it is causal. The message names the family.
     """
@@ -248,8 +249,8 @@ def attention_forward(
 
 
 def _warn_of_joined_texts(position_ids: Tensor, mask: Tensor | None, keys: int) -> None:
-    """Warns if position_ids start again within a row, as in packed texts, and the mask lets a text attend to the text before it. With any attention implementation
-    transformers then computes the two texts as one: it separates packed texts only if neither a mask nor a cache is given."""
+    """Warns if position_ids start again within a row, as in packed texts, and the mask lets a text attend to the text before it. transformers then computes the
+    two texts as one, with any attention implementation: it separates packed texts only if neither a mask nor a cache is given."""
     if not isinstance(position_ids, Tensor) or position_ids.dim() != 2 or position_ids.size(1) < 2:
         return
     before, after = position_ids[:, :-1], position_ids[:, 1:]
@@ -270,20 +271,21 @@ def _warn_of_joined_texts(position_ids: Tensor, mask: Tensor | None, keys: int) 
 
 
 def _unless_all_true(mask: Tensor) -> Tensor | None:
-    """The mask; None if it is a single True that is broadcast to all pairs. `_mask` makes such masks."""
+    """The mask; None if the mask is a single True that is broadcast to all queries and keys. `_mask` makes such masks."""
     if torch.compiler.is_compiling() or any(stride != 0 and extent > 1 for stride, extent in zip(mask.stride(), mask.shape)) or mask.numel() == 0:
         return mask
     return None if mask[(0,) * mask.dim()].item() else mask
 
 
 def _mask(*arguments: Any, **keywords: Any) -> Tensor | None:
-    """The mask function that transformers calls. Returns boolean masks, True = may attend, or None for a purely causal mask; the masks of "eager" if `_has_eager_masks`.
+    """The mask function that transformers calls. Returns a boolean mask, True = may attend, or None for a purely causal mask; for the families of
+    `_has_eager_masks` it returns the masks of "eager".
 
-    transformers' own sdpa_mask also returns None if every key may be attended to; layers that are causal by default would then mask keys. So with
-    allow_is_causal_skip=False, where None does not mean causal, this function returns a broadcast True instead of None.
+    transformers' own sdpa_mask also returns None if every query may attend to every key. Layers that are causal by default would then mask keys. So if
+    allow_is_causal_skip is False, which says that None must not mean causal, this function returns a broadcast True instead of None.
 
     Raises:
-        NotImplementedError: the family computes attention in code of its own, which adds the mask to the scores.
+        NotImplementedError: the model's family computes attention in code of its own, which adds the mask to the scores.
     """
     from transformers.masking_utils import eager_mask, sdpa_mask
 
@@ -296,9 +298,11 @@ def _mask(*arguments: Any, **keywords: Any) -> Tensor | None:
         if _has_eager_masks(config):
             eager: Tensor | None = eager_mask(*arguments, **keywords)
             return eager
-        # Layers of a bidirectional configuration treat None as "every key", also if the model asks for a causal mask. So None may not mean causal.
+        # Layers of a bidirectional configuration read None as "attend to every key", also if the model requests a causal mask. So None must not stand for a
+        # causal mask here.
         bidirectional = bool(getattr(config, "use_bidirectional_attention", False))
-        # Gemma 4 computes layers that share keys and values only for the last queries. Without a mask, the causal rule would take them for the first queries.
+        # Gemma 4 computes layers that share keys and values only for the last queries. Without a mask, the causal rule would treat these queries as the first
+        # ones.
         last_queries = bool(getattr(config, "num_kv_shared_layers", 0))
         if bidirectional or last_queries or config.model_type in _CAUSAL_MASK_NEEDED:
             keywords["allow_is_causal_skip"] = False
@@ -328,16 +332,16 @@ def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def register(*, precision: Precision | None = None) -> None:
-    """Adds ``"polyhead"`` to the attention and mask functions of transformers. A second call has no effect, except that a given precision is set.
+    """Adds ``"polyhead"`` to the attention implementations of transformers. A second call has no effect, except that it sets the precision if one is given.
 
     Afterwards ``attn_implementation="polyhead"`` works in from_pretrained, from_config and set_attn_implementation, and calls with output_attentions=True
-    return the maps of every head. (transformers itself refuses ``config.output_attentions = True`` with any implementation but "eager".) As with
-    transformers' own "sdpa", masks are boolean, a query without any key gives 0, and no mask is made if none is needed. In transformers before 5 a few
-    families (GPT-2, OPT, ...) return no maps, because their layers do not pass output_attentions to the attention function.
+    return the maps of every head. (transformers itself refuses ``config.output_attentions = True`` with any implementation but "eager".) As with transformers'
+    own "sdpa", masks are boolean, the output of a query without any key is 0, and no mask is made if none is needed. In transformers before 5 a few families
+    (GPT-2, OPT, ...) return no maps, because their layers do not pass output_attentions to the attention function.
 
-    Models whose family computes attention in code of its own raise NotImplementedError when they are built or set to "polyhead". To this end two methods of
-    PreTrainedModel are wrapped, get_correct_attn_implementation and set_attn_implementation; for every other implementation they act as before.
-    transformers 4.53 has neither method; with that version such a model raises the error when it makes its mask.
+    A model whose family computes attention in code of its own raises NotImplementedError when it is built with "polyhead" or set to "polyhead". For this
+    purpose register() wraps two methods of PreTrainedModel, get_correct_attn_implementation and set_attn_implementation; for every other implementation they
+    act as before. transformers 4.53 has neither method; with that version such a model raises the error when it makes its mask.
 
     Args:
         precision: how models with ``"polyhead"`` multiply bfloat16 from the next call on: ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
@@ -345,7 +349,7 @@ def register(*, precision: Precision | None = None) -> None:
 
     Raises:
         ImportError: transformers is not installed, or older than 4.53.
-        ValueError: an unknown word.
+        ValueError: an unknown precision.
     """
     if precision is not None:
         require_precision("polyhead.transformers.register", precision)

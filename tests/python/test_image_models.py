@@ -488,10 +488,10 @@ def test_python_shows_images(tmp_path: Path) -> None:
     assert [one["text"] for one in sets_of(tmp_path / "two.html")] == ["image 1", "image 2"]
     for arguments, message in (
         ({"image": noisy(30, 40), "text": ["a"]}, "text is a list, and image is given"),
-        ({"image": noisy(30, 40), "call": polyhead.ModelCall(pair="a")}, "pair: for texts, and image is given"),
+        ({"image": noisy(30, 40), "call": polyhead.ModelCall(pair="a")}, "pair may be given only with texts, and image is given"),
         ({"image": noisy(30, 40).astype(np.float32)}, "for a model it must be uint8"),
         ({"image": []}, "image is empty"),
-        ({"image": noisy(30, 40), "patches": (4, 4)}, "patches: for attention weights"),
+        ({"image": noisy(30, 40), "patches": (4, 4)}, "patches may be given only with attention weights"),
         ({}, "text is missing"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -419,7 +419,7 @@ def test_a_list_that_is_no_page_is_refused(rng: Rng) -> None:
 def test_a_model_needs_a_text_and_has_its_own_tokens(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="text is missing"):
         polyhead.view(tmp_path)
-    with pytest.raises(ValueError, match="tokens: for attention weights; source is the folder of a model"):
+    with pytest.raises(ValueError, match="tokens may be given only with attention weights; source is the folder of a model"):
         polyhead.view(tmp_path, "a text", tokens=["a"])
 
 

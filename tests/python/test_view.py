@@ -195,14 +195,14 @@ WRONG = {
     "uneven patches": (ValueError, r"2 x 3 patches do not divide the image \[4,4\]", MAPS, {"image": np.zeros((4, 4)), "patches": (2, 3)}),
     "too many patches": (ValueError, "4 tokens, 0 of them special, for 4 x 2 patches", MAPS, {"image": np.zeros((4, 4)), "patches": (4, 2)}),
     "pixels": (ValueError, "the image has the pixel 255; pixels must be in", MAPS, {"image": np.full((4, 4), 255.0), "patches": (2, 2)}),
-    "image of two sides": (ValueError, "image is for self attention, and keys are given", MAPS, {"keys": list("abcd"), "image": np.zeros((4, 4)), "patches": (2, 2)}),
+    "image of two sides": (ValueError, "image is only for self-attention, in which queries and keys are the same tokens, and keys are given", MAPS, {"keys": list("abcd"), "image": np.zeros((4, 4)), "patches": (2, 2)}),
     "changes": (ValueError, r"without is \[2, 2\]; it must be \[layers, heads\] = \[2, 3\] or a dict {\(layer, head\): change}", MAPS, {"without": np.zeros((2, 2))}),
     "head": (ValueError, "without has the head 1.3; source has the layers 0 to 1, each with the heads 0 to 2", MAPS, {"without": {(1, 3): 0.5}}),
     "endless": (ValueError, "without has the change inf for head 1.2; it must be finite", MAPS, {"without": {(1, 2): np.inf}}),
-    "measure": (ValueError, "without_measure is given, but without, whose numbers it names, is not", MAPS, {"annotations": polyhead.Annotations(without_measure=("a", "b"))}),
+    "measure": (ValueError, "without_measure is given, but without is not; without_measure names the numbers of without", MAPS, {"annotations": polyhead.Annotations(without_measure=("a", "b"))}),
     "sets": (ValueError, "gate is for one set of maps; source has 2: Self-attention, Cross-attention", {"attentions": MAPS, "cross_attentions": MAPS}, {"computation": polyhead.Computation(gate=MAPS)}),
-    "sizes": (ValueError, "source has sets of maps with 4 and 3 tokens; they must agree", {"decoder_attentions": MAPS, "cross_attentions": MAPS[:, :, :3]}, {}),
-    "model": (ValueError, "special and axes: for attention weights; source is the folder of a model", "folder", {"text": "a", "annotations": polyhead.Annotations(special=["a"], axes=("i", "j"))}),
+    "sizes": (ValueError, "source has sets of maps with 4 and 3 tokens; these numbers must be equal", {"decoder_attentions": MAPS, "cross_attentions": MAPS[:, :, :3]}, {}),
+    "model": (ValueError, "special and axes may be given only with attention weights; source is the folder of a model", "folder", {"text": "a", "annotations": polyhead.Annotations(special=["a"], axes=("i", "j"))}),
 }
 
 
@@ -365,7 +365,7 @@ def test_what_is_of_single_tokens_is_refused_with_pooled_maps():
     of_heads = [("computation", polyhead.Computation(**{name: value})) for name, value in {"gate": maps(2, 40, 3), "pair_bias": source}.items()]
     for group, arguments in of_tokens + of_heads:
         (name,) = (name for name, value in arguments._asdict().items() if value is not None)
-        with pytest.raises(ValueError, match=f"{name}: for single tokens"):
+        with pytest.raises(ValueError, match=f"{name} may be given only for maps of single tokens"):
             polyhead.view(source, tokens=words, size=polyhead.PageSize(pooling="largest"), **{group: arguments})
     with pytest.raises(ValueError, match="pooled_blocks is 9000; with 2 heads it must be from 1 to 5792"):
         polyhead.view(computation=polyhead.Computation(q=q, k=k), size=polyhead.PageSize(pooled_blocks=9000))

@@ -298,7 +298,7 @@ def test_what_is_over_the_budget_is_shown_pooled() -> None:
     assert [(entry["name"], entry["pooled"]) for entry in sets_of(polyhead.view(only))[:3]] == [("Encoder", "share"), ("Decoder", "share"), ("Cross-attention", "share")]
     (alone, _) = sets_of(polyhead.view(only.select("model.encoder.")))
     assert "name" not in alone and alone["blocks"] == [5, 4] and len(alone["queries"]["pieces"]) == 23
-    with pytest.raises(ValueError, match="special: for single tokens, and the cells of pooled maps are blocks"):
+    with pytest.raises(ValueError, match="special may be given only for maps of single tokens; the cells of pooled maps are blocks of tokens"):
         polyhead.view(only, annotations=polyhead.Annotations(special=[[0] * 23] * 2))
 
 
@@ -357,12 +357,12 @@ def test_messages_name_the_remedy() -> None:
         ({"tokens": list("abc")}, r"tokens has 3 entries, and no set of the capture has so many tokens: Encoder: 6 queries, 6 keys; .*captured.select\(prefix\)"),
         ({"tokens": [list("abcde")] * 2}, "there are words for 2 texts; the capture has Encoder: a batch of 1"),
         ({"annotations": polyhead.Annotations(links=[(7, 0)])}, "links fit no cross-attention of the capture, which has Encoder: 6 queries and 6 keys"),
-        ({"computation": polyhead.Computation(gate=np.zeros((1, 1, 6, 2))), "annotations": polyhead.Annotations(axes=("a", "b"))}, r"axes and gate: only for a capture with one set of maps, neither pooled nor joined from decoding steps; this capture has 3 sets: Encoder, Decoder, Cross-attention; captured.select\(prefix\)"),
+        ({"computation": polyhead.Computation(gate=np.zeros((1, 1, 6, 2))), "annotations": polyhead.Annotations(axes=("a", "b"))}, r"axes and gate may be given only for a capture with one set of maps, neither pooled nor joined from decoding steps; this capture has 3 sets: Encoder, Decoder, Cross-attention; captured.select\(prefix\)"),
         ({"annotations": polyhead.Annotations(special=[1, 0, 0])}, "special must be a pair here"),
     ):
         with pytest.raises(ValueError, match=message):
             polyhead.view(captured, **options)
-    with pytest.raises(ValueError, match="keys are given, but the keys of the capture are its tokens"):
+    with pytest.raises(ValueError, match="keys are given, but in this capture queries and keys are the same tokens"):
         polyhead.view(built(clip, lambda model: model(input_ids=ids(2, 7), **images(1, 16))), keys=[list("abcdefg")] * 2)
-    with pytest.raises(ValueError, match=r"all alike; polyhead.capture\(model\) takes the maps of a model whose layers differ"):
+    with pytest.raises(ValueError, match=r"all of the same shape; polyhead.capture\(model\) takes the maps of a model whose layers differ"):
         polyhead.view([np.zeros((2, 4, 4)), np.zeros((2, 5, 5))])

@@ -165,7 +165,7 @@ def test_a_text_that_is_given_is_the_one_that_is_shown(folder: Path, tmp_path: P
         ({"texts": ["the " * 40]}, ValueError, "42"),
         ({"texts": [3, "cat"]}, TypeError, "texts[0] is of type int; it must be a str"),
         ({"texts": ["cat", None], "text": "dog"}, TypeError, "texts[1] is of type NoneType; it must be a str"),
-        ({"texts": ["cat"], "call": polyhead.ModelCall(pair="dog")}, ValueError, "pair is the second part of text, which is not given"),
+        ({"texts": ["cat"], "call": polyhead.ModelCall(pair="dog")}, ValueError, "pair is the second part of text, and text is not given"),
     ],
 )
 def test_wrong_texts_are_refused_by_name(folder: Path, arguments: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -71,7 +71,7 @@ def test_several_texts_have_their_own(worked):
     of_layers = np.broadcast_to(pairs["bias"], (LAYERS, *pairs["bias"].shape))
     shown = data_of(page_of(np.stack([maps for maps, _ in texts], 1), ["a", "b"], **batch, **pairs | {"bias": of_layers}))["texts"]
     assert [text["vectors"]["bias"] for text in shown] == [text["vectors"]["bias"] * LAYERS for text in page]
-    for wrong, words in [({"q": given["q"]}, r"q is float32 \[1,4,3,6\] for attentions \[2,4,3,5\]"), ({"k": batch["k"][:, [0, 1, 0]]}, "k has a batch of 3 and source of 2"),
+    for wrong, words in [({"q": given["q"]}, r"q is float32 \[1,4,3,6\] for attentions \[2,4,3,5\]"), ({"k": batch["k"][:, [0, 1, 0]]}, "k has a batch of 3, and source has a batch of 2"),
                          ({"bias": np.zeros((3, HEADS, QUERIES, KEYS))}, "bias is .*for 2 texts it must broadcast"), ({"bias": -pairs["bias"]}, "q and k .*must belong to the map")]:
         with pytest.raises(ValueError, match=words):
             page_of(np.stack([maps for maps, _ in texts], 1), ["a", "b"], **batch | pairs | wrong)
@@ -108,12 +108,12 @@ def test_wrong_forms_are_refused_by_name(worked, tmp_path):
     for megabytes in (-1, float("nan")):
         with pytest.raises(ValueError, match=f"vector_megabytes is {megabytes}"):
             polyhead.view(weights, size=polyhead.PageSize(vector_megabytes=megabytes))
-    with pytest.raises(ValueError, match="vector_megabytes is 9, a size for q, k and v, and the page has none of them"):
+    with pytest.raises(ValueError, match="vector_megabytes is 9, the largest size of q, k and v in the page, but q and k are not given"):
         polyhead.view(weights, size=polyhead.PageSize(vector_megabytes=9))
     polyhead.view(weights, size=polyhead.PageSize(vector_megabytes=0))
     with pytest.raises(TypeError, match="q is a list of int"):
         page_of(weights, **{**given, "q": [1, 2]})
-    with pytest.raises(ValueError, match="q: for attention weights; source is the folder"):
+    with pytest.raises(ValueError, match="q may be given only with attention weights; source is the folder"):
         polyhead.view(tmp_path, "a text", computation=polyhead.Computation(q=given["q"]))
 
 

@@ -1,10 +1,11 @@
-"""Attention of a sequence that several processes (ranks) share. Each rank holds a slice of the queries, and a slice of the keys and values.
+"""Attention of one sequence that several processes (ranks) compute together. Each rank holds a slice of the queries, and a slice of the keys and values.
 
     from polyhead.distributed import attention, sequence_parallel
 
-Keys and values travel around a ring (ring attention, Liu et al. 2023, arXiv 2310.01889), or heads are shared between ranks (DeepSpeed-Ulysses, Jacobs et al.
-2023, arXiv 2309.14509), or both. All ranks make the same calls in the same order. `sdpa` and `explain` need NumPy and a `Communicator`; `attention`,
-`sequence_parallel` and `TorchCommunicator` need torch, which is imported when one of these names is used. ``import polyhead`` does not import this package.
+Keys and values are sent from rank to rank around a ring (ring attention, Liu et al. 2023, arXiv 2310.01889), or each rank computes some of the heads
+(DeepSpeed-Ulysses, Jacobs et al. 2023, arXiv 2309.14509), or both are combined. All ranks make the same calls in the same order. `sdpa` and `explain` need
+NumPy and a `Communicator`; `attention`, `sequence_parallel` and `TorchCommunicator` need torch, which is imported when one of these names is used.
+``import polyhead`` does not import this package.
 """
 
 import importlib

@@ -23,12 +23,12 @@ _OPTIONS = annotations_of(FormulaOptions)
 
 
 class _Call(NamedTuple):
-    """The arguments, besides q, k and v, that a forward pass and its backward pass share."""
+    """The arguments other than q, k and v, which a forward pass and its backward pass share."""
 
     communicator: Communicator
     settings: Settings
     given: dict[str, Any]  # options of `polyhead.sdpa`
-    names: tuple[str, ...]  # names of the options that are tensors
+    names: tuple[str, ...]  # names of the options whose values are tensors
     wanted: tuple[str, ...]  # names of the options whose gradients are wanted
 
 
@@ -67,7 +67,7 @@ def _options_of(call: _Call, tensors: tuple[Tensor, ...] | list[Tensor]) -> dict
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """A view without requires_grad: the bindings refuse tensors that require gradients."""
+    """A view of the tensor without requires_grad, because the bindings refuse tensors that require gradients."""
     return tensor.detach().resolve_neg()
 
 
@@ -102,8 +102,8 @@ def attention(
     return_lse: bool = False,
     **options: Unpack[FormulaOptions],
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`polyhead.torch.attention` of a sequence that several ranks share, with gradients (ring attention, Liu et al. 2023, arXiv 2310.01889; DeepSpeed-Ulysses,
-    Jacobs et al. 2023, arXiv 2309.14509). All ranks call it, each with its own slice of the sequence.
+    """`polyhead.torch.attention` of one sequence that several ranks compute together, with gradients (ring attention, Liu et al. 2023, arXiv 2310.01889;
+    DeepSpeed-Ulysses, Jacobs et al. 2023, arXiv 2309.14509). All ranks call it, each with its own slice of the sequence.
 
     ::
 
@@ -111,41 +111,44 @@ def attention(
         x = take_slice(whole, -2, "zigzag", dist.get_rank(), dist.get_world_size())
         attention(x, x, x, order="zigzag", causal="top_left").square().sum().backward()
 
-    q, k, v, bias, sink and a relative_bias have gradients: those of the sum of all ranks' losses. The same tensors must require gradients on all ranks. All ranks
-    must run the backward pass too, because it exchanges messages. There are no second derivatives and no forward mode; torch.compile runs the call outside of its graph.
+    q, k, v, bias, sink and a relative_bias have gradients: the gradients of the sum of all ranks' losses. The same tensors must require gradients on all ranks.
+    All ranks must run the backward pass too, because it exchanges messages. There are no second derivatives and no forward mode. torch.compile runs the call
+    outside of its graph.
 
     Args:
         q: ``[*,N,T_r,H]``, the rank's T_r queries: float32, float64, float16 or bfloat16, on the CPU.
-        k: ``[*,K,S_r,H]``, the rank's S_r keys, dtype of q. Below, T and S are the numbers of queries and keys of the whole sequence.
-        v: ``[*,K,S_r,V]``, dtype of q.
+        k: ``[*,K,S_r,H]``, the rank's S_r keys, in the dtype of q. In the texts below, T and S are the numbers of queries and keys of the whole sequence.
+        v: ``[*,K,S_r,V]``, in the dtype of q.
         group: a ProcessGroup of torch.distributed with a backend for the CPU (gloo), None for the default one, or a `Communicator`.
-        order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`. If the backward pass would need one_row and it is missing, already this call
-            raises the error.
+        order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`. If the backward pass will need one_row and one_row is
+            missing, this call already raises the error.
         seed: seed of dropout, the same on all ranks. None: torch's generator draws a seed on every rank, and all ranks use the seed of rank 0.
         return_lse: also return lse ``[*,N,T_r]``, without a gradient.
-        attend, block: bool, broadcast to ``[*,N,T_r,S]``: True = may attend (attend) or may not attend (block). At most one of the two.
-        attend_keys, block_keys: bool, ``[*,S]``: whether all queries may attend (attend_keys) or may not attend (block_keys) to a key. The same on all ranks.
-        bias: broadcasts to ``[*,N,T_r,S]``, dtype of q. A bias with a row for each of the rank's queries belongs to the rank. A bias with one row is shared: all
-            ranks must give the same values, and every rank gets the sum of all ranks' gradients, so do not sum them again.
-        key_starts, key_lengths: integers, ``[*]`` per sequence, the same on all ranks, or ``[*,T_r]`` per query; they are counted in the whole sequence.
-        sink: ``[N]``, shared by all ranks, or broadcasts to ``[*,N,T_r]``. For a shared sink every rank gets the sum of all ranks' gradients.
+        attend, block: bool, broadcast to ``[*,N,T_r,S]``. attend: True = may attend. block: True = may not attend. At most one of the two.
+        attend_keys, block_keys: bool, ``[*,S]``, the same on all ranks. attend_keys: True = all queries may attend to the key. block_keys: True = no query may
+            attend to the key.
+        bias: broadcasts to ``[*,N,T_r,S]``, in the dtype of q. A bias with a row for each of the rank's queries belongs to this rank alone. A bias with one row
+            is shared: all ranks must give the same values. The gradient of a shared bias is already summed over the ranks, so do not sum it again.
+        key_starts, key_lengths: integers, ``[*]`` per sequence, the same on all ranks, or ``[*,T_r]`` per query; they count keys of the whole sequence.
+        sink: ``[N]``, shared by all ranks, or an array that broadcasts to ``[*,N,T_r]``. For a shared sink every rank gets the sum of all ranks' gradients.
         relative_bias: a `polyhead.RelativeBias` of tensors, shared by all ranks; every rank gets the sum of all ranks' gradients.
         diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`, for the whole sequence.
         query_offsets, key_offsets: integers ``[D+1]``, as in `polyhead.sdpa`, for the whole sequence.
         causal, window: as in `polyhead.torch.attention`, for the whole sequence.
-        dropout: probability in ``[0, 1]`` that an attention weight is dropped. The dropout bits are the same as on one machine with the same seed.
+        dropout: probability in ``[0, 1]`` that an attention weight is dropped. The dropout bits are those of a call with the same seed and the whole sequence
+            on one machine.
         scale, softcap, precision: as in `polyhead.torch.attention`.
-        blocks, block_size: as in `polyhead.torch.attention`; not supported over several ranks, so they raise a ValueError.
+        blocks, block_size: as in `polyhead.torch.attention`; not supported over several ranks: they raise a ValueError.
         empty_rows: as in `polyhead.torch.attention`; with a ring only ``"zero"``.
 
     Returns:
         out ``[*,N,T_r,V]``; with return_lse ``(out, lse)``.
 
     Raises:
-        ValueError: as `polyhead.torch.attention`; also if ranks give different sizes or rules. Then every rank raises the error, whose message names the rank that
-            differs, and later calls work.
-        TypeError: an argument of another type, device or dtype; a subclass of Tensor such as DTensor (pass its local part).
-        ConnectionError: a rank is silent, gone, or cannot be reached; the message names it. Later calls with this group are refused with a ValueError.
+        ValueError: for the same reasons as `polyhead.torch.attention`; also if ranks give different sizes or options. Then every rank raises the error, and its
+            message names the rank that differs. Later calls work.
+        TypeError: an argument with a wrong type, device or dtype; a subclass of Tensor such as DTensor (pass its local part).
+        ConnectionError: a rank is silent, has ended, or cannot be reached; the message names the rank. Later calls with this group raise a ValueError.
         NotImplementedError: a gradient that flows through lse.
     """
     for name in options:
@@ -174,7 +177,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, communicator: Communicator, sett
             raise TypeError(f"attention: {name} is a {type(tensor).__name__}; it must be a torch.Tensor itself, such as its local part")
     if given["dropout"] > 0:
         if seed is None:
-            # Every rank draws a seed, so that the generators of all ranks stay in the same state.
+            # Every rank draws a seed, although only that of rank 0 is used: so the generators of all ranks stay in the same state.
             drawn = int(torch.randint(2**63 - 1, (), dtype=torch.int64))
             seed = _core.first_number(ranks_of("attention", communicator), communicator, drawn, settings.timeout)
         given["seed"] = seed

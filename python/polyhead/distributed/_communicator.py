@@ -1,4 +1,4 @@
-"""Finds the communicator of a distributed call, and the state that polyhead keeps for each communicator."""
+"""Finds the communicator of a distributed call, and what polyhead remembers of each communicator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Plan = Union[tuple[int, int], None]
 OneRow = Literal["own", "shared", None]
 
 
-# The types that the functions accept: a Communicator, a process group of torch, or None for torch's default group.
+# The types that the argument `group` may have: a Communicator, a process group of torch, or None for torch's default group.
 Group = Union[Communicator, "ProcessGroup", None]
 
 _METHODS = ("rank", "size", "send", "receive", "progress")
@@ -37,7 +37,8 @@ def communicator_of(where: str, group: Group) -> Communicator:
 
 
 def ranks_of(where: str, communicator: Communicator) -> _core.Ranks:
-    """The state that the calls of a communicator share: the number of calls so far, and the error after which calls are refused."""
+    """What polyhead remembers of a communicator between calls: the number of calls so far, and an error of an earlier call, after which all further calls are
+    refused."""
     try:
         ranks: _core.Ranks = communicator.__dict__.setdefault("_polyhead_ranks", _core.Ranks())
     except AttributeError:
@@ -46,7 +47,7 @@ def ranks_of(where: str, communicator: Communicator) -> _core.Ranks:
 
 
 class Settings(NamedTuple):
-    """The arguments that say how the ranks share a call, in the order in which the bindings read them."""
+    """The arguments that say how the ranks divide the work of a call, in the order in which the bindings read them."""
 
     order: SliceOrder
     plan: Plan

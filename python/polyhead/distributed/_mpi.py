@@ -8,9 +8,9 @@ from typing import Any
 from .._options import NumPyArray
 from ._transport import Transfer
 
-_PIECE = 2**30  # most bytes of one MPI message, because MPI before version 4 counts in int
+_PIECE = 2**30  # largest number of bytes of one MPI message, because MPI before version 4 counts bytes in an int
 _UNDER_WAY: set[_MpiTransfer] = set()
-"""Transfers that are not known to be complete. The set keeps their memory alive, because MPI may still use it even if the communicator is gone."""
+"""Transfers that may not be complete. The set keeps their memory alive, because MPI may still use this memory, even if the communicator no longer exists."""
 
 
 class _MpiTransfer:
@@ -37,8 +37,8 @@ class _MpiTransfer:
 class MpiCommunicator:
     """The ranks of an MPI communicator of mpi4py, as a `Communicator`.
 
-    Errors that MPI reports become exceptions. MPI may not report that a rank has ended; the error after the call's timeout then names the rank. The memory of
-    messages that a failed call abandoned is never freed, because MPI may still use it.
+    Errors that MPI reports become exceptions. MPI may not report that a rank has ended. The call then raises an error after its timeout, which names the rank.
+    The memory of messages that a failed call abandoned is never freed, because MPI may still use it.
 
     Args:
         comm: an ``mpi4py.MPI.Intracomm``; None: ``MPI.COMM_WORLD``. The constructor duplicates comm, which keeps the program's messages apart from those of polyhead.
@@ -60,7 +60,7 @@ class MpiCommunicator:
             raise TypeError(f"MpiCommunicator: comm is of type {type(comm).__name__}; it must be an mpi4py.MPI.Intracomm or None")
         self._mpi: Any = MPI
         self._comm: Any = comm.Dup()
-        self._comm.Set_errhandler(MPI.ERRORS_RETURN)  # mpi4py turns returned errors into exceptions
+        self._comm.Set_errhandler(MPI.ERRORS_RETURN)  # MPI then returns errors, which mpi4py turns into exceptions
         self._rank, self._size = self._comm.Get_rank(), self._comm.Get_size()
 
     def __reduce__(self) -> Any:
@@ -81,7 +81,7 @@ class MpiCommunicator:
             buffer, to, tag: as given to `Communicator.send`.
 
         Returns:
-            The message under way.
+            A `Transfer`, which says when the message is done.
 
         Raises:
             RuntimeError: MPI's error, an ``MPI.Exception``.
@@ -95,7 +95,7 @@ class MpiCommunicator:
             buffer, source, tag: as given to `Communicator.receive`.
 
         Returns:
-            The message under way. Its wait() raises a ValueError if a message of another size arrives.
+            A `Transfer`, which says when the message is done. Its wait() raises a ValueError if a message of another size arrives.
 
         Raises:
             RuntimeError: MPI's error, an ``MPI.Exception``.

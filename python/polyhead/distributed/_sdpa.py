@@ -1,4 +1,4 @@
-"""Attention on arrays over several ranks: forward pass, backward pass, and a description of how ranks share a call."""
+"""Attention on arrays over several ranks: forward pass, backward pass, and a description of how the ranks divide the work."""
 
 from __future__ import annotations
 
@@ -42,34 +42,35 @@ def sdpa(
     ranks_per_machine: int | None = None,
     **options: Unpack[SdpaOptions],
 ) -> A | tuple[A, A]:
-    """`polyhead.sdpa` of a sequence that several ranks share (ring attention, Liu et al. 2023, arXiv 2310.01889; DeepSpeed-Ulysses, Jacobs et al. 2023,
-    arXiv 2309.14509; both combined, Fang and Zhao 2024). All ranks call this function, each with its own slice of the sequence.
+    """`polyhead.sdpa` of one sequence that several ranks compute together (ring attention, Liu et al. 2023, arXiv 2310.01889; DeepSpeed-Ulysses, Jacobs et al.
+    2023, arXiv 2309.14509; both combined, Fang and Zhao 2024). All ranks call this function, each with its own slice of the sequence.
 
     Args:
         q: ``[*,N,T_r,H]``, the rank's T_r queries.
-        k: ``[*,K,S_r,H]``, the rank's S_r keys. Below, T and S are the numbers of queries and keys of the whole sequence.
+        k: ``[*,K,S_r,H]``, the rank's S_r keys. In the texts below, T and S are the numbers of queries and keys of the whole sequence.
         v: ``[*,K,S_r,V]``.
         group: a `Communicator`; a ProcessGroup of torch.distributed, or None for its default group.
         return_lse: also return lse ``[*,N,T_r]``.
-        out: ``[*,N,T_r,V]``, written in place and returned.
+        out: ``[*,N,T_r,V]``, memory for the result: written in place and returned.
         order: how the positions of queries and keys are divided, as in `slice_of`. ``"contiguous"``: slices of any lengths in the order of the ranks.
             ``"zigzag"``: exactly as `slice_of` cuts them.
-        plan: ``(head_ranks, ring_ranks)``, whose product is the number of ranks: each group of head_ranks consecutive ranks shares heads, and keys travel between
-            the groups. None: chosen from the sizes; `explain` says which plan and why.
-        timeout: seconds that a rank may be silent. If a rank has to compute before it can answer, 4 times the time that its work would take on this rank is added.
-        one_row: the meaning of a bias or sink with one row if every rank has one query: the rank's ``"own"`` row, or a row that is ``"shared"`` by all ranks.
-            Only the gradient differs. `sdpa_backward` raises an error if one_row is needed and missing.
-        ranks_per_machine: the number of ranks on each machine. Only the choice of the plan reads it: heads are shared only between ranks of one machine. None: torchrun's
-            number for torch's default group, else 1.
+        plan: ``(head_ranks, ring_ranks)``, whose product is the number of ranks: the ranks form groups of head_ranks consecutive ranks. The ranks of a group
+            divide the heads among themselves, and keys are sent around the ring of groups. None: the sizes decide; `explain` says which plan is chosen and why.
+        timeout: how many seconds a rank may be silent. If a rank has to compute before it can answer, it has more time: 4 times the time that its work would
+            take on this rank is added.
+        one_row: needed if every rank has one query, and a bias or sink has one row. ``"own"``: the row belongs to the rank's query. ``"shared"``: all ranks
+            give the same row. Only the gradient differs. `sdpa_backward` raises an error if one_row is needed and missing.
+        ranks_per_machine: the number of ranks on each machine. It only affects the choice of the plan: heads are divided only among ranks of one machine. None:
+            torchrun's number for torch's default group, else 1.
         attend, block, bias, dropout_keep: broadcast to ``[*,N,T_r,S]``: the rank's queries and all keys. An array with one row instead of T_r is shared: all ranks must
             give the same values.
-        attend_keys, block_keys: ``[*,S]`` for all keys; the same on all ranks.
-        key_starts, key_lengths: ``[*]``, or ``[*,T_r]`` for the rank's queries; they are counted in the whole sequence.
-        sink: ``[N]``, shared by all ranks, or broadcasts to ``[*,N,T_r]``.
+        attend_keys, block_keys: ``[*,S]``, for the keys of the whole sequence; the same on all ranks.
+        key_starts, key_lengths: ``[*]``, or ``[*,T_r]`` for the rank's queries; they count keys of the whole sequence.
+        sink: ``[N]``, shared by all ranks, or an array that broadcasts to ``[*,N,T_r]``.
         causal, window, diagonal_offsets, query_offsets, key_offsets, relative_bias: as for the whole sequence on one machine; the same on all ranks.
-            scale, softcap, dropout, seed and precision must be the same on all ranks, too.
-        scale, softcap, dropout, seed, precision, backend, num_threads: as given to `polyhead.sdpa`. The dropout bits are the same as on one machine.
-        blocks, block_size: as given to `polyhead.sdpa`; not supported over several ranks, so they raise a ValueError.
+        scale, softcap, dropout, seed, precision: as given to `polyhead.sdpa`; the same on all ranks. The dropout bits are the same as on one machine.
+        backend, num_threads: as given to `polyhead.sdpa`; they may differ between ranks.
+        blocks, block_size: as given to `polyhead.sdpa`; not supported over several ranks: they raise a ValueError.
         empty_rows: as given to `polyhead.sdpa`; with a ring only ``"zero"``.
 
     Returns:
@@ -77,9 +78,9 @@ def sdpa(
         float32 rounding, and are the same from run to run; bfloat16 and float16 are converted to float32, and results are rounded once.
 
     Raises:
-        ValueError, TypeError: as `polyhead.sdpa`; also for int8 keys, and if ranks give different sizes or rules. In the latter case all ranks raise the error, and later
-            calls work. After a ConnectionError all calls with the same communicator are refused.
-        ConnectionError: a rank is silent, gone, or cannot be reached; the message names it.
+        ValueError, TypeError: for the same reasons as `polyhead.sdpa`; also for int8 keys, and if ranks give different sizes or options. In the latter case all
+            ranks raise the error, and later calls work. After a ConnectionError, every call with the same communicator raises a ValueError.
+        ConnectionError: a rank is silent, has ended, or cannot be reached; the message names the rank.
     """
     where = "distributed.sdpa"
     communicator = communicator_of(where, group)
@@ -117,16 +118,16 @@ def sdpa_backward(
         out, lse: ``[*,N,T_r,V]`` and ``[*,N,T_r]``, as ``sdpa(..., return_lse=True)`` returned them.
         d_out: ``[*,N,T_r,V]``, the gradient of the sum of all ranks' losses with respect to out.
         gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"`` to compute; the same on all ranks.
-        d_bias: shaped as bias, written in place and returned. Its elements may not share memory.
+        d_bias: memory for the gradient of bias, shaped as bias: written in place and returned. Its elements may not share memory.
         group, order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`.
         options: as given to `polyhead.distributed.sdpa`.
 
     Returns:
-        `Gradients`, each shaped as its input: the gradients of the rank's own q, k and v, and of its own rows of bias and sink. For a tensor that the ranks
-        share, every rank gets the sum of all ranks' gradients.
+        `Gradients`, each shaped as its input: the gradients of the rank's own q, k and v, and of the rank's own rows of bias and sink. For a bias, sink or
+        relative_bias that the ranks share, every rank gets the sum of all ranks' gradients.
 
     Raises:
-        ValueError, TypeError, ConnectionError: as `polyhead.distributed.sdpa`.
+        ValueError, TypeError, ConnectionError: for the same reasons as `polyhead.distributed.sdpa`.
     """
     wanted = wanted_gradients(gradients, Gradients._fields)
     if d_bias is not None and "bias" not in gradients:
@@ -151,8 +152,8 @@ def explain(
     ranks_per_machine: int | None = None,
     **options: Unpack[SdpaOptions],
 ) -> str:
-    """Describes how the ranks would share a call of `polyhead.distributed.sdpa` with these arguments: the plan and the reason for it, sizes and steps. All ranks must call
-    this function. It computes nothing.
+    """Describes how the ranks would divide a call of `polyhead.distributed.sdpa` with these arguments among themselves: the plan and the reason for it, sizes
+    and steps. All ranks must call this function. It computes nothing.
 
     Args:
         q, k, v: as given to `polyhead.distributed.sdpa`.
@@ -163,7 +164,7 @@ def explain(
         One fact per line.
 
     Raises:
-        ValueError, TypeError, ConnectionError: as `polyhead.distributed.sdpa`.
+        ValueError, TypeError, ConnectionError: for the same reasons as `polyhead.distributed.sdpa`.
     """
     where = "distributed.explain"
     communicator = communicator_of(where, group)

@@ -25,7 +25,7 @@ _WHERE = "sequence_parallel"
 
 
 class _Block:
-    """The state of a ``with`` block that is active."""
+    """The state of an active ``with`` block of `sequence_parallel`."""
 
     def __init__(self, communicator: Communicator, settings: dict[str, Any]) -> None:
         self.communicator, self.settings = communicator, settings
@@ -46,7 +46,7 @@ class _Block:
         return out.squeeze(0) if problem.is_unbatched else out
 
 
-_blocks: list[_Block] = []  # active `with` blocks, the innermost last
+_blocks: list[_Block] = []  # the active `with` blocks; the last one is the innermost
 _replacements = Replacements()
 
 
@@ -96,7 +96,7 @@ def sequence_parallel(
     precision: Precision = "native",
 ) -> Iterator[None]:
     """Inside a ``with`` block of this function, calls of torch's scaled_dot_product_attention run over several ranks (ring attention, Liu et al. 2023, arXiv 2310.01889;
-    DeepSpeed-Ulysses, Jacobs et al. 2023, arXiv 2309.14509). Each rank gives the model its slice of the sequence, cut by `take_slice`.
+    DeepSpeed-Ulysses, Jacobs et al. 2023, arXiv 2309.14509). Each rank gives the model its slice of the sequence, which `take_slice` cuts.
 
     ::
 
@@ -104,14 +104,15 @@ def sequence_parallel(
             y = model(take_slice(x, 1, "zigzag", rank, ranks))     # [B,T_r,E]
             loss(y).backward()                                      # parameters: sum their gradients over the ranks
 
-    In the block, a call takes this rank's slices of query, key and value. is_causal means causal over the whole sequence; attn_mask is ``[..,T_r,S]``: the rank's
-    queries and all keys. The model must use the positions that `slice_of` returns for its position embeddings.
+    In the block, the arguments of a call are this rank's slices of query, key and value. is_causal is the causal mask of the whole sequence. attn_mask is
+    ``[..,T_r,S]``, for the rank's queries and all keys. The model must use the positions that `slice_of` returns for its position embeddings.
 
-    The attribute scaled_dot_product_attention of ``torch.nn.functional`` is replaced in the whole process. Models, ``nn.MultiheadAttention`` (with need_weights=False) and
-    ``nn.TransformerEncoderLayer`` call this attribute; the fused kernels of these two layers are switched off. Attention that is computed in another way attends only to
-    the rank's own keys: through a name imported from torch.nn.functional before the block, as a product of a softmax and values, by FlexAttention, by the functions and
-    layers of polyhead, or in models compiled before the block. If the replaced function was not called, leaving the block warns. If torch.utils.checkpoint repeats a
-    forward pass, the backward pass that repeats it must run in the block. Blocks may be nested; the innermost block applies.
+    The attribute scaled_dot_product_attention of ``torch.nn.functional`` is replaced in the whole process. Models, ``nn.MultiheadAttention`` (with
+    need_weights=False) and ``nn.TransformerEncoderLayer`` call this attribute; the fused kernels of these two layers are switched off. Attention that is
+    computed in another way still attends only to the rank's own keys. This is true of calls through a name that was imported from torch.nn.functional before
+    the block, products of a softmax and values, FlexAttention, the functions and layers of polyhead, and models compiled before the block. At the end of a
+    block in which the replaced function was not called, a warning is given. If torch.utils.checkpoint repeats a forward pass, the backward pass that repeats it
+    must run in the block. Blocks may be nested; the innermost block applies.
 
     Args:
         group: a ProcessGroup of torch.distributed, None for the default one, or a `Communicator`.
@@ -119,13 +120,13 @@ def sequence_parallel(
         precision: precision of bfloat16 products, as in `polyhead.sdpa`.
 
     Returns:
-        A context manager. Leaving its block restores torch's functions, with or without an exception.
+        A context manager. The end of the block restores torch's functions, also after an exception.
 
     Raises:
-        ValueError, TypeError: group is not a process group; in the block, as `polyhead.distributed.attention`.
-        ConnectionError: in the block: a rank is silent, gone, or cannot be reached; the message names it.
-        NotImplementedError: in the block: a CausalBias as attn_mask; nn.MultiheadAttention with need_weights=True, bias_k, bias_v, add_zero_attn or
-            key_padding_mask.
+        ValueError, TypeError: group is not a process group; in the block, for the same reasons as `polyhead.distributed.attention`.
+        ConnectionError: in the block: a rank is silent, has ended, or cannot be reached; the message names the rank.
+        NotImplementedError: in the block: a call with a CausalBias as attn_mask, or of nn.MultiheadAttention with need_weights=True, bias_k, bias_v,
+            add_zero_attn or key_padding_mask.
     """
     require_precision(_WHERE, precision)
     settings = {"order": order, "plan": plan, "timeout": timeout, "one_row": one_row, "ranks_per_machine": ranks_per_machine, "precision": precision}

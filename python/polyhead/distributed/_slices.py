@@ -13,17 +13,19 @@ from ._communicator import SliceOrder
 
 
 def slice_of(order: SliceOrder, length: int, rank: int, ranks: int) -> list[range]:
-    """The positions of a rank if a sequence is cut evenly: range i of n is ``[length i / n, length (i + 1) / n)``, with bounds rounded down.
+    """The positions of a rank if a sequence is cut into n ranges of about the same length: range i is ``[length i / n, length (i + 1) / n)``, with bounds
+    rounded down.
 
     Args:
-        order: ``"contiguous"``: the rank holds range number `rank` of `ranks` ranges. ``"zigzag"``: rank r of R holds ranges r and 2 R - 1 - r of 2 R ranges, one after the
-            other; with a causal mask all ranks then have the same work (as in striped attention, Brandon et al. 2023, and llama 3's context parallelism).
-        length: length of the sequence.
-        rank: number of the rank, in ``[0, ranks)``.
-        ranks: number of ranks.
+        order: ``"contiguous"``: n is the number R of ranks, and rank r holds range r. ``"zigzag"``: n is 2 R, and rank r holds ranges r and 2 R - 1 - r, one
+            after the other. With a causal mask all ranks then have the same work (as in striped attention, Brandon et al. 2023, and llama 3's context
+            parallelism).
+        length: number of positions of the sequence.
+        rank: r, in ``[0, ranks)``.
+        ranks: R, the number of ranks.
 
     Returns:
-        At most two ranges, in ascending order; adjacent ranges are joined to one.
+        At most two Python ranges of positions, in ascending order; adjacent ranges are joined to one.
 
     Raises:
         ValueError, TypeError: an argument that does not fit.
@@ -43,7 +45,7 @@ def take_slice(x: A, axis: int, order: SliceOrder, rank: int, ranks: int) -> A:
         The slice, shaped as x except along the axis. A view of x if the slice is one range, else a copy. Gradients flow back to a tensor x.
 
     Raises:
-        ValueError, TypeError: as `slice_of`; x has no such axis.
+        ValueError, TypeError: for the same reasons as `slice_of`; also if x does not have the axis.
     """
     torch = sys.modules.get("torch")
     is_tensor = torch is not None and isinstance(x, torch.Tensor)

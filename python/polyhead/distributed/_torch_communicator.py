@@ -20,13 +20,13 @@ from ._transport import Transfer
 _TAGS = 0x50480000
 
 # With gloo only Work.wait() tells whether a message is done: is_completed() is False until wait() was called. But a wait() that times out closes all connections
-# of the group ("Application timeout caused pair closure"), and a wait() without an argument uses the group's timeout. So a thread waits with a timeout that never
-# ends, and the caller waits for that thread.
+# of the group ("Application timeout caused pair closure"), and a wait() without an argument uses the group's timeout. So a thread calls wait() with a timeout
+# that never ends, and the caller waits for that thread.
 _NO_TIMEOUT = datetime.timedelta(days=3650)
 
 
 class _Waiter(threading.Thread):
-    """A thread that waits for one message after the other. It is a daemon thread, so that a message that never arrives does not keep the process alive."""
+    """A thread that waits for messages, one after the other. It is a daemon thread, so a message that never arrives does not keep the process alive."""
 
     idle: list[_Waiter] = []
 
@@ -48,8 +48,8 @@ class _Waiter(threading.Thread):
 
 
 def _end(under_way: set[_TorchTransfer], process: int) -> None:
-    """Ends the threads' waits for messages of a group that is gone, and of all groups before the interpreter ends. A thread that returned from torch after the
-    interpreter's end would abort the process."""
+    """Ends the waits of the threads for messages: for those of a group that no longer exists, and for those of all groups before the interpreter ends. A thread
+    that returned from torch after the end of the interpreter would abort the process."""
     waited_for = [transfer for transfer in under_way if transfer.has_waiter and not transfer.done.is_set()]
     if not waited_for or os.getpid() != process:  # a forked process inherits the sockets but not these threads, so it has nothing to end
         return
@@ -61,7 +61,7 @@ def _end(under_way: set[_TorchTransfer], process: int) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Waiter.idle.clear)  # a fork does not copy threads
+    os.register_at_fork(after_in_child=_Waiter.idle.clear)  # A forked process has no copies of the threads.
 
 
 class _TorchTransfer:
@@ -90,10 +90,11 @@ class _TorchTransfer:
 
 
 class TorchCommunicator:
-    """The ranks of a process group of torch.distributed, as a `Communicator`. Its backend for the CPU must be gloo, or another with isend and irecv.
+    """The ranks of a process group of torch.distributed, as a `Communicator`. The group's backend for the CPU must be gloo, or another backend that has isend
+    and irecv.
 
-    `polyhead.distributed.attention` makes a communicator for each group that it is given, and keeps it. A rank that has ended is noticed at once, because gloo's
-    connections to that rank close. The group's own timeout has no effect; that of the call applies.
+    `polyhead.distributed.attention` makes a communicator for each group that it is given, and keeps it. If a rank ends, the others get an error at once,
+    because gloo's connections to that rank close. The group's own timeout has no effect; the timeout of the distributed call applies.
 
     Args:
         group: a process group; None: the default group.
@@ -105,7 +106,7 @@ class TorchCommunicator:
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         found = _found("TorchCommunicator", group)
-        # A weak reference, so that a group that the program destroys can close its connections.
+        # A weak reference, so that the group's connections close when the program destroys the group.
         self._group = weakref.ref(found)
         self._ranks = dist.get_process_group_ranks(found)
         self._rank = dist.get_rank(found)
@@ -113,7 +114,7 @@ class TorchCommunicator:
         weakref.finalize(found, _end, self._under_way, os.getpid())
         local = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun sets it
         self.ranks_per_machine = int(local) if local.isdecimal() and int(local) > 0 and len(self._ranks) == dist.get_world_size() else None
-        """The number of ranks on each machine, which torchrun sets; None without torchrun, or for a group of only some processes."""
+        """The number of ranks on each machine, as torchrun sets it; None without torchrun, or if only some of the processes are in the group."""
 
     def __reduce__(self) -> Any:
         raise TypeError("a TorchCommunicator cannot be copied or pickled, as its connections belong to this process; make a new TorchCommunicator of the group in each process that needs one")
@@ -133,10 +134,10 @@ class TorchCommunicator:
             buffer, to, tag: as given to `Communicator.send`.
 
         Returns:
-            The message under way.
+            A `Transfer`, which says when the message is done.
 
         Raises:
-            RuntimeError: torch's error, such as a closed connection; or the group was destroyed.
+            RuntimeError: torch's error, for example if a connection is closed or the group was destroyed.
         """
         return self._begun(buffer, dist.isend(torch.from_numpy(buffer), self._ranks[to], self._live_group(), _TAGS + tag))
 
@@ -147,15 +148,15 @@ class TorchCommunicator:
             buffer, source, tag: as given to `Communicator.receive`.
 
         Returns:
-            The message under way.
+            A `Transfer`, which says when the message is done.
 
         Raises:
-            RuntimeError: torch's error, such as a closed connection; or the group was destroyed.
+            RuntimeError: torch's error, for example if a connection is closed or the group was destroyed.
         """
         return self._begun(buffer, dist.irecv(torch.from_numpy(buffer), self._ranks[source], self._live_group(), _TAGS + tag))
 
     def progress(self) -> None:
-        """Does nothing: gloo has a thread that moves messages."""
+        """Does nothing, because gloo has a thread that moves messages."""
 
     def _begun(self, buffer: NumPyArray, work: Any) -> Transfer:
         return _TorchTransfer(work, buffer, self._under_way)
@@ -179,7 +180,7 @@ def _found(where: str, group: Any) -> dist.ProcessGroup:
     if dist.get_rank(group) < 0:
         raise ValueError(f"{where}: this process (rank {dist.get_rank()}) is not in the group")
     if "cpu" not in dist.get_backend_config(group):
-        raise ValueError(f"{where}: the group's backend is {dist.get_backend(group)}, which has no messages for the CPU; init_process_group('cpu:gloo,cuda:nccl') has both")
+        raise ValueError(f"{where}: the group's backend is {dist.get_backend(group)}, which cannot send CPU tensors; init_process_group('cpu:gloo,cuda:nccl') has both")
     return group
 
 
@@ -187,7 +188,7 @@ _communicators: weakref.WeakKeyDictionary[dist.ProcessGroup, TorchCommunicator] 
 
 
 def of_group(where: str, group: Any) -> TorchCommunicator:
-    """Returns the communicator of a group. It is always the same object, because the object counts the calls."""
+    """Returns the communicator of a group. It is the same object in every call, because the object counts the calls."""
     found = _found(where, group)
     if found not in _communicators:
         _communicators[found] = TorchCommunicator(found)

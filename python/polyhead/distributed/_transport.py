@@ -8,7 +8,7 @@ from .._options import NumPyArray
 
 
 class Transfer(Protocol):
-    """A message under way, as `Communicator.send` and `Communicator.receive` return it."""
+    """A message that is being sent or received: the result of `Communicator.send` and `Communicator.receive`."""
 
     def wait(self, seconds: float) -> bool:
         """Waits until a received message has arrived, or until the memory of a sent message may be reused.
@@ -17,7 +17,7 @@ class Transfer(Protocol):
             seconds: longest time to wait, up to about 0.2; 0 checks without waiting. The method is called again until it returns True.
 
         Returns:
-            Whether the message is done.
+            True if the message has arrived, or if the memory of the sent message may be reused.
 
         Raises:
             Exception: the message cannot arrive. The distributed call then raises a ConnectionError that names the other rank, with this exception as its cause.
@@ -26,11 +26,12 @@ class Transfer(Protocol):
 
 
 class Communicator(Protocol):
-    """The interface of ranks 0 to size() - 1, one for each process, and of the messages between them. `TorchCommunicator` and `MpiCommunicator` implement it; a program
-    may implement it in a class of its own.
+    """The interface through which polyhead sends messages between ranks. The ranks have the numbers 0 to size() - 1, and each process is one rank.
+    `TorchCommunicator` and `MpiCommunicator` implement the interface; a program may implement it in a class of its own.
 
     An object belongs to one rank. polyhead stores the number of calls in the object's ``__dict__``, so the class must have one. The methods are called by
-    the thread that makes the distributed call. An exception that a method raises ends the call with a ConnectionError; all later calls are refused.
+    the thread that makes the distributed call. If a method raises an exception, the distributed call raises a ConnectionError, and all later calls with the
+    object raise a ValueError.
     """
 
     def rank(self) -> int:
@@ -50,7 +51,7 @@ class Communicator(Protocol):
             tag: in ``[0, 2**15)``.
 
         Returns:
-            The message under way.
+            A `Transfer`, which says when the message is done.
 
         Raises:
             Exception: see `Transfer.wait`.
@@ -62,17 +63,17 @@ class Communicator(Protocol):
 
         Args:
             buffer: uint8 ``[bytes]``, writable: the memory to which the message is written. The transfer keeps the buffer until the message has arrived.
-            source: the rank that sends the message. The message has the buffer's size.
+            source: the rank that sends the message. The message has the same size as the buffer.
             tag: as given to `send`.
 
         Returns:
-            The message under way.
+            A `Transfer`, which says when the message is done.
 
         Raises:
-            Exception: as of `Transfer.wait`.
+            Exception: see `Transfer.wait`.
         """
         ...
 
     def progress(self) -> None:
-        """Called about every 10 ms during a computation: a communicator that has no threads moves its messages in this method."""
+        """Moves messages. polyhead calls the method about every 10 ms during a computation; a communicator without threads needs that."""
         ...

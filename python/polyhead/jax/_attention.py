@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from .._arguments import ARGUMENTS, DEFAULTS, names_of
 from .._attention import explain
 from .._options import RelativeBias, SdpaOptions, Unpack, annotations_of, refuse, require_flags, takes
-from . import _derivatives  # noqa: F401  the import registers the derivatives of forward_p
+from . import _derivatives  # noqa: F401  importing the module registers the derivatives of forward_p
 from ._call import Call
 from ._primitives import forward_p
 from ._score_fn import trace_score_fn
@@ -27,7 +27,7 @@ _ARRAYS = tuple(name for name, kind in _OPTIONS.items() if kind == "Array | None
 _OF_RELATIVE_BIAS = tuple(argument for argument in ARGUMENTS if argument.group == "relative_bias")
 _INTEGERS = names_of("sequences", "documents")
 _checked: set[str] = set()
-_FIRST_NUMBER = 1009  # the first of the numbers that replace symbolic extents in a check
+_FIRST_NUMBER = 1009  # the first of the numbers that stand for symbolic extents when a call is checked
 
 
 @overload
@@ -79,42 +79,45 @@ def attention(
         out   = dropout(p) v                         lse = log sum exp(score) over the attended keys
 
     q, k, v, bias, sink and a relative_bias have gradients, through out, lse and the attention weights. The forward pass is one call of the library on XLA's own
-    buffers, and so is the backward pass; out and lse are kept between them, but no tensor ``[*,N,T,S]``. Only gradients through the attention weights, and
-    through lse with empty_rows "unmasked", make such tensors.
+    buffers, and so is the backward pass. Between them JAX keeps out and lse, but no tensor ``[*,N,T,S]``. Only gradients through the attention weights, and
+    through lse with empty_rows "unmasked", need tensors of this size.
 
     Forward mode (`jax.jvp`, `jax.jacfwd`, `jax.linearize`) and second derivatives (`jax.hessian`, `jax.grad` of `jax.grad` as in a loss on forces, `jax.jvp` of
-    `jax.grad`, `jax.grad` of `jax.jvp`) work for the same inputs and results, with the same use of memory. They do not make `jax.grad` alone slower.
+    `jax.grad`, `jax.grad` of `jax.jvp`) work for the same inputs and results, also without tensors ``[*,N,T,S]``. `jax.grad` alone is not slower because of
+    them.
 
     Args:
-        q, k, v: ``[*,N,T,H]``, ``[*,K,S,H]``, ``[*,K,S,V]`` on the CPU, float32, bfloat16, float16, or float64 with jax_enable_x64; k and v may be of a
-            narrower dtype than q, as in `polyhead.sdpa`. JAX or NumPy arrays.
-        layout: the order of dimensions of q, k, v and out: ``"NTH"``, or ``"TNH"`` for ``[*,T,N,H]`` as in jax.nn and Flax. No array is transposed in memory. All other
-            arrays have the order ``[*,N,T,S]`` with either layout.
+        q, k, v: ``[*,N,T,H]``, ``[*,K,S,H]``, ``[*,K,S,V]``, JAX or NumPy arrays on the CPU; float32, bfloat16, float16, or float64 with jax_enable_x64; k and
+            v may have a narrower dtype than q, as in `polyhead.sdpa`.
+        layout: the order of dimensions of q, k, v and out: ``"NTH"``, or ``"TNH"`` for ``[*,T,N,H]`` as in jax.nn and Flax. No array is transposed in memory.
+            Masks, bias and all other arrays have the order ``[*,N,T,S]`` in both cases.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs).
-        return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout.
+        return_attention_weights: also return p ``[*,N,T,S]``, in the dtype of q, before dropout.
         k_scale, v_scale: float32 ``[*,K,S]``, the scales of int8 keys and values.
         score_fn: a function ``score_fn(score, batch, head, q_idx, kv_idx)`` of numbers that returns the new score of a pair, like score_mod of FlexAttention. Each call
             of `attention` traces score_fn to a jaxpr and runs it on tiles of scores, forward and backward, without a tensor ``[*,N,T,S]``. Arrays that score_fn captures
-            have gradients. batch is the index into the leading dimensions in row-major order, within one example of vmap. docs/flex_attention.md lists the operations.
+            have gradients. batch counts the sequences of one vmap example in row-major order of the leading dimensions. docs/flex_attention.md lists the
+            operations.
         seed: seed of the dropout bits: an int, an integer array ``[]``, or a key of jax.random. The bits are those of `polyhead.sdpa` with the same seed;
             ``jax.random.key(n)`` is the seed n. A traced integer is taken modulo 2^32, or modulo 2^64 if it has 64 bits (jax_enable_x64). Under vmap each example has
             the same bits as in a call for this example alone.
-        options: as in `polyhead.sdpa`. Arrays may be traced; all other options are constants of the trace (`static_argnames` of jax.jit).
+        options: as in `polyhead.sdpa`. Options that are arrays may be traced; all others must be known when JAX traces the function (`static_argnames` of
+            jax.jit).
 
     Returns:
         out ``[*,N,T,V]``; if lse or attention weights are requested, a tuple of out and those requested, in the order out, lse, attention weights.
 
     Raises:
-        ValueError, TypeError: as `polyhead.sdpa`, when the function is traced. The values of lengths and offsets in JAX's arrays are checked when the call runs; JAX then
-            raises its own error, which contains polyhead's message.
+        ValueError, TypeError: for the same reasons as `polyhead.sdpa`, when JAX traces the function. The values of lengths and offsets in JAX's arrays are
+            checked when the call runs; JAX then raises its own error, which contains polyhead's message.
         NotImplementedError: a score_fn with a primitive that docs/flex_attention.md does not list, or with forward mode, second derivatives, or gradients of lse, of a
-            relative_bias or of the attention weights; third derivatives; forward mode of forward mode (`jax.jacfwd` of `jax.jacfwd`); another device;
-            gradients of lse and derivatives of attention weights with empty_rows "uniform"; derivatives by k_scale and v_scale; derivatives of attention weights by a
-            relative_bias with documents or diagonal_offsets.
+            relative_bias or of the attention weights; third derivatives; forward mode of forward mode (`jax.jacfwd` of `jax.jacfwd`); a device other than the
+            CPU; gradients of lse and derivatives of attention weights with empty_rows "uniform"; derivatives with respect to k_scale and v_scale; derivatives
+            of attention weights with respect to a relative_bias with documents or diagonal_offsets.
 
-    Under `jax.vmap` an array that is not mapped stays one array. Under ``grad`` of ``vmap`` its gradient is one array too, summed by the library. With a seed, or
-    where offsets of documents, slopes or a table are mapped, a gradient of each example is made first, and then they are summed. Results have the same bits as those of
-    `polyhead.sdpa`.
+    Under `jax.vmap`, an array that is not mapped stays one array. Under ``grad`` of ``vmap`` the gradient of this array is one array too, which the library
+    sums over the examples. If a seed is given, or if offsets of documents, slopes or a table are mapped, a gradient is made for each example first, and these
+    are summed. Results have the same bits as those of `polyhead.sdpa`.
     """
     for name in options:
         if name not in _OPTIONS:
@@ -184,8 +187,8 @@ _FLOATING = tuple(map(np.dtype, (np.float32, np.float64, np.float16, jnp.bfloat1
 
 
 def beside_bias(where: str, query: Any, key: Any, value: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
-    """Converts query, key, value and bias to a dtype that represents the numbers of query and bias. jax.nn and Flax accept a bias of another floating dtype than query's,
-    and add in the wider dtype; `attention` accepts only a bias in the dtype of query."""
+    """If query and bias have different dtypes: converts them to a dtype that represents the numbers of both, and key and value with query. jax.nn and Flax
+    accept such a bias, but `attention` accepts only a bias in the dtype of query."""
     if bias is None or bias.dtype == query.dtype or not all(x.dtype in _FLOATING for x in (query, key, value)):
         return query, key, value, bias
     if bias.dtype not in _FLOATING:
@@ -203,7 +206,7 @@ def _require_plain(where: str, name: str, x: jax.Array) -> None:
 
 
 def _words(seed: Any) -> Any:
-    """The seed as uint32 [2]: high half, low half."""
+    """The seed as uint32 [2]: its high 32 bits and its low 32 bits."""
     if isinstance(seed, (jax.Array, np.ndarray)) and not isinstance(seed, jax.core.Tracer) and seed.shape == () and jnp.issubdtype(seed.dtype, np.integer):
         seed = int(seed)
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
@@ -231,7 +234,7 @@ def _require_known(name: str, value: Any) -> None:
 
 
 def _constant(value: Any) -> Any:
-    """Converts an option to a hashable value (a word or integers); equal options give equal values."""
+    """Converts an option to a hashable value: a word or integers. Equal options give equal values."""
     if isinstance(value, (tuple, list)):
         return tuple(map(_constant, value))
     return value if value is None or isinstance(value, str) else int(value)
@@ -270,7 +273,8 @@ def _with_symbols(message: str, numbers: dict[Any, int]) -> str:
 
 
 def _stand_in(name: str, x: Any, arrays: dict[str, Any], layout: Layout, numbers: dict[Any, int]) -> Any:
-    """A NumPy array with the dtype and shape of x, where numbers replace symbolic extents. The array occupies the memory of one element."""
+    """A NumPy array with the dtype and shape of x, in which numbers replace symbolic extents. Except for the offsets of documents, the array needs the memory
+    of only one element."""
     shape = tuple(numbers.get(extent, extent) for extent in x.shape)
     if layout == "TNH" and name in ("q", "k", "v") and x.ndim >= 3:
         shape = (*shape[:-3], shape[-2], shape[-3], shape[-1])

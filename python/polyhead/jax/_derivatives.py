@@ -1,4 +1,4 @@
-"""Derivatives of the primitives: forward mode (`jax.jvp`), reverse mode (`jax.grad`), and each applied to the other (docs/maths.md, section 3a).
+"""Derivatives of the primitives: forward mode (`jax.jvp`), reverse mode (`jax.grad`), and combinations of the two (docs/maths.md, section 3a).
 
 A derivative is a linear primitive, which JAX evaluates or transposes. In the table, J is the Jacobian of out and lse by the inputs, t a tangent of the inputs, t_d_out
 a tangent of d_out, and H the symmetric matrix of second derivatives of <d_out, out>. out and lse are functions of the inputs, so tangents of out and lse are ignored.
@@ -53,7 +53,7 @@ def _moves(tangent: Any) -> bool:
 
 
 def _moving(names: Sequence[str], tangents: Sequence[Any]) -> dict[str, Any]:
-    """The tangents that are not symbolic zeros, by name."""
+    """The tangents by name, without those that are symbolic zeros."""
     return {name: t for name, t in zip(names, tangents) if _moves(t)}
 
 
@@ -64,12 +64,13 @@ def _refuse_scales(moves: dict[str, Any]) -> None:
 
 
 def _targets(names: Sequence[str], arrays: Sequence[Any]) -> dict[str, Any]:
-    """The shapes of the linear inputs whose cotangents are wanted, by name."""
+    """The shapes, by name, of those linear inputs whose cotangents are wanted."""
     return {name: x.aval for name, x in zip(names, arrays) if isinstance(x, ad.UndefinedPrimal)}
 
 
 def _cotangents(known: int, names: Sequence[str], targets: dict[str, Any], *parts: dict[str, Any]) -> list[Any]:
-    """Sums the gradients in `parts` by name, and returns the list that JAX expects: None for the first `known` inputs, in which the primitive is not linear."""
+    """Adds up the gradients in `parts` that have the same name. Returns the list that JAX expects, with None for the first `known` inputs, in which the
+    primitive is not linear."""
     sums: dict[str, Any] = {}
     for name, gradient in (item for part in parts for item in part.items()):
         gradient = gradient.astype(targets[name].dtype)
@@ -82,7 +83,7 @@ def _zeros(results: Sequence[Any]) -> list[Any]:
 
 
 def _sum(parts: Sequence[Sequence[Any]], results: Sequence[Any]) -> list[Any]:
-    """For each result, the sum of its tangents in `parts`."""
+    """Adds up the tangents in `parts`, separately for each result."""
     if not parts:
         return _zeros(results)
     return list(parts[0]) if len(parts) == 1 else [a + b for a, b in zip(*parts)]
@@ -128,7 +129,7 @@ def _backward_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call
 
 
 def _linear_jvp(primitive: Any) -> Callable[..., Any]:
-    """The jvp of a primitive that is linear in its inputs `given`. A derivative by its other inputs is a third derivative, which is refused."""
+    """The jvp of a primitive that is linear in its inputs `given`. A derivative with respect to another input is a third derivative, which raises an error."""
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], *, given: tuple[str, ...], **params: Any) -> Any:
         results = primitive.bind(*primals, given=given, **params)
@@ -200,7 +201,7 @@ def _second_transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, given
 
 
 def _second_tangent_transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, moved: tuple[str, ...], given: tuple[str, ...]) -> list[Any]:
-    # Second derivatives are symmetric: <d, derivative of J t along x'> = <x', derivative of J^T d along t>. So second_p gives the transpose.
+    # Second derivatives are symmetric: <d, derivative of J t along x'> = <x', derivative of J^T d along t>. So second_p computes the transpose.
     count, known = len(call.operands), len(arrays) - len(given)
     of, (out, lse, lse_moved), moves = dict(zip(call.operands, arrays)), arrays[count : count + 3], dict(zip(moved, arrays[count + 3 :]))
     targets = _targets(given, arrays[known:])
@@ -215,9 +216,9 @@ def _second_tangent_transpose(cotangents: Sequence[Any], *arrays: Any, call: Cal
 
 
 def _of_lse_moved(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, moves: dict[str, Any], lse_moved: Any, targets: dict[str, Any]) -> dict[str, Any]:
-    """The derivative of `_of_lse` along the tangents `moves`."""
+    """The derivative of the result of `_of_lse` along the tangents `moves`."""
 
-    def alike(x: Any, other: Any) -> Any:  # x, broadcast along the levels of vmap that map `other`
+    def alike(x: Any, other: Any) -> Any:  # broadcast x along the levels of vmap that map `other`
         return jnp.broadcast_to(x, jnp.broadcast_shapes(x.shape, other.shape))
 
     def gradients(lse: Any, moving: dict[str, Any]) -> dict[str, Any]:
@@ -255,8 +256,8 @@ def _backward(call: Call, of: dict[str, Any], out: Any, lse: Any, d_out: Any, ta
 
 
 def _second(call: Call, known: Sequence[Any], moves: dict[str, Any], targets: dict[str, Any]) -> dict[str, Any]:
-    """The derivative of the backward pass along `moves`; and if d_out is a target, the derivative of out along `moves`. known: operands, out, lse and d_out, in
-    one dtype."""
+    """The derivative of the backward pass along the tangents `moves`. If d_out is a target, also the derivative of out along `moves`. known: operands, out, lse
+    and d_out, in one dtype."""
     of = dict(zip(call.operands, known))
     fronts = _fronts(call, of, moves, known, targets)
     found = second_p.bind(*known, *moves.values(), call=call, given=tuple(moves), wanted=tuple(targets), extents=fronts)
@@ -264,7 +265,8 @@ def _second(call: Call, known: Sequence[Any], moves: dict[str, Any], targets: di
 
 
 def _fronts(call: Call, of: dict[str, Any], moves: dict[str, Any], arrays: Sequence[Any], targets: dict[str, Any]) -> Extents:
-    """The leading extents of each gradient, one for each level of vmap. An extent is 1 if the library sums the gradient over the examples of the level."""
+    """For each gradient, the extents of its leading dimensions, one for each level of vmap. An extent is 1 if the library sums the gradient over the examples
+    of that level."""
     full = extents_of([*arrays, *moves.values()], call.levels)
     shared = [x for named in (of, moves, targets) for name, x in named.items() if name in SHARED]
     # Which levels of vmap run as a loop of calls, one for each example, as find_levels() in bindings/jax.cc decides. Each example then has its own gradient.
@@ -283,8 +285,8 @@ def _rows_of(call: Call, rows: Any) -> Any:
 
 
 def _of_lse(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, targets: dict[str, Any]) -> dict[str, Any]:
-    # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward computes this as the gradient of another problem, in which a sink halves p and v is 1 for every
-    # key. With d, the gradient of that problem's output, its d_score is (p / 2) (d - d sum(p) / 2). d is chosen so that this equals p d_lse.
+    # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward computes this as the gradient of another problem, in which a sink halves p, and v is 1 for
+    # every key. If d is the gradient of that problem's output, its d_score is (p / 2) (d - d sum(p) / 2). d is chosen so that this equals p d_lse.
     refuse_with_score_fn(call, "gradient of lse")
     rule = call.option("empty_rows")
     if rule == "uniform":
@@ -298,7 +300,7 @@ def _of_lse(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, targets: dict[
         rows = jnp.expand_dims(sink, -1) if sink.ndim == call.levels + 1 else sink
         rows = rows.reshape(*rows.shape[: call.levels], *(1,) * (lse.ndim - rows.ndim), *rows.shape[call.levels :])
         empty = lse == -jnp.inf
-        share = jnp.where(empty, 0, jnp.exp(rows - jnp.where(empty, 0, lse)))  # replace infinity before exp(), because its derivative would be NaN
+        share = jnp.where(empty, 0, jnp.exp(rows - jnp.where(empty, 0, lse)))  # replace infinity before exp(), because the derivative would be NaN otherwise
     halved = {**of, "v": jnp.ones((*of["v"].shape[:-1], 1), lse.dtype), "sink": lse + jnp.log1p(share)}
     half_call = call.without("v_scale", "sink")
     half_call = half_call._replace(operands=(*half_call.operands, "sink"))
@@ -318,6 +320,6 @@ def _of_weights(call: Call, of: dict[str, Any], lse: Any, p: Any, d_p: Any, targ
 
 
 def _of_scores(call: Call, of: dict[str, Any], pairs: dict[str, Any], targets: dict[str, Any]) -> dict[str, Any]:
-    """Computes gradients from tensors [T,S] of all pairs, for each example."""
+    """Computes gradients for each example, by way of tensors [T,S]."""
     found = each_example(lambda of: _scores.gradients(of, call, tuple(targets)), of | pairs, call.levels)
     return _summed(found, targets, call.levels)

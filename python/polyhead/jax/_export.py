@@ -1,4 +1,4 @@
-"""jax.export of functions that call polyhead."""
+"""Support for jax.export of functions that call polyhead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ._primitives import TARGET
 
 
 def export_checks() -> list[export.DisabledSafetyCheck]:
-    """The checks that `jax.export.export` must skip, so that a function with polyhead's attention can be serialised.
+    """The argument disabled_checks with which `jax.export.export` accepts functions that call polyhead's attention.
 
     ::
 
@@ -18,9 +18,9 @@ def export_checks() -> list[export.DisabledSafetyCheck]:
         import polyhead.jax                                     # in the process that calls the exported function
         jax.export.deserialize(data).call(*arrays)
 
-    By default JAX serialises only calls of functions that are part of JAX, because another process may lack other functions. A process that calls an exported function
-    with polyhead's attention needs the same version of polyhead, must import `polyhead.jax`, and must run on the CPU. The number of sequences, T and S may be symbols
-    of `jax.export.symbolic_shape`; extents that must be equal need the same symbol.
+    By default JAX refuses to export a call of a function that is not part of JAX, because the process that loads the export may not have that function. A
+    process that calls an exported function with polyhead's attention needs the same version of polyhead, must import `polyhead.jax`, and must run on the CPU.
+    The number of sequences, T and S may be symbols of `jax.export.symbolic_shape`; use the same symbol for extents that must be equal.
 
     Returns:
         A list for the argument disabled_checks.

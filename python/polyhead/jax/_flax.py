@@ -35,33 +35,34 @@ def attention_fn(
     attn_weights_value_einsum: None = None,
     is_causal: bool = False,
 ) -> Any:
-    """An `attention_fn` for Flax's MultiHeadDotProductAttention (linen) and MultiHeadAttention (nnx). It takes the arguments of their dot_product_attention.
+    """An `attention_fn` for Flax's MultiHeadDotProductAttention (linen) and MultiHeadAttention (nnx). Its arguments are those of Flax's dot_product_attention.
 
     Args:
         query, key, value: ``[*,T,N,H]``, ``[*,S,K,H]``, ``[*,S,K,V]``.
         bias, mask: broadcast to ``[*,N,T,S]``. If the dtype of bias is wider than that of q, k and v, everything is computed in the dtype of bias, and out is rounded
             once. A query attends to the keys where mask is not 0.
-        broadcast_dropout: True: one plane ``[T,S]`` of dropout bits for all sequences and heads, the same bits as in Flax. False: polyhead's own bits for each attention
-            weight, drawn with dropout_rng.
+        broadcast_dropout: True: one plane ``[T,S]`` of dropout bits for all sequences and heads, the same bits as in Flax. False: a separate bit for each
+            attention weight, which polyhead draws with dropout_rng; the bits differ from Flax's.
         dropout_rng: a key of jax.random. Needed with dropout_rate.
         dropout_rate: probability in ``[0, 1]`` that an attention weight is dropped.
         deterministic: True: nothing is dropped.
         dtype: the dtype to which q, k and v are cast; None: the dtype to which JAX promotes them.
-        precision: a jax.lax.Precision, the name of one, or a pair of these. If one of them is above DEFAULT (``"high"``, ``"highest"``, ``"bfloat16_3x"``,
+        precision: a jax.lax.Precision, the name of one, or a pair of these. If one of the pair is above DEFAULT (``"high"``, ``"highest"``, ``"bfloat16_3x"``,
             ``"tensorfloat32"``, ``"float32"``), bfloat16 products are exact, else native (`precision` of `polyhead.sdpa`). Other dtypes are always exact.
-        module: the module in which the attention weights before dropout are sown.
+        module: the Flax module into which the attention weights before dropout are sown (its method ``sow``).
         force_fp32_for_softmax: ignored; the softmax is always float32 or wider.
-        einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum: must be None, because polyhead does not compute by einsum; any other value is a
-            ValueError.
+        einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum: must be None, because polyhead does not compute by einsum; any other value raises
+            a ValueError.
         is_causal: query t attends to keys ``s <= t``. With one query and several keys, as in Flax's decoding with a cache, this means only the first key, and a
             warning says so.
 
     Returns:
-        ``[*,T,N,V]``. A query whose keys are all masked gives the mean of all values, as in Flax. Results differ from Flax for a query whose attended keys all have a
-        bias of -inf (here out is 0) or near finfo.min (here p is shared among these keys): Flax gives a part of p to masked keys too, or NaN for -inf without a mask.
+        ``[*,T,N,V]``. A query whose keys are all masked gives the mean of all values, as in Flax. Results differ from Flax for a query whose attended keys all
+        have a bias of -inf (here out is 0) or near finfo.min (here the attention weights of these keys sum to 1). Flax gives a part of the attention to masked
+        keys too, or NaN for -inf without a mask.
 
     Raises:
-        ValueError, TypeError, NotImplementedError: as `attention`.
+        ValueError, TypeError, NotImplementedError: for the same reasons as `attention`.
     """
     einsums = {"einsum_dot_general": einsum_dot_general, "qk_attn_weights_einsum": qk_attn_weights_einsum, "attn_weights_value_einsum": attn_weights_value_einsum}
     for name, function in einsums.items():
@@ -105,7 +106,7 @@ def attention_fn(
         query, key, value, layout="TNH", bias=bias, attend=attend, causal="top_left" if is_causal else None, empty_rows="uniform" if masked else "zero",
         return_attention_weights=module is not None, **options,
     )  # fmt: skip
-    if isinstance(result, jax.Array):  # module is None, so the result is out alone
+    if isinstance(result, jax.Array):  # module is None, so the result is only out
         return result.astype(dtype)
     out, p = (x.astype(dtype) for x in result)
     assert module is not None
@@ -115,7 +116,7 @@ def attention_fn(
 
 
 def _of_products(where: str, precision: Any) -> Precision:
-    """Converts JAX's precision to polyhead's: anything above JAX's default means exact products of bfloat16."""
+    """Converts JAX's precision to polyhead's. Every precision above JAX's default becomes "exact"."""
     parts = precision if isinstance(precision, tuple) else (precision,)
     if not all(part is None or isinstance(part, jax.lax.Precision) or (isinstance(part, str) and part in _PRECISIONS) for part in parts):
         raise ValueError(f"{where}: precision is {precision!r}; it must be one of jax.lax.Precision or None")

@@ -35,24 +35,25 @@ def dot_product_attention(
         bias: added to the scores, broadcasts to ``[B,N,T,S]``; float32, bfloat16, float16 or float64. If the dtypes of bias and query differ, everything is
             computed in the wider dtype, and out is rounded once. The gradient of bias has the shape and dtype of bias.
         mask: bool, broadcasts to ``[B,N,T,S]``; True = may attend.
-        scale: None is ``1 / sqrt(H)``.
+        scale: factor of the scores; None is ``1 / sqrt(H)``.
         is_causal: query t attends to keys ``s <= t``.
         query_seq_lengths: integers ``[B]``; rows ``t >= length`` of out are 0.
         key_value_seq_lengths: integers ``[B]``; queries attend to keys ``s < length``.
         local_window_size: ``(left, right)``, or one int for both.
         implementation: must be None: jax.nn's other values select its own implementations.
-        return_residual: also return lse ``[B,T,N]`` in the dtype of key, without a gradient. With a mask of any kind, lse costs a second pass.
+        return_residual: also return lse ``[B,T,N]`` in the dtype of key, without a gradient. With any mask, lse needs a second pass.
         precision: precision of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`; jax.nn has no such argument.
 
     Returns:
         ``[B,T,N,V]``; with return_residual a tuple. A query whose keys are all masked gives the mean of all values, as in jax.nn.
 
     Raises:
-        ValueError, TypeError, NotImplementedError: as `attention`; ValueError for another implementation, and for lengths of inputs without B.
+        ValueError, TypeError, NotImplementedError: for the same reasons as `attention`. Also ValueError for an implementation other than None, and for lengths
+            together with inputs without B.
 
-    Differences from jax.nn: NaN in a masked key has no effect. The residual of a query whose keys are all masked, or that query_seq_lengths leaves out, is -inf
-    where jax.nn has a large negative number. For a query whose attended keys all have a bias of -inf, out is 0; if the biases are near finfo.min, p is shared among
-    these keys. For such queries jax.nn gives p to the masked keys, or NaN for -inf without a mask.
+    Differences from jax.nn: NaN in a masked key has no effect. The residual of a query whose keys are all masked, or that query_seq_lengths leaves out, is
+    -inf; in jax.nn it is a large negative number. For a query whose attended keys all have a bias of -inf, out is 0; if these biases are near finfo.min, the
+    attention weights of these keys sum to 1. For such queries jax.nn gives a part of the attention to masked keys, or NaN for -inf without a mask.
     """
     where = "dot_product_attention"
     if implementation is not None:
@@ -79,7 +80,7 @@ def dot_product_attention(
             raise TypeError(f"{where}: local_window_size is of type {type(local_window_size).__name__}; it must be an int or (left, right)")
         window = local_window_size if isinstance(local_window_size, (tuple, list)) else (local_window_size, local_window_size)
         options["window"] = tuple(window)
-        if not is_causal:  # without causal, the diagonal of a window is the top left one in jax.nn and the bottom right one in polyhead
+        if not is_causal:  # without causal, a window's diagonal begins at the top left corner in jax.nn, and at the bottom right corner in polyhead
             options["diagonal_offsets"] = np.zeros(batch, np.int32) if isinstance(batch, int) else jnp.zeros(batch, np.int32)
     masked = is_causal or mask is not None or local_window_size is not None or any(x is not None for x in lengths.values())
     options |= {"attend": mask, "scale": scale, "causal": "top_left" if is_causal else None, "key_lengths": lengths["key_value_seq_lengths"]}
@@ -88,7 +89,7 @@ def dot_product_attention(
     out, lse = attention(query, key, value, layout="TNH", empty_rows="uniform" if masked else "zero", return_lse=True, **options)
     out, residual = out.astype(own[0]), None
     if return_residual:
-        if masked:  # with empty_rows "uniform" lse is log S both for a query without keys and for a query with S scores of 0, so a second pass tells them apart
+        if masked:  # with empty_rows "uniform", lse is log S for a query without keys, but also for a query with S scores of 0; a second pass distinguishes them
             lse = attention(query, key, value[..., :1], layout="TNH", return_lse=True, **options)[1]
         residual = jax.lax.stop_gradient(jnp.swapaxes(lse, -1, -2)).astype(own[1])
     if (given := lengths["query_seq_lengths"]) is not None:

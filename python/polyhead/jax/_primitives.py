@@ -1,7 +1,8 @@
 """Attention as primitives of JAX: the calls of the library, and linear primitives that JAX evaluates in forward mode and transposes in reverse mode.
 
-Primitives are used instead of a `jax.custom_vjp` of `jax.ffi.ffi_call` because of `vmap`: a bias that is not mapped stays one array, and the library sums its
-gradient. A custom_vjp would make a gradient of each example first, and has no forward mode. The derivatives of the primitives are in _derivatives.py.
+The reason for primitives, instead of a `jax.custom_vjp` of `jax.ffi.ffi_call`, is `vmap`: with primitives, a bias that is not mapped stays one array, and the
+library sums its gradient. A custom_vjp would make a gradient for each example first, and has no forward mode. The derivatives of the primitives are in
+_derivatives.py.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from ._call import Call
 TARGET = "polyhead_attention"
 jax.ffi.register_ffi_target(TARGET, _core.jax_handler(), platform="cpu")
 
-SHARED = names_of("documents", "heads")  # arguments that are one array for all sequences of a call
+SHARED = names_of("documents", "heads")  # names of arguments that are one array for all sequences of a call
 Extents = tuple[tuple[int, ...], ...]
 
 
 def _word(value: Any) -> str:
-    if isinstance(value, tuple):  # a window, or the numbers of a relative bias
+    if isinstance(value, tuple):  # a value that consists of several integers: a window, or the numbers of a relative bias
         return ",".join("" if part is None else _word(part) for part in value)
     return str(int(value)) if isinstance(value, bool) else str(value)
 
@@ -65,7 +66,7 @@ def _forward_text(call: Call) -> str:
 
 
 def _backward_shapes(*arrays: Any, call: Call, wanted: tuple[str, ...], extents: Extents, given: tuple[str, ...] = ()) -> list[Any]:
-    of = dict(zip((*call.operands, "d_out"), arrays))  # the gradient of d_out has the shape of out
+    of = dict(zip((*call.operands, "d_out"), arrays))  # because the gradient of d_out has the shape of out
     return [jax.core.ShapedArray((*front, *of[name].shape[call.levels :]), of[name].dtype) for name, front in zip(wanted, extents)]
 
 
@@ -111,7 +112,7 @@ def _primitive(name: str, shapes: Callable[..., Any], lower: Callable[..., Any])
         call = compiled(tuple(params.items()))
         if not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return call(*arrays)
-        with jax.disable_jit(False):  # with jit disabled, the jitted function would call this one again, without end
+        with jax.disable_jit(False):  # if jit is disabled, the jitted function would call this function again, without end
             return call(*arrays)
 
     primitive.def_impl(evaluate)
@@ -140,9 +141,9 @@ def _composite(name: str, shapes: Callable[..., Any], function: Callable[..., An
 
 forward_p = _library("polyhead_attention", _forward_shapes, _forward_text)
 backward_p = _library("polyhead_attention_backward", _backward_shapes, _backward_text)
-# The derivative of the backward pass along the tangents `given`; and if "d_out" is wanted, the derivative of out along them.
+# The derivative of the backward pass along the tangents `given`. If "d_out" is wanted, also the derivative of out along these tangents.
 second_p = _library("polyhead_attention_backward_backward", _backward_shapes, _backward_text)
-_jvp_p = _library("polyhead_attention_jvp", _tangent_shapes, _tangent_text)  # needs k and v in the dtype of q
+_jvp_p = _library("polyhead_attention_jvp", _tangent_shapes, _tangent_text)  # the pass needs k and v in the dtype of q
 
 
 def refuse_with_score_fn(call: Call, what: str) -> None:
@@ -204,7 +205,7 @@ def _with_level(arrays: Sequence[Any], dims: Sequence[int | None]) -> tuple[list
 def _batched(primitive: Any) -> Callable[..., Any]:
     def rule(arrays: Sequence[Any], dims: Sequence[int | None], *, call: Call, **params: Any) -> Any:
         arrays, size = _with_level(arrays, dims)
-        if "extents" in params:  # under this vmap there is one gradient for each example
+        if "extents" in params:  # this vmap gets one gradient for each example
             params["extents"] = tuple((size, *front) for front in params["extents"])
         results = primitive.bind(*arrays, call=call._replace(levels=call.levels + 1), **params)
         return results, [0] * len(results)
@@ -239,7 +240,7 @@ def as_inputs(of: dict[str, Any], moves: dict[str, Any]) -> dict[str, Any]:
 
 
 def each_example(f: Callable[[dict[str, Any]], Any], arrays: dict[str, Any], levels: int) -> Any:
-    """Calls f for each example of arrays whose first `levels` dimensions belong to vmap."""
+    """Calls f for each example of the arrays, whose first `levels` dimensions belong to jax.vmap."""
     full = extents_of(list(arrays.values()), levels)
 
     def example(level: int, arrays: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Arrays of a score_fn: arrays of registers, and parts of captured arrays that start at computed indices."""
+"""The arrays that a score_fn computes with: arrays of registers, and parts of captured arrays that start at computed indices."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from jax import numpy as jnp
 
 from ._score_registers import TABLES, UNBOUNDED, Registers, refuse
 
-MOST_ELEMENTS = 64  # most elements of an array that is computed element by element
+MOST_ELEMENTS = 64  # largest number of elements of an array that is computed element by element
 
 
 class View(NamedTuple):
-    """A rectangular part of a captured array that starts at computed indices. `starts` has, for each dimension of `captured`, the register with the first index, or
-    None for index 0. Dimension i of the part is dimension dims[i] of `captured`; dims[i] is None for a dimension of extent 1 that broadcasting added."""
+    """A rectangular part of a captured array, whose first indices are computed by the score program. `starts` has for each dimension of `captured` the register
+    that holds the first index, or None if this index is 0. Dimension i of the part is dimension dims[i] of `captured`; dims[i] is None for a dimension of
+    extent 1 that broadcasting added."""
 
     captured: Any
     starts: tuple[int | None, ...]
@@ -26,11 +27,11 @@ class View(NamedTuple):
 
 
 class Arrays(Registers):
-    """Registers of arrays. A value that depends on the arguments of score_fn is a NumPy array of registers, or a `View`. A value that does not is an array of JAX,
-    which JAX computes and differentiates."""
+    """`Registers` with arrays too. A value that depends on the arguments of score_fn is a NumPy array of registers, or a `View`. Any other value is an array of
+    JAX, which JAX computes and differentiates."""
 
     def known(self, value: Any, aval: Any) -> Any:
-        """The value as an array of JAX, or None if it depends on the arguments."""
+        """The value as an array of JAX; None if the value depends on the arguments of score_fn."""
         if isinstance(value, View):
             return None
         if not isinstance(value, np.ndarray):
@@ -58,10 +59,10 @@ class Arrays(Registers):
         return View(value, (None,) * value.ndim, tuple(range(value.ndim)), tuple(value.shape))
 
     def load(self, view: View, index: tuple[int, ...]) -> int:
-        self.integer = True  # the equations below compute indices
+        self.integer = True  # from here on the equations compute indices
         captured, starts = view.captured, list(view.starts)
         dtype = np.dtype(captured.dtype) if not jnp.issubdtype(captured.dtype, jax.dtypes.extended) else None
-        if dtype not in TABLES:  # integers of fewer than 32 bits wrap around in JAX's arithmetic, but not in polyhead's
+        if dtype not in TABLES:  # refuse integers of fewer than 32 bits, which wrap around in JAX's arithmetic, but not in polyhead's
             raise NotImplementedError(f"attention: score_fn captures an array of {captured.dtype}; convert it by .astype(jnp.int32) or .astype(jnp.float32)")
         if captured.ndim > 4:
             raise refuse("a captured array of more than 4 dimensions")
@@ -78,7 +79,7 @@ class Arrays(Registers):
 
     def part(self, value: Any, starts: Sequence[int], sizes: Sequence[int], *, mode: str) -> View:
         """The part of extents `sizes` that starts at the registers `starts`. mode: how indices outside of the array are treated: "clip" or "fill" (the result is NaN)."""
-        self.integer = True  # the equations below compute indices
+        self.integer = True  # from here on the equations compute indices
         view = self.view(value)
         of = list(view.starts)
         for axis, (start, size) in enumerate(zip(starts, sizes)):
@@ -88,7 +89,7 @@ class Arrays(Registers):
             low, high = self.range(start)
             if mode == "clip":
                 start = self.minimum(self.maximum(start, self.constant(0, integer=True)), self.constant(last, integer=True))
-            elif low < 0 or high > last:  # mode "fill": a load beyond the end gives NaN, but a load takes a negative index from the end, so replace it by an index beyond the end
+            elif low < 0 or high > last:  # mode "fill": a load beyond the end gives NaN; negative indices would count from the end, so move them beyond the end
                 if size != 1 or view.shape[axis] != view.captured.shape[dim] or not jnp.issubdtype(view.captured.dtype, jnp.floating):
                     raise refuse("an index that may be outside of its array, with mode='fill' (use mode='clip')")
                 beyond = self.constant(view.captured.shape[dim], integer=True)

@@ -37,7 +37,8 @@ class Rule:
         return hash(self._key)
 
     def words(self, results: Sequence[str] | None = None) -> dict[str, str]:
-        """The words that describe the program to bindings/jax.cc, for the forward pass or, if `results` is given, for a backward pass with these results."""
+        """The words of the text that describes the program to bindings/jax.cc: for the forward pass or, if `results` is given, for a backward pass with these
+        results."""
         trace, slope, sums = self._trace, -1, Sums([], [], 0)
         if results is not None:
             trace = trace.copy()
@@ -75,7 +76,7 @@ class _Reader(Arrays):
 
     def __init__(self, extents: Sequence[Any], float64: bool) -> None:
         super().__init__(float64)
-        self.in_derivative = False  # whether the rule of a jax.custom_jvp is being read
+        self.in_derivative = False  # whether the trace is inside of the rule of a jax.custom_jvp
         arguments = [self.trace.emit(name) for name in _ARGUMENTS]
         for register, extent in zip(arguments[1:], extents):
             self.ranges[register] = (0, max(0, extent - 1) if isinstance(extent, int) else math.inf)
@@ -119,7 +120,7 @@ class _Reader(Arrays):
         for aval in (result, *(atom.aval for atom in equation.invars)):
             if np.dtype(aval.dtype) not in TABLES:
                 raise refuse(f"{name} of {aval.dtype}")
-        self.integer = integer  # self.registers() above may have set self.integer to True, if an operand is an index
+        self.integer = integer  # if an operand is an index, self.registers() above may have set self.integer to True
         registers = np.empty(of[0].shape, np.int64)
         for index in np.ndindex(registers.shape):
             register = ELEMENTWISE[name](self, params, equation, *(int(x[index]) for x in of))
@@ -130,13 +131,13 @@ class _Reader(Arrays):
         return [registers]
 
     def with_own_derivative(self, equation: Any, inputs: list[Any]) -> list[Any]:
-        """A function with jax.custom_jvp: its value, with the derivatives that the function's own rule gives."""
+        """Translates a function with jax.custom_jvp: its value, and the derivatives that the function's own rule gives."""
         avals = [atom.aval for atom in equation.invars]
         if any(aval.shape != () for aval in avals):
             raise refuse(f"{equation.params.get('name', 'a function')} with a jax.custom_jvp of arrays")
         inner = equation.params["call_jaxpr"]
         results = self.read(inner.jaxpr, inner.consts, inputs)
-        if self.in_derivative:  # derivatives of a derivative are not needed
+        if self.in_derivative:  # derivatives of this derivative are not needed
             return results
         partials: list[list[tuple[int, int]]] = [[] for _ in results]
         for i, (aval, value) in enumerate(zip(avals, inputs)):
@@ -159,7 +160,7 @@ class _Reader(Arrays):
 
 
 def trace_score_fn(score_fn: Callable[..., Any], q: Any, k: Any, layout: str) -> tuple[Rule, list[Any]]:
-    """The rule of ``score_fn(score, batch, head, q_idx, kv_idx)``, and the arrays that score_fn captures."""
+    """Traces ``score_fn(score, batch, head, q_idx, kv_idx)``. Returns its score rule, and the arrays that score_fn captures."""
     if not callable(score_fn):
         raise TypeError(f"attention: score_fn is of type {type(score_fn).__name__}; it must be a function score_fn(score, batch, head, q_idx, kv_idx)")
     *lead, first, second, _ = q.shape
@@ -182,5 +183,5 @@ def trace_score_fn(score_fn: Callable[..., Any], q: Any, k: Any, layout: str) ->
         raise NotImplementedError("attention: score_fn captures an array with symbolic extents")
     captured = [x.astype(np.float32) if x.dtype in (np.dtype(np.float16), np.dtype(jnp.bfloat16)) else x for x in captured]
     rule = Rule(reader.trace, register, shapes, heads if isinstance(heads, int) else -1)
-    rule.words()  # raises the error for too many instructions now
+    rule.words()  # raises the error for too many instructions already here
     return rule, captured

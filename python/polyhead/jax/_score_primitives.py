@@ -1,4 +1,4 @@
-"""JAX's primitives that a score_fn may use: what each does to registers and arrays of them."""
+"""The primitives of JAX that a score_fn may use, and how each is translated to operations on registers and arrays of registers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _round(reader: Arrays, params: Any, equation: Any, a: int) -> int:
         return x.of("round").register
     magnitude = x.of("absolute")
     nearest = magnitude.of("round")
-    away = nearest + (magnitude - nearest).of("equal", 0.5)  # floor(|x| + 0.5) would give 1 for the largest number below 0.5
+    away = nearest + (magnitude - nearest).of("equal", 0.5)  # because floor(|x| + 0.5) would give 1 for the largest number below 0.5
     return (x < 0).where(-away, away).register
 
 
@@ -159,8 +159,7 @@ def _reduce(function: Callable[..., int]) -> Callable[..., Any]:
         for index in np.ndindex(result.shape):
             for register in rows[index][1:]:
                 result[index] = function(reader, int(result[index]), int(register))
-            # Equal elements share the gradient equally, as in JAX. Derivatives of a chain of pairwise maxima would give three or more equal elements unequal
-            # shares.
+            # Equal elements share the gradient equally, as in JAX. A chain of pairwise maxima would give unequal shares to three or more equal elements.
             if function in (Registers.maximum, Registers.minimum) and rows.shape[-1] > 2 and not reader.are_integers(*map(int, rows[index])):
                 each = [reader.emit("equal", int(x), int(result[index])) for x in rows[index]]
                 count = functools.reduce(lambda x, y: reader.emit("add", x, y), each)

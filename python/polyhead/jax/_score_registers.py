@@ -1,4 +1,4 @@
-"""Numbers that are known only when a score program runs, each a register of the program's trace, and the arithmetic on them."""
+"""Arithmetic on the registers of a score program. A register stands for a number that is known only when the program runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def refuse(name: str) -> NotImplementedError:
 
 
 class Registers:
-    """Arithmetic on registers. For each integer and boolean the smallest and the largest possible value are kept: an integer that may be too large to be exact is refused,
-    and instructions whose result is known are left out."""
+    """Arithmetic on registers. The smallest and the largest possible value of each integer and boolean are recorded. An integer that may be too large to be
+    exact raises an error. Instructions whose result is already known are left out."""
 
     def __init__(self, float64: bool) -> None:
         self.trace = Trace(float64=float64)
         self.bits = 53 if float64 else 24
-        self.ranges: dict[int, tuple[float, float]] = {}  # smallest and largest value of registers that hold integers or booleans, also after a conversion to floating point
+        self.ranges: dict[int, tuple[float, float]] = {}  # smallest and largest possible value of registers that hold integers or booleans (also converted to floating point)
         self.integer = True  # whether all operands and results of the current equation are integers or booleans
 
     def constant(self, value: Any, *, integer: bool) -> int:
@@ -40,7 +40,7 @@ class Registers:
         return self.ranges.get(register, UNBOUNDED)
 
     def emit(self, op: str, *operands: int, range: tuple[float, float] | None = None) -> int:  # noqa: A002
-        """range: smallest and largest value of an integer or boolean result. If both are equal, a constant is emitted instead."""
+        """range: smallest and largest possible value of an integer or boolean result. If the two are equal, the result is a constant."""
         if range is not None and range[0] == range[1]:
             return self.constant(range[0], integer=True)
         register = self.trace.emit(op, *operands)
@@ -165,7 +165,7 @@ class Registers:
         zero, one, minus = (self.constant(x, integer=True) for x in (0, 1, -1))
         if self.are_integers(a):
             return self.select(self.less(zero, a), one, self.select(self.less(a, zero), minus, zero))
-        below = self.emit("select", self.less(a, zero), minus, a)  # the value if a is not positive: -1, or a itself for 0 and NaN
+        below = self.emit("select", self.less(a, zero), minus, a)  # the sign if a is not positive: -1, or a itself for 0 and NaN
         return self.trace.with_partials(self.emit("select", self.less(zero, a), one, below), ())
 
     def power(self, a: int, exponent: float) -> int:

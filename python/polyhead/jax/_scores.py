@@ -1,4 +1,4 @@
-"""Derivatives of the attention weights, as plain functions of jax.numpy. They use tensors [*,N,T,S]; the attention weights are a tensor of that size too."""
+"""Derivatives of the attention weights, written with jax.numpy. They need tensors [*,N,T,S], the size that the attention weights have anyway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MASKS = tuple(argument.name for argument in TENSORS if argument.group == "pass"
 
 def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[str, Any]:
     """Gradients of the wanted inputs, from ``p [*,N,T,S]`` and d_p or d_lse (docs/maths.md, equations 7 to 9a). v has no gradient, because p and lse do not
-    depend on it."""
+    depend on v."""
     p, result = of["p"], {}
     with jax.numpy_dtype_promotion("standard"):
         if "d_lse" in of:
@@ -45,7 +45,7 @@ def _sink_share(of: dict[str, Any]) -> Any:
     """The attention weight of the sink, ``[*,N,T]``, from p and lse."""
     sink, lse, p = of["sink"], of["lse"], of["p"]
     empty = lse == -jnp.inf
-    share = jnp.where(empty, 0, jnp.exp((sink[:, None] if sink.ndim == 1 else sink) - jnp.where(empty, 0, lse)))  # the derivative of infinity - infinity is NaN
+    share = jnp.where(empty, 0, jnp.exp((sink[:, None] if sink.ndim == 1 else sink) - jnp.where(empty, 0, lse)))  # avoids infinity - infinity, whose derivative is NaN
     # The relative error of exp(sink - lse) is |lse| eps, because lse is rounded. That of 1 - sum p is eps / share. Use the formula with the smaller error.
     rest = 1 - jnp.sum(p, -1, dtype=share.dtype)
     eps, eps_of_p = (float(jnp.finfo(dtype).eps) for dtype in (share.dtype, p.dtype))  # type: ignore[no-untyped-call]
@@ -53,14 +53,14 @@ def _sink_share(of: dict[str, Any]) -> Any:
 
 
 def sum_to(x: Any, shape: Sequence[int]) -> Any:
-    """Sums x over the dimensions along which an array of this shape broadcasts to x."""
+    """Sums x to `shape`: over the dimensions along which an array of this shape broadcasts to x."""
     lead = x.ndim - len(shape)
     axes = (*range(lead), *(lead + axis for axis, want in enumerate(shape) if x.shape[lead + axis] != want))
     return jnp.sum(x, axes, keepdims=True).reshape(shape) if axes else x
 
 
 def tangent(of: dict[str, Any], call: Call) -> Any:
-    """The tangent of ``p [*,N,T,S]``, with lse, along t_q, t_k, t_bias, ... (docs/maths.md, equations 8a to 8c)."""
+    """The tangent of ``p [*,N,T,S]`` along the tangents t_q, t_k, t_bias, ... of the inputs (docs/maths.md, equations 8a to 8c)."""
     p = of["p"]
     with jax.numpy_dtype_promotion("standard"):
         wide = p.astype(jnp.promote_types(p.dtype, jnp.float32))
@@ -135,13 +135,13 @@ def _product(a: Any, b: Any) -> Any:
 
 
 def _distances(pairs: tuple[int, ...], of: dict[str, Any], call: Call) -> Any:
-    """The distance s - (t + offset) of key s and query t, for each pair."""
+    """For each query t and key s, the distance s - (t + offset)."""
     if "diagonal_offsets" in of or "query_offsets" in of:
         raise NotImplementedError("polyhead has no gradient of attention weights for a relative_bias together with diagonal_offsets or documents")
     queries, keys = pairs
     corner = call.option("causal", *call.option("relative_bias")[2:])
     offset = 0 if corner == "top_left" else keys - queries if corner in (None, "bottom_right") else corner
-    numbers: Any = np if isinstance(queries, int) and isinstance(keys, int) else jnp  # symbolic extents of jax.export have no values yet
+    numbers: Any = np if isinstance(queries, int) and isinstance(keys, int) else jnp  # the symbolic extents of jax.export have no values yet
     return numbers.arange(keys) - (numbers.arange(queries)[:, None] + offset)
 
 

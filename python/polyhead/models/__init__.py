@@ -1,11 +1,11 @@
-"""Models that ``polyhead train`` made, small models that are part of polyhead, and encoders, language models, encoder-decoders and models of images that
-transformers saved.
+"""Trained models with their attention weights: models that ``polyhead train`` made, small models that are part of polyhead, and encoders, language models,
+encoder-decoders and models of images that transformers saved.
 
     classifier = polyhead.models.load("reviews")     # a folder, or one of polyhead.models.names()
     answer = classifier("The rooms are lovely, but the staff was rude.")
     print(answer.rating, answer.pooling.shape)
 
-An answer holds the attention weights of every head. They show what a head read; they do not explain the answer.
+An answer of a model holds the attention weights of every head. They show which tokens a head read; they do not explain why the model gave this answer.
 """
 
 from __future__ import annotations
@@ -60,11 +60,12 @@ class ModelFamily(NamedTuple):
     model_type: str
     """The value of ``model_type`` in config.json."""
     refused: str
-    """Why a model of this family does not open; empty if it opens."""
+    """Why polyhead cannot open a model of this family; empty if polyhead can open it."""
 
 
 def families() -> list[ModelFamily]:
-    """The families of models that `load` and `polyhead.view` open from a folder, and those that they refuse, as ``polyhead inspect --families`` lists them."""
+    """All families of models that polyhead knows: those that `load` and `polyhead.view` open from a folder, and those that they refuse.
+    ``polyhead inspect --families`` prints the same list."""
     return [ModelFamily(*family) for family in _core.model_families()]
 
 
@@ -85,7 +86,8 @@ def load(
 
     Raises:
         OSError: the folder cannot be read.
-        ValueError: source is not a folder of such a model; it is one of `names()` and also a folder in the current directory; config.json has an unknown key.
+        ValueError: source is not a folder of such a model; source is one of `names()` and also a folder in the current directory; or config.json has an unknown
+            key.
     """
     built_in = isinstance(source, str) and source in names()
     if built_in and os.path.isdir(source):

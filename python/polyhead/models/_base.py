@@ -1,4 +1,4 @@
-"""The base class of all models: parameters, copies, and pickles that hold the files of a model's folder."""
+"""The base class of all models. It has the parameters, and makes copies and pickles of a model; a pickle holds the files of the model's folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Model:
         """Copies of all parameters by name."""
         return self._model.parameters()  # type: ignore[no-any-return]
 
-    # The state of a pickle is the files of the model's folder.
+    # A pickle holds the files of the model's folder.
     def __getstate__(self) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model")
@@ -49,7 +49,7 @@ class Model:
         return self._with({name: value if name == "_model" else copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
 
     def _with(self, attributes: dict[str, Any]) -> Model:
-        """A model with these attributes; copies share the parameters, which never change."""
+        """A copy of the model with these attributes. Copies share the parameters, which never change."""
         other = type(self).__new__(type(self))
         other.__dict__.update(attributes)
         return other

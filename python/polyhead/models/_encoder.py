@@ -10,21 +10,21 @@ from ._saved import SavedByTransformers, ids_of
 
 
 class TextEncoderRun(NamedTuple):
-    """The outputs of `TextEncoder.run`: float64 if the model is float64, else float32. An output that was not requested is None. Letters: ``*`` the leading dimensions of
-    ids, T tokens, E width, L layers, N heads, H width of a head."""
+    """The outputs of `TextEncoder.run`: float64 if the model is float64, else float32. An output that was not requested is None. Letters in shapes: ``*`` the
+    leading dimensions of ids, T tokens, E width, L layers, N heads, H width of a head."""
 
     hidden: NumPyArray | None = None  # [*,T,E], the output of the last layer, after the final norm if there is one
-    all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the input of the first layer, then each layer's output; the last entry equals hidden
+    all_hidden: NumPyArray | None = None  # [L+1,*,T,E]: the input of the first layer, then each layer's output; the last entry equals hidden
     attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
-    q: NumPyArray | None = None  # [L,*,N,T,H], rotated if positions are rotary
+    q: NumPyArray | None = None  # [L,*,N,T,H], the queries; rotated if the model has rotary positions
     k: NumPyArray | None = None  # [L,*,N,T,H], as q
     v: NumPyArray | None = None  # [L,*,N,T,H]
-    value_norms: NumPyArray | None = None  # [L,*,N,T], the norms of the values, each transformed by the head's slice of the output projection; as `polyhead.value_norms`
+    value_norms: NumPyArray | None = None  # [L,*,N,T], the norm of each value after the head's slice of the output projection, as in `polyhead.value_norms`
 
 
 class TextEncoder(SavedByTransformers):
-    """An encoder: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, ALBERT, MPNet, ESM-2 or ModernBERT, from a folder that transformers wrote.
-    The first call packs the parameters and keeps them; they take as much memory as the model in float32."""
+    """An encoder of texts: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, ALBERT, MPNet, ESM-2 or ModernBERT, from a folder that transformers wrote.
+    The first call packs the parameters for the kernels and keeps the packed copy, which takes as much memory as the model in float32."""
 
     def run(
         self,
@@ -39,10 +39,10 @@ class TextEncoder(SavedByTransformers):
 
         Args:
             ids: integers ``[*,T]``, token ids, with the special tokens.
-            segments: integers ``[*,T]``: whether a token belongs to the first (0) or second (1) text of a pair; None: all 0. Not for encoders without segments.
-            attend_keys: booleans ``[*,T]``, False for padding, which no token attends to.
-            outputs: names of `TextEncoderRun`'s fields.
-            num_threads: as `polyhead.sdpa`.
+            segments: integers ``[*,T]``: 0 for tokens of the first text of a pair, 1 for tokens of the second; None: all 0. Not for encoders without segments.
+            attend_keys: booleans ``[*,T]``, False for padding, to which no token attends. None: no padding.
+            outputs: names of the outputs to return, which are fields of `TextEncoderRun`.
+            num_threads: as in `polyhead.sdpa`.
 
         Raises:
             ValueError, TypeError: an argument that does not fit; the message names it.

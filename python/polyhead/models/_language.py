@@ -10,23 +10,23 @@ from ._saved import WritesTokens, ids_of
 
 
 class LanguageRun(NamedTuple):
-    """The outputs of `LanguageModel.run`: float64 if the model is float64, else float32. An output that was not requested is None. Letters: ``*`` the leading dimensions of
-    ids, T tokens, C the size of the vocabulary, E width, L layers, N heads, K key/value heads, H width of a head."""
+    """The outputs of `LanguageModel.run`: float64 if the model is float64, else float32. An output that was not requested is None. Letters in shapes: ``*`` the
+    leading dimensions of ids, T tokens, C the size of the vocabulary, E width, L layers, N heads, K key/value heads, H width of a head."""
 
     logits: NumPyArray | None = None  # [*,T,C]; row t has the logits of the token that follows token t
     hidden: NumPyArray | None = None  # [*,T,E], after the final norm
-    all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the embeddings, then each layer's output, the last one after the final norm
+    all_hidden: NumPyArray | None = None  # [L+1,*,T,E]: the embeddings, then each layer's output; the last output is taken after the final norm
     attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
-    q: NumPyArray | None = None  # [L,*,N,T,H], normed and rotated
-    k: NumPyArray | None = None  # [L,*,K,T,H], normed and rotated
+    q: NumPyArray | None = None  # [L,*,N,T,H], the queries, normed and rotated if the model does so
+    k: NumPyArray | None = None  # [L,*,K,T,H], the keys, normed and rotated if the model does so
     v: NumPyArray | None = None  # [L,*,K,T,H]
-    value_norms: NumPyArray | None = None  # [L,*,N,T], the norms of the values, each transformed by the head's slice of the output projection; as `polyhead.value_norms`
+    value_norms: NumPyArray | None = None  # [L,*,N,T], the norm of each value after the head's slice of the output projection, as in `polyhead.value_norms`
 
 
 class LanguageModel(WritesTokens):
     """A decoder that predicts the next token: GPT-2, Llama, Mistral, Mixtral, Qwen, Gemma, Phi-3, GPT-NeoX or gpt-oss, from a folder that transformers wrote.
-    The file stays mapped into memory, so it may be replaced but not changed in place. The first call packs the parameters and keeps them; they take as much memory as
-    the model in float32. A pickle holds the path of the folder."""
+    The model file stays mapped into memory, so it may be replaced by another file but not changed in place. The first call packs the parameters for the kernels
+    and keeps the packed copy, which takes as much memory as the model in float32. A pickle of the object holds only the path of the folder."""
 
     def run(
         self, ids: Array | Sequence[int], *, attend_keys: Array | None = None, outputs: Iterable[str] = ("logits",), num_threads: int | None = None
@@ -35,9 +35,9 @@ class LanguageModel(WritesTokens):
 
         Args:
             ids: integers ``[*,T]``, token ids.
-            attend_keys: booleans ``[*,T]``, False for padding, which no token attends to.
-            outputs: names of `LanguageRun`'s fields.
-            num_threads: as `polyhead.sdpa`.
+            attend_keys: booleans ``[*,T]``, False for padding, to which no token attends. None: no padding.
+            outputs: names of the outputs to return, which are fields of `LanguageRun`.
+            num_threads: as in `polyhead.sdpa`.
 
         Raises:
             ValueError, TypeError: an argument that does not fit; the message names it.
@@ -59,21 +59,21 @@ class LanguageModel(WritesTokens):
         on_token: Callable[[int], object] | None = None,
         num_threads: int | None = None,
     ) -> list[int]:
-        """The tokens that follow a prompt, including the token that ends the answer. The rules of generation_config.json for forced and suppressed tokens are followed;
-        its other rules are not, and a warning names them.
+        """Generates the tokens that follow a prompt. The result includes the token that ends the answer. The method follows the rules of generation_config.json
+        for forced and suppressed tokens, and ignores its other rules, which a warning names.
 
         Args:
             ids: the prompt's token ids, at least one.
             max_tokens: the largest number of tokens of the answer.
-            temperature: tokens are drawn with this temperature; None: the likeliest token each time.
-            top_k, top_p: with a temperature: top_k keeps the k likeliest tokens; of these, top_p keeps the fewest likeliest tokens whose probabilities sum to at least p.
-                The next token is drawn from those that are left.
+            temperature: each token is drawn from the softmax of logits / temperature. None: each token is the likeliest one.
+            top_k, top_p: only with a temperature: restrict the tokens that may be drawn. top_k keeps the k likeliest tokens. Of these, top_p keeps the
+                likeliest ones, as few as possible, whose probabilities sum to at least p.
             seed: seed of the draws; required with a temperature, and refused without one.
             stop_tokens: ids of the vocabulary that end the answer, in addition to the model's end tokens.
             ignore_end: True: go on after the model's end tokens, if it has any.
-            cache_dtype: dtype of the cached keys and values, as in `KeyValueCache`; None: the model's dtype.
+            cache_dtype: dtype of the cached keys and values, as the argument dtype of `KeyValueCache`; None: the model's dtype.
             on_token: a function that is called with each token as soon as it is chosen; if the function returns False, the answer ends.
-            num_threads: as `polyhead.sdpa`.
+            num_threads: as in `polyhead.sdpa`.
 
         Raises:
             ValueError, TypeError: an argument that does not fit; the message names it.

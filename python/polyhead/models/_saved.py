@@ -12,12 +12,12 @@ from ._base import Model
 
 
 class SavedByTransformers(Model):
-    """A model from a folder that transformers wrote. A pickle holds the folder's path, so unpickling reads the folder again."""
+    """A model from a folder that transformers wrote. A pickle holds only the folder's path, so unpickling reads the folder again."""
 
     _source: str | bytes | os.PathLike[Any]
     _ignored_keys: tuple[str, ...]
     _side: str | None = None  # for an encoder of an `ImageTextModel`: the name of that model's attribute, "vision" or "text"
-    _load_side: ClassVar[Callable[..., Any]]  # loads a model again; set by `polyhead.models`, which knows all classes
+    _load_side: ClassVar[Callable[..., Any]]  # a function that loads a model again; `polyhead.models` sets it, because it knows all classes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._load_side, (self._source, self._ignored_keys, self._side)
@@ -39,10 +39,10 @@ def ids_of(ids: Array | Sequence[int]) -> Any:
 
 
 class WritesTokens(SavedByTransformers):
-    """A model that writes tokens."""
+    """A model that generates tokens."""
 
     def _answer_options(self, method: str, given: dict[str, Any]) -> dict[str, Any]:
-        """The options among the arguments of `method`. Warns, once for each model, about rules of the folder's configuration that are not followed."""
+        """Selects the options among the arguments of `method`. Warns, once for each model, about rules of the folder's configuration that polyhead ignores."""
         rules = self.__dict__.setdefault("_unsaid_rules", self._model.rules_not_followed)
         if rules:
             self._unsaid_rules: list[str] = []

@@ -10,21 +10,23 @@ from ._saved import WritesTokens, ids_of
 
 
 class SequenceToSequenceRun(NamedTuple):
-    """The outputs of `SequenceToSequenceModel.run`: float64 if the model is float64, else float32. An output that was not requested is None. Letters: ``*`` the leading
-    dimensions, S source tokens, T target tokens, C the size of the target's vocabulary, E width, N heads, Le layers of the encoder, Ld layers of the decoder."""
+    """The outputs of `SequenceToSequenceModel.run`: float64 if the model is float64, else float32. An output that was not requested is None. Letters in shapes:
+    ``*`` the leading dimensions, S source tokens, T target tokens, C the size of the target's vocabulary, E width, N heads, Le layers of the encoder, Ld layers
+    of the decoder."""
 
     logits: NumPyArray | None = None  # [*,T,C]; row t has the logits of the token that follows target token t
-    memory: NumPyArray | None = None  # [*,S,E], the encoder's output for the source
-    encoder_hidden: NumPyArray | None = None  # [Le+1,*,S,E], the embeddings, then each layer's output; the last entry is the memory
-    decoder_hidden: NumPyArray | None = None  # [Ld+1,*,T,E], the embeddings, then each layer's output
-    encoder_attentions: NumPyArray | None = None  # [Le,*,N,S,S], the attention weights of the source to itself
-    decoder_attentions: NumPyArray | None = None  # [Ld,*,N,T,T], the attention weights of the target to itself
-    cross_attentions: NumPyArray | None = None  # [Ld,*,N,T,S], the attention weights of the target to the source
+    memory: NumPyArray | None = None  # [*,S,E], the encoder's output, which the decoder reads
+    encoder_hidden: NumPyArray | None = None  # [Le+1,*,S,E]: the embeddings, then each layer's output; the last entry equals memory
+    decoder_hidden: NumPyArray | None = None  # [Ld+1,*,T,E]: the embeddings, then each layer's output
+    encoder_attentions: NumPyArray | None = None  # [Le,*,N,S,S], attention weights: source tokens attend to source tokens
+    decoder_attentions: NumPyArray | None = None  # [Ld,*,N,T,T], attention weights: target tokens attend to target tokens
+    cross_attentions: NumPyArray | None = None  # [Ld,*,N,T,S], attention weights: target tokens attend to source tokens
 
 
 class SequenceToSequenceModel(WritesTokens):
     """A model with an encoder of the source and a decoder of the target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot or Whisper, from a folder that
-    transformers wrote. As with a `LanguageModel`, the file stays mapped into memory, the first call packs the parameters, and a pickle holds the path of the folder."""
+    transformers wrote. As with a `LanguageModel`, the model file stays mapped into memory, the first call packs the parameters, and a pickle holds only the
+    path of the folder."""
 
     def run(
         self,
@@ -36,15 +38,16 @@ class SequenceToSequenceModel(WritesTokens):
         outputs: Iterable[str] = ("logits",),
         num_threads: int | None = None,
     ) -> SequenceToSequenceRun:
-        """One pass over whole texts.
+        """One pass of the encoder over the whole source, and of the decoder over the whole target.
 
         Args:
             source: integers ``[*,S]``, token ids. For Whisper: floating ``[*,M,2 S]``, the padded mel features that Whisper's feature extractor makes.
-            target: integers ``[*,T]``, token ids, the first of which is usually the model's start token. None: only the encoder is computed. Refused if no output reads it.
-            attend_source: booleans ``[*,S]``, False for padding, which no token attends to. Not for Whisper.
+            target: integers ``[*,T]``, token ids, the first of which is usually the model's start token. None: only the encoder is computed. A target is an
+                error if no requested output needs it.
+            attend_source: booleans ``[*,S]``, False for padding, to which no token attends. Not for Whisper.
             attend_target: booleans ``[*,T]``, as attend_source.
-            outputs: names of `SequenceToSequenceRun`'s fields.
-            num_threads: as `polyhead.sdpa`.
+            outputs: names of the outputs to return, which are fields of `SequenceToSequenceRun`.
+            num_threads: as in `polyhead.sdpa`.
 
         Raises:
             ValueError, TypeError: an argument that does not fit; the message names it.
@@ -68,16 +71,16 @@ class SequenceToSequenceModel(WritesTokens):
         on_token: Callable[[int], object] | None = None,
         num_threads: int | None = None,
     ) -> list[int]:
-        """The target's tokens after the start token, including the token that ends the target. The rules of generation_config.json for forced and suppressed tokens are
-        followed; its rules for beams, lengths and repetitions are not.
+        """Generates the target's tokens after the start token. The result includes the token that ends the target. The method follows the rules of
+        generation_config.json for forced and suppressed tokens, and ignores its rules for beams, lengths and repetitions.
 
         Args:
             source: the source's token ids, at least one. For Whisper: mel features ``[M,2 S]``.
             max_tokens: the largest number of tokens of the answer.
             prompt: the target's first tokens, which are not returned; empty: the model's start token (decoder_start_token_id).
                 For Whisper, give the tokens of start, language and task; for mBART the token of the target's language, unless generation_config.json forces it.
-            temperature, top_k, top_p, seed, stop_tokens, ignore_end, cache_dtype, on_token: as `LanguageModel.generate`.
-            num_threads: as `polyhead.sdpa`.
+            temperature, top_k, top_p, seed, stop_tokens, ignore_end, cache_dtype, on_token: as in `LanguageModel.generate`.
+            num_threads: as in `polyhead.sdpa`.
 
         Raises:
             ValueError, TypeError: an argument that does not fit; the message names it.

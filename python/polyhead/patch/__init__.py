@@ -1,4 +1,5 @@
-"""polyhead in protein models: the attention of openfold, boltz, protenix, fair-esm and ESM-C is computed by polyhead, forward and backward, with the same parameters and results.
+"""Makes polyhead compute the attention of protein models: of openfold, boltz, protenix, fair-esm and ESM-C, forward and backward, with the same parameters and
+results.
 
     import polyhead.patch
 
@@ -8,7 +9,7 @@
 
 Each function replaces methods of the package's classes at once and returns a `Patch`. Calling undo() of the Patch, or leaving its ``with`` block, restores the package's
 own methods.
-docs/folding.md lists the classes, and the calls that the package's own code still computes.
+docs/folding.md lists the patched classes, and the calls that a package's own code still computes.
 """
 
 from .._frameworks import require_package

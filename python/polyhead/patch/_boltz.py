@@ -1,4 +1,4 @@
-"""The attention modules of boltz."""
+"""Replacements for the attention modules of boltz."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def attention(
     if found is None:
         return own(self, q_x, kv_x, tri_bias, mask_bias, mask, use_kernels)
     to = Projections(self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g, self.no_heads, self.c_hidden)
-    if use_kernels:  # compute as the kernels of cuEquivariance do, where a query without a key has the mean of the values
+    if use_kernels:  # compute as the kernels of cuEquivariance do: the output of a query without a key is the mean of the values
         return attend(to, q_x, kv_x, tri_bias, attended([mask != 0], lead, queries, keys).options, precision, empty_rows="uniform")
     masks, bias = found
     which = attended(masks, lead, queries, keys)
@@ -60,9 +60,9 @@ class _Pairs(NamedTuple):
 
 
 def _in_blocks(module: Any, z: Tensor, precision: Precision) -> _Pairs | None:
-    """Whether the bias can be made in blocks of queries: returns the pair tensor, or None. It requires that proj_z consists of a norm, a linear layer and a rearrangement
-    without hooks, in z's dtype, and that the bias is small compared with the numbers that mask a key. None for bfloat16 with exact precision, because a bias that is
-    made in blocks has native products only."""
+    """Returns the pair tensor if the bias can be made from it in blocks of queries, else None. It can if proj_z consists of a norm, a linear layer and a
+    rearrangement, all without hooks and in z's dtype, and if the bias is small compared with the numbers that mask a key. It cannot for bfloat16 with exact
+    precision, because the products of a bias that is made in blocks are always native."""
     if z.dtype == torch.bfloat16 and precision != "native":
         return None
     parts = list(module.proj_z) if isinstance(module.proj_z, nn.Sequential) else []
@@ -80,9 +80,9 @@ def _in_blocks(module: Any, z: Tensor, precision: Precision) -> _Pairs | None:
 def _of_pairs(
     module: Any, precision: Precision, s: Tensor, k_in: Tensor, bias: Tensor | _Pairs, mask: Tensor, multiplicity: int, by_boltz: Callable[[Tensor], Tensor] | None
 ) -> Tensor | None:
-    """The output of an AttentionPairBias; None if boltz must compute the call. bias: ``[B / multiplicity,H,Q,K]``, or the pair tensor that makes it; mask: ``[B,K]``.
-    by_boltz: a function that returns the package's own result for the sequences of an index; None if the package cannot compute single sequences, and then a query
-    without a key makes the result None."""
+    """The output of an AttentionPairBias; None if boltz must compute the call. bias: ``[B / multiplicity,H,Q,K]``, or the pair tensor from which the bias is
+    made; mask: ``[B,K]``. by_boltz: a function that returns boltz' own result for the sequences that an index selects. It is None if boltz cannot compute
+    single sequences; then the result is None if a query has no key."""
     batch, heads, pairs = s.size(0), module.num_heads, (s.size(1), k_in.size(1))
     shape = (bias.z.size(0), bias.projection.out_features, *bias.z.shape[1:3]) if isinstance(bias, _Pairs) else tuple(bias.shape)
     if mask.shape != (batch, pairs[1]) or k_in.size(0) != batch or shape[1:] != (heads, *pairs) or shape[0] * multiplicity not in (1, batch):
@@ -151,7 +151,8 @@ def pair_bias_2(
 
 
 def _repeated(x: Tensor, index: Tensor, multiplicity: int) -> Tensor:
-    """The rows of x for some samples. x has a row for each structure, and each structure has `multiplicity` samples."""
+    """For each of the given samples, the row of x that belongs to the sample's structure. x has one row for each structure, and each structure has
+    `multiplicity` samples."""
     return x[torch.div(index, multiplicity, rounding_mode="floor") if x.size(0) > 1 else torch.zeros_like(index)]
 
 

@@ -1,4 +1,4 @@
-"""The attention modules of fair-esm."""
+"""Replacements for the attention modules of fair-esm."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def multihead(
     key_padding_mask: Tensor | None = None, incremental_state: Any = None, need_weights: bool = True, static_kv: bool = False, attn_mask: Tensor | None = None, before_softmax: bool = False,
     need_head_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Replaces forward of esm's MultiheadAttention, for inputs [T,B,E]. esm's own code computes incremental decoding, scores before the softmax, a mask of
-    pairs that is not numbers, a mask of keys that is not boolean, a query without a key (esm's result is NaN), and attention weights together with dropout."""
+    """Replaces forward of esm's MultiheadAttention, for inputs [T,B,E]. esm's own code still computes incremental decoding, and calls that request scores
+    before the softmax, that have an attn_mask of bool, a key_padding_mask of numbers or a query without a key (esm's result is NaN), or that request
+    attention weights together with dropout."""
     arguments = (query, key, value, key_padding_mask, incremental_state, need_weights, static_kv, attn_mask, before_softmax, need_head_weights)
     by_esm = incremental_state is not None or static_kv or before_softmax or self.onnx_trace or torch.is_autocast_enabled("cpu")
     found = None
@@ -70,7 +71,7 @@ def _of_module(
     q, k, v = (x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3) for x in (q, k, v))  # [B,N,T,H]
     if self.rot_emb:
         q, k = self.rot_emb(q, k)
-    if q.dtype != v.dtype:  # rotary positions have another dtype than the model
+    if q.dtype != v.dtype:  # the rotary positions of esm gave q and k another dtype than v
         return None
     bias = None if mask is None else mask.to(q.dtype)
     found = attention(q, k, v, block_keys=blocked, bias=bias, scale=self.scaling, dropout=dropout, precision=precision, return_attention_weights=weights)
@@ -83,7 +84,7 @@ def _of_module(
 
 
 def _has_empty_row(blocked: Tensor | None, mask: Tensor | None) -> bool:
-    """Whether a query has no key. mask: numbers, -inf where a pair is masked."""
+    """Whether some query has no key. mask: numbers [T,S], -inf where the query may not attend to the key."""
     if mask is None or not bool((mask == -torch.inf).any()):
         return blocked is not None and bool(blocked.all(-1).any())
     none = mask == -torch.inf
@@ -93,9 +94,9 @@ def _has_empty_row(blocked: Tensor | None, mask: Tensor | None) -> bool:
 def column(
     own: Callable[..., Any], precision: Precision, self: Any, x: Tensor, self_attn_mask: Tensor | None = None, self_attn_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Replaces forward of esm's ColumnSelfAttention, for inputs [rows, columns, B, E]: attention along the rows. esm's own code computes calls with one row, and calls in
-    training with dropout. It also splits large calls into smaller calls of the module; this function computes the smaller calls."""
-    # The submodule dropout_module has a training flag of its own, which decides whether dropout is applied.
+    """Replaces forward of esm's ColumnSelfAttention, for inputs [rows, columns, B, E]: attention along the rows. esm's own code still computes calls with one
+    row, and calls in training with dropout. It also splits large calls into smaller calls of the module, which this function computes."""
+    # Whether dropout is applied depends on the training flag of the submodule dropout_module, not of the module.
     by_esm = self_attn_mask is not None or not is_ours(x) or x.dim() != 4 or x.size(0) == 1 or torch.is_autocast_enabled("cpu")
     by_esm = by_esm or self.dropout_module.training and self.dropout_module.p > 0
     by_esm = by_esm or x.size(0) * x.size(1) > self.max_tokens_per_msa and not torch.is_grad_enabled()
@@ -104,7 +105,8 @@ def column(
         return own(self, x, self_attn_mask, padding)  # type: ignore[no-any-return]
     q, k, v = (linear(x).unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 3, 0, 4) for linear in (self.q_proj, self.k_proj, self.v_proj))
     blocked = None if padding is None else padding.permute(2, 0, 1)  # [columns, B, rows]
-    # esm replaces the scores of masked keys by one number, so a column with only masked keys has equal weights, and its scores have no gradient.
+    # esm replaces the scores of masked keys by one number. So in a column with only masked keys all attention weights are equal, and the scores have no
+    # gradient.
     empty_rows: Literal["uniform", "zero"] = "uniform" if blocked is not None and bool(blocked.all(-1).any()) else "zero"
     out, p = attention(q, k, v, block_keys=blocked, scale=self.scaling, empty_rows=empty_rows, precision=precision, return_attention_weights=True)
     return self.out_proj(out.permute(3, 0, 1, 2, 4).flatten(-2)), p.permute(2, 0, 1, 3, 4)

@@ -1,4 +1,4 @@
-"""The attention module of ESM-C and ESM-3, in EvolutionaryScale's package esm."""
+"""Replacement for the attention module of ESM-C and ESM-3, in EvolutionaryScale's package esm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._layer import is_ours
 
 
 def multihead(own: Callable[..., Tensor], precision: Precision, self: Any, x: Tensor, seq_id: Tensor | None) -> Tensor:
-    """Replaces forward of MultiHeadAttention, for x [B,L,E]. seq_id [B,L]: a position attends to the positions with the same number; if seq_id is boolean, it marks
+    """Replaces forward of MultiHeadAttention, for x [B,L,E]. seq_id [B,L]: a position attends to the positions with the same seq_id. A boolean seq_id marks
     padding."""
     if not is_ours(x) or x.dim() != 3 or torch.is_autocast_enabled("cpu") or (seq_id is not None and seq_id.shape != x.shape[:2]):
         return own(self, x, seq_id)

@@ -1,4 +1,5 @@
-"""An attention module of AlphaFold's kind (Jumper et al. 2021, supplementary algorithms 7, 8, 13, 14, 19; Abramson et al. 2024, algorithm 24) as one call of polyhead."""
+"""Computes an attention module of AlphaFold's kind by one call of polyhead (Jumper et al. 2021, supplementary algorithms 7, 8, 13, 14, 19; Abramson et al.
+2024, algorithm 24)."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from ..torch._inputs import DTYPES
 from ..torch._rules import Options
 
 _PACKAGES = ("boltz", "openfold", "openfold3", "protenix")
-_OFFSET = 1e4  # exp(-1e4) is 0 in every dtype. A bias this low acts as a mask, unless the other scores of the row are as low.
-_LARGEST = _OFFSET / 4  # bound of a bias that is given together with masks; such biases of two keys differ by at most half of the offset
+_OFFSET = 1e4  # exp(-1e4) is 0 in every dtype. So a bias this low masks the key, unless the other scores of the row are as low.
+_LARGEST = _OFFSET / 4  # largest absolute value of a bias that is given together with masks: the biases of two keys then differ by at most half of the offset
 LINEARS = ("linear_q", "linear_k", "linear_v", "linear_o", "linear_g")
 SIGMOID = {"sigmoid": "torch.nn.modules.activation.Sigmoid"}  # name and class of the submodule that applies the gate's sigmoid
 _PIECE = 2**24  # most scores for which the package's own code is called at a time
@@ -50,8 +51,8 @@ def is_ours(*tensors: object) -> bool:
 
 def masks_and_bias(biases: Iterable[Tensor | None], scores: tuple[int, ...]) -> tuple[list[Tensor], Tensor | None] | None:
     """Converts tensors that are added to the scores ``[*,H,Q,K]`` to boolean masks and at most one bias. A tensor without a head dimension that holds only 0 and numbers
-    <= -1e4 becomes a mask; all other tensors are summed to the bias. Returns None if the sum would need more memory than the largest of these other tensors, if one of
-    them has large numbers, or if a tensor does not broadcast to the scores."""
+    <= -1e4 becomes a mask; all other tensors are summed to the bias. Returns None if the sum would need more memory than the largest of its terms, if one of
+    the terms has large numbers, or if a tensor does not broadcast to the scores."""
     masks, others = [], []
     for bias in biases:
         if bias is None:
@@ -88,7 +89,7 @@ def makes_small_bias(norm: nn.LayerNorm, projection: nn.Linear) -> bool:
 
 
 def _as_mask(bias: Tensor) -> Tensor | None:
-    # Along an expanded dimension all numbers are the same, so only one of them is read.
+    # All numbers along an expanded dimension (stride 0) are the same, so only one of them is read.
     bias = bias[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in bias.stride())]
     if bias.dim() > 2 and bias.size(-3) > 1:
         return None
@@ -100,11 +101,11 @@ class Attended(NamedTuple):
     """The keys to which queries may attend."""
 
     options: dict[str, Tensor]  # attend_keys ``[*,K]`` or attend ``[*,1,Q,K]``, where * are the queries' leading dimensions; empty if nothing is masked
-    empty: Tensor | None  # bool ``[*]``: True for sequences that have a query without a key; None if there is no such sequence
+    empty: Tensor | None  # bool ``[*]``: True for each sequence that has a query without a key; None if no sequence has one
 
 
 def attended(masks: Sequence[Tensor], lead: tuple[int, ...], queries: int, keys: int) -> Attended:
-    """The conjunction of masks: bool, broadcast to ``[*,1,Q,K]``, True = may attend."""
+    """All given masks combined by "and": bool, broadcast to ``[*,1,Q,K]``, True = may attend."""
     if not masks:
         return Attended({}, None)
     keep = masks[0]
@@ -125,8 +126,8 @@ def attend(
     to: Projections, q_x: Tensor, kv_x: Tensor, bias: Tensor | None, masks: dict[str, Tensor], precision: Precision, *, global_query: str = "off",
     empty_rows: str = "zero",
 ) -> Tensor:  # fmt: skip
-    """The output ``[*,Q,C]`` of the module for q_x ``[*,Q,C]`` and kv_x ``[*,K,C]``; bias broadcasts to ``[*,H,Q,K]``. For a query without a key the heads'
-    outputs are 0."""
+    """The output ``[*,Q,C]`` of the attention module for q_x ``[*,Q,C]`` and kv_x ``[*,K,C]``; bias broadcasts to ``[*,H,Q,K]``. For a query without a key the
+    heads' outputs are 0."""
     if bias is not None:
         bias = bias.reshape(*(1,) * (q_x.dim() + 1 - bias.dim()), *bias.shape)
     linears = to.linears
@@ -154,8 +155,8 @@ def attend(
 
 
 def _is_product(layer: nn.Module) -> bool:
-    """Whether a call of the layer computes x W^T + b and nothing else. These packages have subclasses of torch.nn.Linear, which differ in their initial values and in some
-    layers compute in a precision of their own."""
+    """Whether a call of the layer computes x W^T + b and nothing else. The patched packages have their own subclasses of torch.nn.Linear. These differ in their
+    initial values, and some compute in another precision."""
     known = isinstance(layer, nn.Linear) and (type(layer).forward is nn.Linear.forward or type(layer).__module__.split(".")[0] in _PACKAGES)
     return known and getattr(layer, "precision", None) is None and not passes.has_hooks(layer)
 
@@ -180,8 +181,8 @@ def _by_torch(
 
 
 def with_rows(out: Tensor, empty: Tensor | None, scores: int, own: Callable[[tuple[Tensor, ...]], Tensor]) -> Tensor:
-    """Replaces the sequences of out ``[*,Q,C]`` for which `empty` is True by the results of the package's own code. That code masks by finite offsets, which
-    decide to which keys a query without a key attends.
+    """Replaces the sequences of out ``[*,Q,C]`` for which `empty` is True by the results of the package's own code. This is needed because that code masks by
+    adding finite offsets, with which a query whose keys are all masked still attends to some of them.
 
     Args:
         scores: number of scores of a sequence.
@@ -197,7 +198,7 @@ def with_rows(out: Tensor, empty: Tensor | None, scores: int, own: Callable[[tup
 def of_module(
     module: Any, heads: int, gate: nn.Module | None, precision: Precision, q_x: Tensor, kv_x: Tensor, biases: Sequence[Tensor], own: Callable[[tuple[Tensor, ...]], Tensor]
 ) -> Tensor | None:
-    """The output of an attention module of openfold or protenix; None if the package's own code must compute the call. own: as in `with_rows`."""
+    """The output of an attention module of openfold or protenix; None if the package's own code must compute the call. own: a function, as for `with_rows`."""
     if not is_ours(q_x, kv_x, *biases) or q_x.shape[:-2] != kv_x.shape[:-2]:
         return None
     lead, queries, keys = tuple(q_x.shape[:-2]), q_x.size(-2), kv_x.size(-2)

@@ -1,4 +1,4 @@
-"""The attention modules of openfold and openfold3."""
+"""Replacements for the attention modules of openfold and openfold3."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _KERNELS = (
     "use_memory_efficient_kernel", "use_deepspeed_evo_attention", "use_cuequivariance_attention", "use_cueq_triangle_kernels", "use_triton_triangle_kernels",
     "use_lma", "use_high_precision",
 )  # fmt: skip
-"""Names of options that select a kernel. All kernels have the same result; at most one may be selected."""
+"""Names of options of openfold that select a kernel. All kernels have the same result. At most one may be selected."""
 
 
 def attention(
     own: Callable[..., Tensor], precision: Precision, self: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None = None, *places: Any, **options: Any
 ) -> Tensor:
-    # The order of positional options differs between versions, so the package's own code runs calls with positional options. It also runs calls with use_flash, which have
-    # a separate mask, and calls that select more than one kernel.
+    # The order of positional options differs between versions, so the package's own code runs calls with positional options. It also runs calls with the option
+    # use_flash, which have a separate mask, and calls that select more than one kernel.
     out = None
     if not places and not options.get("use_flash") and sum(bool(options.get(name)) for name in _KERNELS) <= 1:
         given = [x for x in biases or [] if x is not None]

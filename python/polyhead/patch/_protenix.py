@@ -1,4 +1,4 @@
-"""The attention modules of protenix."""
+"""Replacements for the attention modules of protenix."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from torch import Tensor
 from .._options import Precision
 from ._layer import LINEARS, SIGMOID, of_module
 
-_SCALED = ("torch", "triattention")  # kernels of triangle attention that get scaled queries
-_SCALING = ("deepspeed", "cuequivariance")  # kernels that scale the queries; for at most _FEW queries protenix calls torch's code instead, and the queries stay unscaled
+_SCALED = ("torch", "triattention")  # kernels of triangle attention to which protenix gives queries that are already scaled
+# Kernels that scale the queries themselves. For at most _FEW queries protenix calls torch's code instead, and the queries stay unscaled.
+_SCALING = ("deepspeed", "cuequivariance")
 _FEW = 16
 
 
 def triangle(
     own: Callable[..., Tensor], precision: Precision, self: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None = None, triangle_attention: str = "torch"
 ) -> Tensor:
-    """Replaces forward of the Attention of triangles."""
+    """Replaces forward of the Attention that computes triangle attention."""
     given, out = biases or [], None
     if triangle_attention in _SCALED or (triangle_attention in _SCALING and q_x.size(-2) > _FEW):
 
@@ -34,8 +35,8 @@ def attention(
     own: Callable[..., Tensor], precision: Precision, self: Any, q_x: Tensor, kv_x: Tensor, attn_bias: Tensor | None = None, trunked_attn_bias: Tensor | None = None, n_queries: int | None = None,
     n_keys: int | None = None, inf: float | None = 1e10, inplace_safe: bool = False, chunk_size: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Replaces forward of the Attention of AlphaFold 3 (algorithm 24) between all tokens. protenix' own code computes windows of atoms (algorithm 7), and other dtypes than
-    float32, because it computes scores in float32."""
+    """Replaces forward of the Attention of AlphaFold 3 (algorithm 24), for attention between all tokens. protenix' own code still computes the attention of
+    atoms in windows (algorithm 7). It also computes all dtypes except float32, because protenix computes scores in float32."""
     out = None
     if not (n_queries and n_keys) and trunked_attn_bias is None and q_x.dtype == kv_x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
         biases = [] if attn_bias is None else [attn_bias if attn_bias.dim() == q_x.dim() + 1 else attn_bias.unsqueeze(-3)]

@@ -17,21 +17,21 @@ from . import _boltz, _esm, _esmc, _openfold, _protenix
 
 
 class Method(NamedTuple):
-    """A method that a patch replaces, and what is known about it."""
+    """A method that a patch replaces, and what polyhead knows about it."""
 
     module: str
     owner: str
     name: str
     parameters: tuple[str, ...]  # the first parameters that the method must have
     known: tuple[str, ...]  # further parameters that the method may have
-    replacement: Callable[..., Any]  # called with the package's own method, the precision of the patch, and the method's arguments
-    helpers: tuple[str, ...] = ()  # methods of the class that the package's own method calls and the replacement does not call
-    parts: tuple[str, ...] = ()  # modules, parameters and buffers that the replacement calls or reads
-    bypassed: Mapping[str, str] = {}  # name -> class of modules that the package's own method calls, and the replacement does not: it computes their result or leaves them out
+    replacement: Callable[..., Any]  # the replacement; it is called with the package's own method, the precision of the patch, and the method's arguments
+    helpers: tuple[str, ...] = ()  # methods of the class that the package's own method calls, but the replacement does not
+    parts: tuple[str, ...] = ()  # names of modules, parameters and buffers that the replacement calls or reads
+    bypassed: Mapping[str, str] = {}  # name -> class of modules that only the package's own method calls; the replacement computes their results or leaves them out
 
     def is_known(self, owner: type, module: Any) -> bool:
-        """Whether the replacement would compute the same as the module's own method. It does if the helper methods are those of the patched class, if the module has no
-        unknown parts, and if no hook or replacement watches or changes the modules that polyhead bypasses."""
+        """Whether the replacement would compute the same as the module's own method. It would if the helper methods are those of the patched class, if the
+        module has no unknown parts, and if the modules that polyhead does not call have no hooks and no replaced methods."""
         own = module.__dict__
         for name in self.helpers:
             helper = getattr(type(module), name, None)
@@ -63,7 +63,8 @@ class _Package:
     def __init__(
         self, name: str, imported: tuple[str, ...], distributions: tuple[str, ...], methods: tuple[Method, ...], *, namesake: tuple[str, str] = ("", ""), hint: str = ""
     ) -> None:
-        """namesake: a distribution that is imported by the same name, and the function of polyhead.patch for it. hint: what may help if the package cannot be imported."""
+        """namesake: another distribution with the same import name, and the function of polyhead.patch for that distribution. hint: advice for the case that
+        the package cannot be imported."""
         self.name, self.imported, self.distributions, self.methods, self.namesake, self.hint = name, imported, distributions, methods, namesake, hint
         self.precision: Precision = "native"  # precision of the applied patches
         self.replacements = Replacements()
@@ -93,7 +94,7 @@ class _Package:
         return replaced
 
     def _found(self) -> Iterable[tuple[type, Method, Callable[..., Any]]]:
-        """Each method to replace, with its class. All methods are checked before the first one is replaced."""
+        """Finds the methods to replace, each with its class. All methods are checked before the first one is replaced."""
         where = f"polyhead.patch.{self.name}"
         found, missing = [], []
         for package in self.imported:
@@ -143,10 +144,11 @@ class _Package:
 
 
 class Patch(Applied):
-    """A patch of a package, applied by its constructor. It changes the package's classes, so it affects every thread and every model of the process.
+    """A patch of a package. The constructor applies the patch. A patch changes the package's classes, so it affects every thread and every model of the
+    process.
 
-    Patches of a package may overlap if they have the same precision; the package's own methods are restored when the last patch is undone. Leaving a ``with`` block undoes
-    the patch, with or without an exception; entering the block again applies the patch again.
+    Several patches of a package may be applied at the same time if they have the same precision; the package's own methods are restored when the last patch is
+    undone. The end of a ``with`` block undoes the patch, also after an exception; another ``with`` block of the same object applies the patch again.
     """
 
     _kind = "patch"
@@ -178,7 +180,7 @@ _PROTENIX = _Package(
 _OPENFOLD = _Package("openfold", ("openfold", "openfold3"), ("openfold", "openfold3"), _methods(*_openfold.METHODS))
 
 
-# What the docstrings of all functions below have in common.
+# The end of the docstring of every function below.
 _EVERY_PATCH = """
 
 The function changes the package's classes at once; the `Patch` undoes that. The package's own code still runs calls on other devices and under torch.compile, tracing
@@ -228,7 +230,8 @@ def openfold(*, precision: Precision = "native") -> Patch:
 
 @_described
 def esmc(*, precision: Precision = "native") -> Patch:
-    """Makes polyhead compute the attention of ESM-C and ESM-3 in EvolutionaryScale's package esm, which has the same name as fair-esm's and cannot be installed beside it."""
+    """Makes polyhead compute the attention of ESM-C and ESM-3 in EvolutionaryScale's package esm, a package with the same name as fair-esm's, which cannot be
+    installed beside it."""
     return Patch(_ESMC, precision)
 
 

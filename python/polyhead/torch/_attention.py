@@ -21,7 +21,7 @@ from ._rules import TAKEN, Options, split_rules
 
 
 class FormulaOptions(TypedDict, total=False):
-    """Keyword arguments of `attention` for floating keys and values, except outputs and the cache."""
+    """Keyword arguments of `attention`, except outputs, the cache, and those that `AttentionOptions` adds."""
 
     # arguments: keywords of torch
     attend: Tensor | None
@@ -49,7 +49,7 @@ class FormulaOptions(TypedDict, total=False):
 
 
 class AttentionOptions(FormulaOptions, total=False):
-    """Keyword arguments of `attention`, including those for int8 keys and values and those of FlexAttention."""
+    """Keyword arguments of `attention`, except outputs and the cache. To `FormulaOptions` it adds those for int8 keys and values and those of FlexAttention."""
 
     k_scale: Tensor | None
     v_scale: Tensor | None
@@ -109,44 +109,48 @@ def attention(
         out   = dropout(p) v                         lse = log sum exp(score) over the attended keys
 
     q, k, v, bias, sink and a relative_bias have gradients, through out, lse and the attention weights. They also have second derivatives (create_graph,
-    torch.func.hessian) and forward mode (torch.func.jvp, dual tensors). A boolean mask and a bias may be given together; they are not combined to a tensor ``[*,N,T,S]``.
+    torch.func.hessian) and forward mode (torch.func.jvp, dual tensors). A boolean mask and a bias may be given together, without a tensor ``[*,N,T,S]`` that
+    combines them.
 
     Args:
         q: ``[*,N,T,H]`` float32, float64, float16 or bfloat16, on the CPU.
-        k: ``[*,K,S,H]``; query head n reads key/value head ``n // (N // K)``. dtype of q. Unless q is float64, k may also be bfloat16, float16, or int8 with
-            k_scale and v_scale.
-        v: ``[*,K,S,V]``, dtype of k.
-        attend, block: bool, broadcast to ``[*,N,T,S]``: True = may attend (attend) or may not attend (block). At most one of the two.
-        attend_keys, block_keys: bool, broadcast to ``[*,S]``: whether all queries may attend (attend_keys) or may not attend (block_keys) to a key. At most one of the two.
+        k: ``[*,K,S,H]``; query head n reads key/value head ``n // (N // K)``. Usually in the dtype of q. Unless q is float64, k may also be bfloat16, float16,
+            or int8 with k_scale and v_scale.
+        v: ``[*,K,S,V]``, in the dtype of k.
+        attend, block: bool, broadcast to ``[*,N,T,S]``. attend: True = may attend. block: True = may not attend. At most one of the two.
+        attend_keys, block_keys: bool, broadcast to ``[*,S]``. attend_keys: True = all queries may attend to the key. block_keys: True = no query may attend to
+            the key. At most one of the two.
         causal: query t attends to keys ``s <= t + offset``: ``"top_left"`` (offset 0), ``"bottom_right"`` (offset ``S - T``) or the offset as an int.
         window: ``(left, right)``: query t attends to keys s with ``-left <= s - (t + offset) <= right``. The offset is that of causal, or ``S - T`` without causal.
-            None in place of left or right: no limit on that side.
+            If left or right is None, that side has no limit.
         key_starts: integers from 0 on, ``[*]`` per sequence or ``[*,T]`` per query; a query attends to keys ``s >= start``.
         key_lengths: integers, ``[*]`` per sequence or ``[*,T]`` per query; a query attends to keys ``s < length``.
         diagonal_offsets: integers ``[*]``: the offset of the diagonal in each sequence, as in `polyhead.sdpa`.
         query_offsets, key_offsets: integers ``[D+1]``: documents packed one after the other (cu_seqlens), as in `polyhead.sdpa`.
-        blocks, block_size: for each block of queries the blocks of keys to which its queries may attend, as in `polyhead.sdpa`; integers ``[*,N,Tb,count]``.
+        blocks, block_size: for each block of queries, the numbers of the blocks of keys to which its queries may attend: integers ``[*,N,Tb,count]``, as in
+            `polyhead.sdpa`.
         bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``. The gradient of bias has the shape of bias.
         relative_bias: a `polyhead.RelativeBias` of tensors: ALiBi's slopes or T5's table. Not together with bias.
         scale: factor of ``q k^T``; None is ``1 / sqrt(H)``.
         softcap: ``c`` of the formula; 0 switches softcap off.
-        sink: sink logits ``[N]``, or of another rank that broadcasts to ``[*,N,T]``: ``exp(sink)`` is added to the sum of the softmax. dtype of q, or
-            float32 if q is float16 or bfloat16.
+        sink: sink logits ``[N]``, or a tensor of another rank that broadcasts to ``[*,N,T]``: ``exp(sink)`` is added to the sum of the softmax. In the dtype of
+            q, or in float32 if q is float16 or bfloat16.
         dropout: probability in ``[0, 1]`` that an attention weight is dropped, in training or not. torch's generator draws the seed of the bits.
         empty_rows: result of a query whose keys are all masked: ``"zero"``, ``"uniform"`` or ``"unmasked"``, as in `polyhead.sdpa`.
         precision: precision of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
         k_scale, v_scale: float32 ``[*,K,S]``, the scales of int8 keys and values.
-        score_mod: a function ``score_mod(score, b, h, q_idx, kv_idx)`` like that of FlexAttention. It receives the scaled score, and softcap and bias are applied to its
-            result. The function is traced once in each call, and an interpreter runs it on tiles of scores. Tensors that it captures and indexes have gradients.
-            docs/flex_attention.md lists the operations that it may use. An index outside of a captured tensor gives NaN.
-        block_mask: a BlockMask of torch. polyhead converts it to a boolean mask, which takes one byte for each pair.
+        score_mod: a function ``score_mod(score, b, h, q_idx, kv_idx)`` like that of FlexAttention. It receives the scaled score; softcap and bias are then
+            applied to the score that it returns. The function is traced once in each call, and an interpreter runs it on tiles of scores. Tensors that
+            score_mod captures and indexes have gradients. docs/flex_attention.md lists the operations that score_mod may use. An index outside of a captured
+            tensor gives NaN.
+        block_mask: a BlockMask of torch. polyhead converts it to a boolean mask, which takes one byte for each pair of query and key.
         cache: a `polyhead.KeyValueCache`, for texts that are computed a few tokens at a time: k and v ``[B,K,T,.]`` are appended to the cache, and q attends to all
-            tokens of its sequence. With causal (either corner) or a window, the diagonal is at each query's own token. Only without gradients. Not with
-            key_lengths, diagonal_offsets, scales, documents or an offset of the diagonal. The cache is unchanged if the call fails.
-        new_tokens: integers ``[B]``, with cache: how many of the T tokens belong to sequence b; None: all. Rows of out for the tokens that do not belong are undefined.
+            tokens of its sequence. With causal (either corner) or a window, the diagonal passes through each query's own token. Only without gradients. Not
+            with key_lengths, diagonal_offsets, scales, documents or an offset of the diagonal. The cache is unchanged if the call fails.
+        new_tokens: integers ``[B]``, with cache: how many of the T tokens belong to sequence b; None: all. The rows of out for the other tokens are undefined.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs).
-        return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout.
-        out: ``[*,N,T,V]``, dtype of q, written in place and returned; only without gradients.
+        return_attention_weights: also return p ``[*,N,T,S]``, in the dtype of q, before dropout.
+        out: ``[*,N,T,V]``, in the dtype of q: memory for the result, written in place and returned. Only without gradients.
 
     Returns:
         out ``[*,N,T,V]``, whose dimensions have the same order in memory as those of q. If lse or attention weights are requested, a tuple of out and those requested, in
@@ -154,18 +158,18 @@ def attention(
 
     Raises:
         ValueError: a shape, dtype, value or option that does not fit; the message says what was given and what is allowed.
-        TypeError: an argument of another type; a dtype or device that polyhead does not compute with, tensors on several devices, a subclass of Tensor with
-            a __torch_function__ of its own.
-        NotImplementedError: a gradient that does not exist: of k_scale and v_scale; with cache or out; of lse and attention weights with
-            empty_rows "uniform"; of attention weights by a relative_bias with documents or diagonal_offsets. Third derivatives, forward mode of forward
-            mode (jacfwd of jacfwd), and forward mode under torch.compile. An operation of score_mod that cannot be traced; with score_mod also a gradient of lse or of
-            attention weights, second derivatives, forward mode, int8 keys and a cache.
+        TypeError: an argument of the wrong type; a dtype or device that polyhead does not support; tensors on several devices; a subclass of Tensor with its own
+            __torch_function__.
+        NotImplementedError: a gradient that polyhead does not have: of k_scale and v_scale; with cache or out; of lse and attention weights with empty_rows
+            "uniform"; of attention weights with respect to a relative_bias with documents or diagonal_offsets. Third derivatives, forward mode of forward mode
+            (jacfwd of jacfwd), and forward mode under torch.compile. An operation of score_mod that cannot be traced; with score_mod also a gradient of lse or
+            of attention weights, second derivatives, forward mode, int8 keys and a cache.
 
     Results have the same bits as those of `polyhead.sdpa`. Under torch.autocast q, k, v and bias are converted to the dtype of autocast.
     """
     chosen = _chosen(options) if cache is None and new_tokens is None else None
     if chosen is not None and type(return_lse) is bool and type(return_attention_weights) is bool and not _eager.is_autocast_enabled():
-        # Try the fast path, for calls that need no conversion. The code below computes all other calls, and raises the errors.
+        # Try the fast path, which computes calls that need no conversion. The code below computes all other calls, and raises the errors.
         found = _eager.attention(q, k, v, chosen, return_lse, return_attention_weights, out)
         if found is not None:
             if return_attention_weights:
@@ -203,11 +207,11 @@ def attention(
 _NUMBERS = (float, int)
 _OPTIONAL_NUMBERS = {name for name, kind in _OPTIONS.items() if kind == "float | None"}
 _PAIRS = {name for name, kind in _OPTIONS.items() if kind in ("Window", "BlockSize")}
-_CHECKED_BELOW = {name for name, kind in _OPTIONS.items() if kind in ("Causal", "RelativeBias | None")}  # names of options that the bindings check
+_CHECKED_BELOW = {name for name, kind in _OPTIONS.items() if kind in ("Causal", "RelativeBias | None")}  # names of the options that the bindings check
 
 
 def _chosen(options: Any) -> dict[str, Any] | None:
-    """The options that differ from their defaults, in the form of `_eager.attention`; None if the fast path cannot take one of them."""
+    """The options that differ from their defaults, in the form that `_eager.attention` takes; None if the fast path does not support one of them."""
     chosen: dict[str, Any] = {}
     for name, value in options.items():
         if name in _TENSORS:
@@ -240,7 +244,7 @@ def _chosen(options: Any) -> dict[str, Any] | None:
 
 
 def require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> None:
-    """Raises TypeError unless polyhead computes with all tensors. given: the options of `attention`."""
+    """Raises TypeError unless polyhead supports all tensors. given: the options of `attention`."""
     require("attention", q=q)
     require("attention", also=(torch.int8,), k=k, v=v)
     tensors = {"q": q, "k": k, "v": v} | {name: given.get(name) for name in _TENSORS}
@@ -252,13 +256,14 @@ def require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> N
 
 
 def attention_of(where: str, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """``(out, lse, attention weights or [0])`` for the arguments of `attention`, whose tensors the caller has checked."""
+    """Computes ``(out, lse, attention weights)`` for the arguments of `attention`, whose tensors the caller has checked. Attention weights that are not wanted
+    have the shape ``[0]``."""
     return core.attend_all(q, k, v, core.with_seed(q, read_options(where, q, **given)))
 
 
 @torch.compiler.disable(reason="a score_mod is traced by polyhead itself")  # type: ignore[untyped-decorator]
 def _with_score_mod(where: str, q: Tensor, k: Tensor, v: Tensor, *, score_mod: Any, block_mask: Any, **given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    from . import _score_mod  # import it here, because it imports FlexAttention
+    from . import _score_mod  # imported here, because the module imports FlexAttention
 
     if block_mask is not None:
         for name in ("attend", "block"):

@@ -1,7 +1,7 @@
-"""The operators that the current call must use.
+"""Chooses the operators that the current call must use.
 
-`_ops` and `_transforms` have operators of the same names, and each assigns itself here. `_formulas` calls these operators, but cannot import the two modules,
-because both import `_formulas`.
+The modules `_ops` and `_transforms` have operators of the same names. `_formulas` calls these operators, but cannot import the two modules, because both import
+`_formulas`. Therefore each of the two stores itself in a variable of this module.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ops: Any = None
 """The module `_ops`."""
 
 transforms: Any = None
-"""The module `_transforms`, for calls under a transform of torch.func or with dual tensors."""
+"""The module `_transforms`, whose operators support calls under a transform of torch.func and calls with dual tensors."""
 
 
 def operators() -> Any:

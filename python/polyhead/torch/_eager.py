@@ -1,8 +1,9 @@
-"""The fast path in eager mode: tensors go directly to the kernel, inside an autograd.Function if a gradient is recorded.
+"""The fast path of attention in eager mode: tensors are passed directly to the kernel, inside an autograd.Function if a gradient is recorded.
 
-torch's dispatcher takes longer than a small attention, and so do a few lines of Python. So python/bindings/torch_attention.cc contains the checks and both
-passes. If something other than autograd observes the call (torch.compile, modes, transforms, tracing), or a tensor is not plain memory on the CPU, the
-operators of `_ops` are called instead. They also raise the errors for arguments that the fast path cannot read; errors of the kernel are raised by the fast path.
+torch's dispatcher takes longer than a small attention, and so do a few lines of Python. Therefore the checks and both passes are C++ code, in
+python/bindings/torch_attention.cc. If something other than autograd observes the call (torch.compile, modes, transforms, tracing), or a tensor is not plain
+memory on the CPU, the operators of `_ops` are called instead. These operators also raise the errors for arguments that the fast path cannot read; the fast path
+raises the kernel's errors.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from . import _ops
 from ._rules import options_of
 
 PLAIN = frozenset((Tensor, torch.nn.Parameter))
-"""Types of plain tensors: they have no behaviour beyond the numbers in their memory."""
+"""The types of plain tensors, whose values are only the numbers in their memory."""
 
 _READ_BY_C = hasattr(Tensor, "__dlpack_c_exchange_api__")  # torch 2.10 and later
 _RELATIVE = tuple(argument.name for argument in ARGUMENTS if argument.group == "relative_bias" and argument.extent)
 
 
 recorders: list[Any] = []
-"""Captures that are running. Each call of attention is reported to them (`record(q, k, options of polyhead.sdpa)`). `watched` ignores them."""
+"""The running captures. Each call of attention is reported to them by `record(q, k, options of polyhead.sdpa)`. `watched` ignores them."""
 
 
 def watched() -> bool:
@@ -43,7 +44,7 @@ def watched() -> bool:
     )
 
 
-# torch's private function tells whether autocast is enabled for any device, in half the time of torch.is_autocast_enabled.
+# This private function of torch tells whether autocast is enabled for any device, in half the time of torch.is_autocast_enabled.
 is_autocast_enabled: Callable[[], bool] = getattr(_C, "_is_any_autocast_enabled", None) or (lambda: torch.is_autocast_enabled("cpu"))
 
 
@@ -52,7 +53,7 @@ def _only_recorders() -> bool:
 
 
 def _without_tensors(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """The options without their tensors, which autograd saves."""
+    """The options without their tensors, because autograd saves the tensors."""
     given = {name: value for name, value in given.items() if name not in names}
     if "relative_bias" in given:
         given["relative_bias"] = given["relative_bias"]._replace(**dict.fromkeys(_RELATIVE))
@@ -68,20 +69,21 @@ def _with_tensors(given: dict[str, Any], names: tuple[str, ...], tensors: Sequen
 
 
 class _Attention(torch.autograd.Function):
-    """Saves a pass that is already computed, so that autograd can run its backward pass. The arguments are (call, results, q, k, v, *tensors), where call is
-    (options without tensors, names of the tensors, number of outputs). Returns out, or a tuple with this number of outputs."""
+    """Records a forward pass that is already computed, so that autograd can run the backward pass. The arguments are (call, results, q, k, v, *tensors), where
+    call is (options without tensors, names of the tensors, number of outputs). Returns out, or a tuple with this number of outputs."""
 
     forward: Any = staticmethod(_core.eager_attention_save)
 
     @staticmethod
     def backward(ctx: Any, *d_outputs: Tensor | None) -> Any:
-        if torch.compiler.is_compiling():  # true when compiled autograd traces this function
+        if torch.compiler.is_compiling():  # true while compiled autograd traces this function
             return _gradients(ctx, ctx.saved_tensors, d_outputs)
         return _core.eager_attention_backward(ctx, *d_outputs)
 
 
 def _gradients(ctx: Any, saved: tuple[Any, ...], d_outputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    """The result of `_Attention.backward`, computed by the operators of `_ops`: for second derivatives, gradients through lse and attention weights, and mixed dtypes."""
+    """Computes the result of `_Attention.backward` by the operators of `_ops`. This is needed for second derivatives, gradients through lse and attention
+    weights, and mixed dtypes."""
     given, names, outputs = ctx.call
     q, k, v, out, *tensors = saved if outputs == 1 else saved[:-2]
     lse, p = (ctx.lse, None) if outputs == 1 else saved[-2:]
@@ -98,7 +100,7 @@ def _in_order(names: tuple[str, ...], gradients: Sequence[Tensor | None]) -> lis
     return [by_name.get(name) for name in names]
 
 
-# Function.apply of the base class, which leaves out the time-consuming support of functorch transforms.
+# Function.apply of the base class: it does not support functorch transforms, which takes time.
 _apply: Any = super(torch.autograd.Function, _Attention).apply
 
 _core.connect_eager_attention(
@@ -110,8 +112,8 @@ _core.connect_eager_attention(
 def attention(
     q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool = False, attention_weights: bool = False, out: Tensor | None = None
 ) -> Any:
-    """Attention by the fast path. Returns out of `polyhead.sdpa`; or, if lse or attention weights are wanted, a tuple (out, lse, attention weights), with None
-    for the one that is not wanted; or None if the operator of `_ops` must be called, which then computes the result or raises the error.
+    """Attention by the fast path. Returns out of `polyhead.sdpa`. If lse or attention weights are wanted, returns a tuple (out, lse, attention weights), with
+    None for the one that is not wanted. Returns None if the caller must call the operator of `_ops`, which computes the result or raises the error.
 
     Args:
         given: options of `polyhead.sdpa` by name.

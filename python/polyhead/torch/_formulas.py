@@ -1,7 +1,7 @@
-"""Derivatives of lse and of attention weights, in formulas.
+"""Derivatives of lse and of attention weights, computed by formulas in Python.
 
-No operator of polyhead computes them. Derivatives of lse are computed as derivatives of the output of another problem, `HalvedProblem`. Attention weights are a
-T x S tensor, so torch's operators compute their derivatives.
+No operator of polyhead computes these derivatives. Those of lse are computed as derivatives of the output of another attention problem, the `HalvedProblem`.
+Those of attention weights are computed by torch's operators on T x S tensors; the attention weights have that size too.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ._rules import Options, lse_dtype
 
 
 class HalvedProblem(NamedTuple):
-    """A problem from whose derivatives those of lse follow. It differs from the given problem: v is 1 for every key, and another sink makes its softmax's sum
-    twice as large, so that its attention weights are p / 2. Its out has the shape ``[*,N,T,1]``."""
+    """An attention problem from whose derivatives those of lse are computed. It differs from the given problem in two ways: v is 1 for every key; and the sink
+    is another one, with which the sum of the softmax is twice as large, so that the attention weights are p / 2. Its out has the shape ``[*,N,T,1]``."""
 
-    share: Tensor  # exp(sink) divided by the sum of the softmax, in the given problem
+    share: Tensor  # exp(sink) divided by the sum of the softmax, for the given problem
     arguments: tuple[Any, ...]  # the tensor arguments q, k, v, out and lse of `attention_backward`
     options: Options
 
@@ -32,7 +32,7 @@ def _sink_share(sink: Tensor, lse: Tensor, p: Tensor | None = None) -> Tensor:
     """The attention weight of the sink, ``[*,N,T]``. p: the attention weights of the keys, before dropout, if the caller has them."""
     rows = sink.unsqueeze(-1) if sink.dim() == 1 else sink
     empty = lse == -torch.inf
-    share = torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # avoids infinity minus infinity, whose gradient is NaN
+    share = torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # avoids infinity - infinity, whose gradient is NaN
     if p is None:
         return share
     # The relative error of exp(sink - lse) is |lse| eps, because lse is rounded. That of 1 - sum p is eps / share. Use the formula with the smaller error.
@@ -56,9 +56,9 @@ def halved(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options) -> Ha
 
 
 def lse_gradients(d_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    """The part of `_ops.gradients` that comes from d_lse."""
-    # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward computes this as the gradient of another problem, in which a sink halves p and v is 1 for every
-    # key. With d, the gradient of that problem's output, its d_score is (p / 2) (d - d sum(p) / 2). d is chosen so that this equals p d_lse.
+    """The summands of `_ops.gradients` that come from d_lse."""
+    # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward computes this as the gradient of another problem, in which a sink halves p, and v is 1 for
+    # every key. If d is the gradient of that problem's output, its d_score is (p / 2) (d - d sum(p) / 2). d is chosen so that this equals p d_lse.
     if options.empty_rows == "unmasked":  # a sink cannot be used, because empty_rows "unmasked" refuses sinks
         p = operators().attention_map(q, k, *options._replace(dropout=0.0, seed=None))
         return _score_gradients(torch.where(p == 0, 0, p * d_lse.unsqueeze(-1)).to(q.dtype), None, q, k, options, wanted)
@@ -75,7 +75,7 @@ def lse_gradients(d_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, o
 
 
 def p_gradients(p: Tensor, d_p: Tensor, q: Tensor, k: Tensor, lse: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    """The part of `_ops.gradients` that comes from d_p, the gradient of the attention weights p: equation (7) of docs/maths.md."""
+    """The summands of `_ops.gradients` that come from d_p, the gradient of the attention weights p: equation (7) of docs/maths.md."""
     if options.empty_rows == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
     return softmax_gradients(p, torch.where(p == 0, 0, p * d_p), q, k, lse, options, wanted)
@@ -93,8 +93,9 @@ def softmax_gradients(
 
 
 def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, tangents: Sequence[Tensor | None], options: Options) -> Tensor:
-    """The derivative of attention weights, after dropout if options have it, along tangents of `GRADIENTS`. lse: None if the caller does not have lse."""
-    # p' = p (score' - lse'): equations (8a) to (8c) of docs/maths.md. The attention weights are a T x S tensor too, so this may use torch's operators.
+    """The derivative of the attention weights along tangents of `GRADIENTS`. If options have dropout, of the attention weights after dropout. lse: None if the
+    caller does not have lse."""
+    # p' = p (score' - lse'): equations (8a) to (8c) of docs/maths.md. This uses torch's operators on T x S tensors; the attention weights have that size too.
     if options.empty_rows == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
     of_q, of_k, _, of_bias, of_sink, of_slopes, of_table = tangents
@@ -124,12 +125,13 @@ def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, tange
 
 
 def to_sink(rows: Tensor, sink: Tensor) -> Tensor:
-    """Sums a gradient of each row, ``[*,N,T]``, to the shape and dtype of the sink."""
+    """Sums the gradients of rows ``[*,N,T]`` to the shape of the sink, and converts them to the sink's dtype."""
     return rows.sum_to_size((*sink.shape, 1) if sink.dim() == 1 else sink.shape).reshape(sink.shape).to(sink.dtype)
 
 
 def _distances(o: Options, queries: int, keys: int) -> tuple[Tensor, Tensor | None]:
-    """For a relative bias: the distance of each query and key, ``[T,S]``, and the bucket of each distance in the table, ``[T*S]``, or None without a table."""
+    """For a relative bias, returns the distance of each query and key, ``[T,S]``, and the bucket of each distance, ``[T*S]``; None instead of buckets if there
+    is no table."""
     if o.diagonal_offsets is not None or o.query_offsets is not None:
         raise NotImplementedError("polyhead has no gradient of attention weights for a relative_bias together with diagonal_offsets or documents")
     given = 0 if o.causal == "top_left" else o.offset if o.offset is not None else None if o.causal else o.diagonal
@@ -158,7 +160,7 @@ _MASKS += ["causal", "offset", "window_left", "window_right"]
 
 
 def _score_gradients(d_score: Tensor, d_sink: Tensor | None, q: Tensor, k: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    # torch's operators make T x S tensors here. d_score, which the caller has made already, has that size too.
+    # torch's operators make T x S tensors here. The caller's d_score has that size too.
     d_bias = None if options.bias is None or not wanted[3] else d_score.sum_to_size(options.bias.shape)
     relative = _relative_gradients(d_score, options, options.slopes if wanted[5] else None, options.table if wanted[6] else None)
     if not (wanted[0] or wanted[1]):
@@ -172,7 +174,7 @@ def _score_gradients(d_score: Tensor, d_sink: Tensor | None, q: Tensor, k: Tenso
 
 
 def _stacked(q: Tensor, k: Tensor, options: Options) -> tuple[Tensor, Tensor, float]:
-    """Returns q and k in one dtype, and the scale. q is ``[*,K,g*T,H]``: the g query heads that share a key head are stacked along the queries."""
+    """Returns q and k in one dtype, and the scale. q becomes ``[*,K,g*T,H]``: the g query heads that share a key head are stacked along the queries."""
     if k.dtype != q.dtype:
         k = k.to(q.dtype) if options.k_scale is None else (k * options.k_scale.unsqueeze(-1)).to(q.dtype)
     factor = options.scale if options.scale is not None else q.size(-1) ** -0.5 if q.size(-1) > 0 else 0.0

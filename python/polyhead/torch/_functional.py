@@ -1,4 +1,4 @@
-"""What the functions and modules of polyhead.torch share: attention and attention maps of tensors, and the casts of torch.autocast."""
+"""Functions that the other modules of polyhead.torch use: attention and attention maps of tensors, and the casts of torch.autocast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._rules import Options, keywords
 
 
 def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Casts tensors as torch.autocast does for torch's scaled_dot_product_attention: floating tensors other than float64 become the lower-precision dtype of autocast."""
+    """Casts tensors as torch.autocast does for torch's scaled_dot_product_attention: floating tensors other than float64 are cast to the dtype of autocast."""
     if not torch.is_autocast_enabled("cpu"):
         return tensors
     dtype = torch.get_autocast_dtype("cpu")
@@ -32,8 +32,8 @@ def has_tangent(*tensors: Tensor | None) -> bool:
 
 
 def _refuse_forward_mode() -> None:
-    """Raises NotImplementedError for forward mode under torch.compile. There the tangents of dual tensors are hidden and custom operators ignore them, so derivatives would
-    be 0."""
+    """Raises NotImplementedError for forward mode under torch.compile. There custom operators do not receive the tangents of dual tensors, so the derivatives
+    would be 0."""
     if forward_ad._current_level >= 0:
         raise NotImplementedError(
             "polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, hessian, dual tensors) under torch.compile; call it outside of compiled code"
@@ -46,22 +46,23 @@ def refuse_script(layer: str) -> None:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Options]:
-    """`polyhead.sdpa` with gradients: q ``[*,N,T,H]``, k ``[*,K,S,H]``, v ``[*,K,S,V]``. Returns out ``[*,N,T,V]``, and the options with the seed
-    of dropout."""
+    """`polyhead.sdpa` with gradients: q ``[*,N,T,H]``, k ``[*,K,S,H]``, v ``[*,K,S,V]``. Returns out ``[*,N,T,V]``, and the options, to which a seed is added
+    if there is dropout."""
     options = with_seed(q, options)
     return attend_all(q, k, v, options)[0], options
 
 
 def with_seed(q: Tensor, options: Options) -> Options:
-    """The options, with a new seed if there is dropout and no seed yet."""
+    """Adds a new seed to the options if there is dropout and no seed yet."""
     if not options.dropout > 0 or options.seed is not None:
         return options
     return options._replace(seed=_seed.draw(q.device))
 
 
 def attend_all(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor, Tensor]:
-    """``(out, lse, attention weights)`` with gradients; attention weights that are not wanted are None or ``[0]``. options: with the seed of dropout."""
-    # The fast path cannot compute the gradient of "offset" for rows without keys (see `_offset`), which a mask may cause.
+    """Computes ``(out, lse, attention weights)`` with gradients; attention weights that are not wanted are None or have the shape ``[0]``. options: must have
+    the seed if there is dropout."""
+    # The fast path cannot compute the gradient of "offset" for rows without keys (see `_offset`), and a mask may lead to such rows.
     if type(q) in _eager.PLAIN and q.is_cpu and not _eager.watched() and (options.empty_rows != "offset" or options.attend is None):
         found = _eager.attention(q, k, v, keywords(q, options), True, options.attention_weights)
         if found is not None:
@@ -76,12 +77,13 @@ def attend_all(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tenso
 
 
 def sink_logits(sink: Tensor, q: Tensor, where: str) -> Tensor:
-    """The sink in a dtype that the operators accept together with q: float32 beside a 16-bit q, else the dtype of q."""
+    """Casts the sink to a dtype that the operators accept: float32 if q has a 16-bit dtype, else the dtype of q."""
     return _beside(q, where, sink=sink)
 
 
 def _beside(q: Tensor, where: str, **named: Tensor) -> Tensor:
-    # named: one tensor, whose keyword is its name in errors. The tensor is cast to the dtype of q, but float32 is kept if q is a 16-bit tensor.
+    # named: one tensor; its keyword is its name in errors. Casts the tensor to the dtype of q, except that a float32 tensor stays float32 if q has a 16-bit
+    # dtype.
     ((name, tensor),) = named.items()
     require(where, also=(), **{name: tensor})
     require_one_device(where, query=q, **named)
@@ -90,7 +92,7 @@ def _beside(q: Tensor, where: str, **named: Tensor) -> Tensor:
 
 
 def with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, where: str) -> Options:
-    """Checks the relative bias, and returns the options with it."""
+    """Checks the relative bias, and returns the options to which it is added."""
     if not isinstance(relative, RelativeBias):
         raise TypeError(f"{where}: relative_bias is of type {type(relative).__name__}; it must be a polyhead.RelativeBias")
     diagonal = relative.diagonal
@@ -102,7 +104,7 @@ def with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, wher
     if causal is not None:
         if diagonal not in (None, causal):
             raise ValueError(f"{where}: relative_bias.diagonal is {diagonal!r} and the causal diagonal {causal!r}; they must be the same")
-        diagonal = None  # None means the causal diagonal
+        diagonal = None  # None means the diagonal of causal
     require_flags(where, **{"relative_bias.bidirectional": relative.bidirectional})
     if isinstance(relative.max_distance, bool) or not isinstance(relative.max_distance, int):
         raise TypeError(f"{where}: relative_bias.max_distance is of type {type(relative.max_distance).__name__}; it must be an int")
@@ -122,7 +124,7 @@ def with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, wher
 
 
 def maps(q: Tensor, k: Tensor, options: Options) -> Tensor:
-    """The probabilities ``[*,N,T,S]`` after dropout, with gradients. options: as returned by `attend`."""
+    """The attention weights ``[*,N,T,S]`` after dropout, with gradients. options: as returned by `attend`."""
     result: Tensor
     if _transforms.active():
         result = _transforms.attention_map(q, k, *options)

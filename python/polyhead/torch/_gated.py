@@ -1,4 +1,4 @@
-"""AlphaFold's attention module: along any axis, gated, with a pair bias and a key mask."""
+"""AlphaFold's attention module: gated attention along any axis, with a pair bias and a mask of keys."""
 
 from __future__ import annotations
 
@@ -32,31 +32,30 @@ class GatedAttention(nn.Module):
     Args:
         c_in: width of the input and of the output.
         c: width of one head.
-        heads: N.
+        heads: N, the number of heads.
         axis: the dimension of the input along which positions attend to each other; not the last dimension, which is the width.
-        gated: whether the merged heads are multiplied by sigmoid(linear_g(x)).
-        is_global: global attention: each sequence has one query, the mean of its queries, and one key/value head. Without a gate the output has an extent of
-            1 along the axis. With a gate the output has all positions, because the gate of each position multiplies the one result.
-        use_bias_for_embeddings: whether linear_q, linear_k and linear_v have biases; linear_o and linear_g always have biases.
-        query_mean: the positions whose mean is a global query: ``"all"``, or ``"attended"``: the positions where attend_keys is True (as in AlphaFold's code of
-            algorithm 19).
+        gated: True: the merged heads are multiplied by sigmoid(linear_g(x)).
+        is_global: True: global attention: each sequence has one query, the mean of its queries, and one key/value head. Without a gate the output has an extent
+            of 1 along the axis. With a gate the output has all positions: the result of the one query is multiplied by the gate of each position.
+        use_bias_for_embeddings: True: linear_q, linear_k and linear_v have biases. linear_o and linear_g always have biases.
+        query_mean: the positions over which the mean of a global query is taken. ``"all"``: all positions. ``"attended"``: the positions where attend_keys is
+            True, as in AlphaFold's code of algorithm 19.
         dropout: probability that an attention weight is dropped in training. torch's generator draws the seed of the bits.
-        empty_rows: result of a query whose keys are all masked. ``"offset"``: the result of AlphaFold's code, which adds -1e9 to masked scores. In float64 this is the
-            result without a mask. In the other dtypes the sum is rounded so coarsely (to multiples of 64 in float32) that small scores vanish: all keys have p = 1/S, but
-            gradients still flow to the scores, q, k and the bias. ``"unmasked"``, ``"uniform"`` (p = 1/S without a gradient of the scores) and ``"zero"``: as in
-            `polyhead.sdpa`.
+        empty_rows: result of a query whose keys are all masked. ``"offset"``: the result of AlphaFold's code, which adds -1e9 to masked scores. In float64 this
+            is the result without a mask. In the other dtypes the sum is rounded so coarsely (to multiples of 64 in float32) that all keys have p = 1/S; q, k
+            and the bias still have gradients. ``"unmasked"``, ``"uniform"`` (p = 1/S without a gradient of the scores) and ``"zero"``: as in `polyhead.sdpa`.
         precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
         device, dtype: device and dtype of the parameters: the CPU, and float32, float64, float16 or bfloat16.
 
     Raises:
         ValueError: a width below 1, an axis of -1, a dropout outside of ``[0, 1]``, or an unknown word.
-        TypeError: an argument of another type.
+        TypeError: an argument of the wrong type.
 
-    Parameters are named as the layout "alphafold" of `polyhead.load` and OpenFold name them: linear_q, linear_k, linear_v, linear_o, linear_g; ``weight`` and
-    ``bias``, initialised as torch.nn.Linear's.
+    The parameters are ``weight`` and ``bias`` of linear_q, linear_k, linear_v, linear_o and linear_g, as in OpenFold and in the layout "alphafold" of
+    `polyhead.load`. They are initialised like those of torch.nn.Linear.
     """
 
-    precision: Precision = "native"  # the value of layers that were pickled before this attribute existed
+    precision: Precision = "native"  # for layers that were pickled before this attribute existed
     _usual = {"gated": False, "is_global": False, "query_mean": "all", "dropout": 0.0, "empty_rows": "offset", "precision": "native"}
 
     def __init__(
@@ -76,7 +75,7 @@ class GatedAttention(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """`GatedAttention` describes the arguments."""
+        """The docstring of the class `GatedAttention` describes the arguments."""
         super().__init__()
         for name, given in (("c_in", c_in), ("c", c), ("heads", heads), ("axis", axis)):
             if not isinstance(given, int) or isinstance(given, bool):
@@ -109,7 +108,7 @@ class GatedAttention(nn.Module):
         self.linear_g = linear(c_in, heads * c, True) if gated else None
 
     def reset_parameters(self) -> None:
-        """Initialises all parameters again, as the constructor does. FSDP and Lightning call this method; it also serves layers that were made on the meta device."""
+        """Initialises all parameters, as the constructor does. FSDP and Lightning call this method, also for layers that were made on the meta device."""
         for module in self.children():
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
@@ -137,26 +136,27 @@ class GatedAttention(nn.Module):
         *,
         mask_like_input: bool | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Attention along the axis.
+        """Attention along the axis of the layer.
 
         Args:
-            x: ``[.., S at the axis, .., c_in]``. ``*`` are the dimensions that are neither axis nor width, in their order.
+            x: ``[.., S at the axis, .., c_in]``. Below, ``*`` are the dimensions that are neither axis nor width, in the order that they have in x.
             bias: ``[T,S]``, ``[N,T,S]`` or ``[first of *,N,T,S]``, floating; T is S, or 1 for a global query. Leading dimensions of bias are the
                 first dimensions of ``*``; the other dimensions of ``*`` share the bias. The gradient of bias has the shape of bias; no tensor
                 ``[*,N,T,S]`` is made.
-            attend_keys: bool, broadcasts to ``[*,S]``, where the axis is moved to the end, unless mask_like_input is True; True = may be attended to.
+            attend_keys: bool, broadcasts to ``[*,S]``: the dimensions of x without its width, with the axis moved to the end. True = all queries may attend to
+                the key. mask_like_input changes the order of dimensions.
             mask_like_input: the order of dimensions of attend_keys, if the axis is not -2. True: the order of x without its width, ``[.., S at the axis, ..]``,
                 as in AlphaFold's ``pair_mask`` and ``msa_mask``. False: ``[*,S]``. None: ``[*,S]``, and an error if the shape fits the order of x too, as for a
                 square table.
-            return_attention_weights: also return the attention weights ``[*,N,T,S]``, dtype of x, before dropout.
+            return_attention_weights: also return the attention weights ``[*,N,T,S]``, in the dtype of x, before dropout.
 
         Returns:
             The output, shaped as x; for a global query without a gate its extent along the axis is 1. With return_attention_weights a tuple of the output and
             the attention weights, both with gradients.
 
         Raises:
-            TypeError: a dtype, device or type that polyhead does not compute with, or tensors on several devices.
-            ValueError: shapes that do not fit; attend_keys whose shape fits both orders of dimensions, if mask_like_input is None.
+            TypeError: a dtype, device or type that polyhead does not support, or tensors on several devices.
+            ValueError: shapes that do not fit; or attend_keys has a shape that fits both orders of dimensions, and mask_like_input is None.
         """
         if isinstance(x, Proxy):
             return symbolic.node_of_module(self, x, bias, attend_keys, return_attention_weights, mask_like_input=mask_like_input)
@@ -188,7 +188,7 @@ class GatedAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         dropout = float(self.dropout) if self.training else 0.0
         linears = (self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g)
-        empty_rows = self._empty_rows(x, keep) if is_plain else None  # the method reads the values of keep, which is impossible under torch.export
+        empty_rows = self._empty_rows(x, keep) if is_plain else None  # the method reads the values of keep; torch.export cannot do this
         if is_plain and empty_rows is not None and not passes.is_watched(*linears):
             parameters = (*(x for layer in linears for x in ((None, None) if layer is None else (layer.weight, layer.bias))), None, None)
             if passes.is_plain(x.dtype, (bias, *parameters)) and passes.are_plain_masks((keep,)):
@@ -209,13 +209,13 @@ class GatedAttention(nn.Module):
                     masks={} if keep is None else {"attend_keys": keep}, causal=None, dropout=dropout,
                     attention_weights="probability" if attention_weights else None, by_torch=by_torch,
                 )  # fmt: skip
-        weight = self.linear_q._parameters.get("weight")  # None for a quantized layer, which has no such parameter
+        weight = self.linear_q._parameters.get("weight")  # None for a quantized layer, whose weight is not a parameter
         inputs.require_one_device("GatedAttention", x=x, **{"linear_q.weight": weight})
         return self._by_torch(self, x, axis, bias, keep, dropout, attention_weights)
 
     def _empty_rows(self, x: Tensor, keep: Tensor | None) -> str | None:
-        """The value of empty_rows for the library. None if the library has no equivalent: for "offset" with gradients and a sequence without keys, unless x is float64 (see
-        `_offset`)."""
+        """The value of empty_rows to give to the library. None if the library has no equivalent: for "offset" with gradients and a sequence without keys,
+        unless x is float64 (see `_offset`)."""
         if self.empty_rows != "offset" or keep is None:
             return self.empty_rows if keep is not None else "zero"
         if x.dtype == torch.float64:
@@ -225,7 +225,8 @@ class GatedAttention(nn.Module):
     def _by_torch(
         self, of: Any, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, dropout: float, attention_weights: bool, seed: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Computes the projections by torch's operators and the attention by polyhead's. of: the object with the projections, usually this layer."""
+        """Computes the projections by torch's operators, and the attention by polyhead's. of: the object that has the projections as attributes, usually this
+        layer."""
         source = mean(x, axis, None if self.query_mean == "all" else keep) if self.is_global else x
         q, k, v = (self._split(linear(y), axis) for linear, y in ((of.linear_q, source), (of.linear_k, x), (of.linear_v, x)))
         options = Options(
@@ -284,7 +285,7 @@ class GatedAttention(nn.Module):
             raise ValueError(f"GatedAttention: attend_keys is {list(shape)}; it must broadcast to [*,S] = {list(expected)}") from None
 
     def _bias(self, x: Tensor, axis: int, bias: Tensor | None) -> Tensor | None:
-        """The bias as ``[T,S]``, or as ``[*,N,T,S]`` with an extent of 1 for each dimension that shares the bias."""
+        """The bias as ``[T,S]``, or as ``[*,N,T,S]`` with an extent of 1 for each dimension along which the bias is shared."""
         if bias is None:
             return None
         inputs.require("GatedAttention", bias=bias)
@@ -302,7 +303,8 @@ class GatedAttention(nn.Module):
 
 
 def mean(x: Tensor, axis: int, keep: Tensor | None) -> Tensor:
-    """The mean of x along an axis (not negative), over the positions where keep ``[*,S]`` is True. A global query is projected from this mean."""
+    """The mean of x along an axis, over the positions where keep ``[*,S]`` is True. A global query is projected from this mean. The axis may not be
+    negative."""
     # mean(x W^T + b) = mean(x) W^T + b, so take the mean before the projection, which is then a smaller product.
     if keep is None:
         return x.mean(axis, keepdim=True)
@@ -313,6 +315,6 @@ def mean(x: Tensor, axis: int, keep: Tensor | None) -> Tensor:
 
 
 def _named(parameters: tuple[Tensor | None, ...]) -> SimpleNamespace:
-    """An object that has the projections as attributes linear_q, ..., like a layer. parameters: in the order of `_layer_pass`."""
+    """An object that has the projections as attributes linear_q, ..., as a layer has them. parameters: in the order of `_layer_pass`."""
     pairs = dict(zip("qkvog", zip(parameters[0:10:2], parameters[1:10:2])))
     return SimpleNamespace(**{f"linear_{x}": None if w is None else partial(F.linear, weight=w, bias=b) for x, (w, b) in pairs.items()})

@@ -1,4 +1,4 @@
-"""Checks of the tensors given to polyhead.torch, and the reading of torch's CausalBias."""
+"""Checks the tensors that are given to polyhead.torch, and reads torch's CausalBias."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def require(where: str, *, also: tuple[torch.dtype, ...] = (), **tensors: object) -> None:
-    """Raises TypeError unless polyhead can compute with the tensors; the message says what is allowed. also: further allowed dtypes."""
+    """Raises TypeError unless polyhead can compute with the tensors; the message says what is allowed. also: dtypes that are allowed besides polyhead's."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{where}: {name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
@@ -60,7 +60,7 @@ def require_one_device(where: str, **tensors: Tensor | None) -> None:
 
 def causal_diagonal(where: str, bias: CausalBias, queries: int, keys: int) -> Literal["top_left", "bottom_right"]:
     """The diagonal of a CausalBias for these numbers of queries and keys, as a word for the argument causal of `polyhead.sdpa`."""
-    variant = getattr(bias, "variant", None)  # None if a function of torch made the tensor as a copy, which loses the attribute
+    variant = getattr(bias, "variant", None)  # None if torch made the tensor as a copy of a CausalBias, because the copy loses the attribute
     if not isinstance(variant, CausalVariant):
         raise TypeError(f"{where}: attn_mask is a CausalBias without a variant; make it by causal_upper_left or causal_lower_right")
     if (bias.seq_len_q, bias.seq_len_kv) != (queries, keys):

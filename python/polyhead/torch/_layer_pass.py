@@ -1,7 +1,7 @@
-"""Passes of whole layers on plain tensors: one call into the library for the forward pass, and one for the backward pass.
+"""Passes of whole layers on plain tensors: one call of the library computes the forward pass, and one call the backward pass.
 
 The parameters are given with each call, and nothing computed from them is kept after the call, because an optimizer, load_state_dict or ``parameter.data`` may
-change them at any time. The tensors that the backward pass needs are saved by torch, so that torch detects changes of them, frees them, and may recompute them
+change them at any time. torch saves the tensors that the backward pass needs. So torch can detect changes of these tensors, free them, and recompute them
 (checkpoint).
 """
 
@@ -26,7 +26,7 @@ _LINEAR = (nn.Linear, nn.modules.linear.NonDynamicallyQuantizableLinear)
 
 @functools.lru_cache(maxsize=256)
 def form(*, dtype: torch.dtype, **config: Any) -> _core.LayerForm:
-    """A layer without parameters: the arguments of `polyhead.MultiHeadAttention`."""
+    """A layer without its parameters. config: the arguments of `polyhead.MultiHeadAttention`."""
     return _core.LayerForm(config | {"dtype": str(dtype).removeprefix("torch.")})
 
 
@@ -55,13 +55,15 @@ def _all_plain(dtype: torch.dtype | None, tensors: Sequence[Tensor | None]) -> b
 
 
 def is_watched(*layers: nn.Module | None) -> bool:
-    """Whether a call of one of these linear layers may do more than torch's linear layer: it is of another class (quantized, parametrized, an adapter), or has hooks."""
+    """Whether a call of one of these linear layers may do more than torch's linear layer does. It may if the layer is of another class (quantized,
+    parametrized, an adapter) or has hooks."""
     given = [layer for layer in layers if layer is not None]
     return any([type(layer) not in _LINEAR for layer in given]) or has_hooks(*given)
 
 
 def has_hooks(*modules: nn.Module) -> bool:
-    """Whether a call of one of these modules is more than a call of its class's forward: the module or torch has hooks, or the object has its own attribute `forward`."""
+    """Whether a call of one of these modules does more than the method forward of its class. It does if the module or torch has hooks, or if the object has its
+    own attribute `forward`."""
     if hooks_of_all._global_forward_hooks or hooks_of_all._global_forward_pre_hooks or hooks_of_all._global_backward_hooks or hooks_of_all._global_backward_pre_hooks:
         return True
     for module in modules:
@@ -72,14 +74,14 @@ def has_hooks(*modules: nn.Module) -> bool:
 
 
 class Pass(NamedTuple):
-    """The arguments of a pass, except its differentiable tensors."""
+    """The arguments of a pass, except the tensors that may have gradients."""
 
     form: _core.LayerForm
-    places: tuple[int, ...]  # for each given tensor, its index among the _INPUTS tensors that a layer may have
-    masks: dict[str, Any]  # boolean masks by the name of their argument
+    places: tuple[int, ...]  # for each given tensor, its index among the tensors that a layer may have, of which there are _INPUTS
+    masks: dict[str, Any]  # the boolean masks, by the name of their argument
     settings: dict[str, Any]  # the other keyword arguments of `polyhead.MultiHeadAttention.forward`
-    attention_weights: str | None  # "probability" or "dropped": which attention weights are returned
-    by_torch: Callable[..., tuple[Tensor, Tensor | None]]  # the same pass in torch's operators: (query, key, value, bias, masks, parameters, seed)
+    attention_weights: str | None  # which attention weights to return: "probability" or "dropped"
+    by_torch: Callable[..., tuple[Tensor, Tensor | None]]  # computes the pass by torch's operators: (query, key, value, bias, masks, parameters, seed)
     seed: Tensor | None  # seed of dropout
 
     def every(self, tensors: Sequence[Any]) -> tuple[Any, Any, Any, Any, dict[str, Any], tuple[Any, ...]]:
@@ -96,8 +98,8 @@ def run(
     masks: dict[str, Tensor], causal: str | None, dropout: float, attention_weights: Literal["probability", "dropped"] | None,
     by_torch: Callable[..., tuple[Tensor, Tensor | None]],
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Runs a pass. Returns the output, and the attention weights ``[*,N,T,S']`` before ("probability") or after dropout ("dropped") if they are requested. A
-    key of None means query; a value of None means key. by_torch: as in `Pass`."""
+    """Runs a pass. Returns the output and, if requested, the attention weights ``[*,N,T,S']`` before dropout ("probability") or after dropout ("dropped"). If
+    key is None, query is used; if value is None, key is used. by_torch is explained in `Pass`."""
     settings: dict[str, Any] = {}
     seed = None
     if causal is not None:
@@ -113,7 +115,7 @@ def run(
     places = tuple([i for i, x in enumerate(every) if x is not None])
     this = Pass(layer, places, masks, settings, attention_weights, by_torch, seed)
     tensors = [x for x in every if x is not None]
-    if recorders:  # a capture needs q and k, which exist only if torch's operators compute the pass
+    if recorders:  # a capture needs q and k, which exist only if torch's operators compute the projections
         with torch.no_grad():
             by_torch(query, key, value, bias, masks, parameters, seed)
     if torch.is_grad_enabled() and any([x.requires_grad for x in tensors]):
@@ -122,7 +124,7 @@ def run(
 
 
 def forward(this: Pass, tensors: Sequence[Tensor], save: bool) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...] | None]:
-    """The output, the attention weights or None, and the activations if they are to be saved."""
+    """Returns the output, the attention weights or None, and, if they are to be saved, the activations."""
     query, key, value, _, options, parameters = this.every(tensors)
     return this.form.forward(query, key, value, parameters, options, save, this.attention_weights)
 
@@ -145,7 +147,8 @@ class _Pass(torch.autograd.Function):
     def forward(ctx: Any, this: Pass, *tensors: Tensor) -> tuple[Tensor, Tensor | None]:
         out, weights, activations = forward(this, tensors, True)
         ctx.this = this._replace(masks=dict.fromkeys(this.masks))  # keep only the names of the masks: torch frees the masks with the saved tensors
-        # Save a detached tensor instead of a parameter: if the parameter's .data is replaced, gradients must still be computed with the memory of this pass.
+        # Save a detached tensor instead of a parameter: if the program replaces the parameter's .data, the gradients must still be computed with the values of
+        # this pass.
         kept = [x.detach() if type(x) is nn.Parameter else x for x in tensors]
         ctx.save_for_backward(*kept, *this.masks.values(), *activations)  # type: ignore[misc]
         ctx.set_materialize_grads(False)
@@ -158,7 +161,7 @@ class _Pass(torch.autograd.Function):
         saved = ctx.saved_tensors  # read saved_tensors only once: under torch's checkpoint a second read fails
         tensors, activations = saved[:count], saved[count + masks :]
         this = ctx.this._replace(masks=dict(zip(ctx.this.masks, saved[count:])))
-        if torch.is_grad_enabled():  # with create_graph use the parameter itself instead of the detached tensor
+        if torch.is_grad_enabled():  # with create_graph, use the parameter itself instead of the detached tensor
             tensors = tuple(getattr(node, "variable", x) for (node, _), x in zip(ctx.next_functions, tensors))
         if d_weights is not None or torch.is_grad_enabled() or d_out is not None and not _is_memory(d_out):
             return None, *_gradients_by_torch(this, tensors, wanted, d_out, d_weights)
@@ -177,9 +180,10 @@ _apply: Any = super(torch.autograd.Function, _Pass).apply
 
 
 def _gradients_by_torch(this: Pass, tensors: Sequence[Tensor], wanted: Sequence[bool], d_out: Tensor | None, d_weights: Tensor | None) -> list[Tensor | None]:
-    """Gradients of a pass, which is computed again by torch's operators. Used for gradients of the attention weights, with create_graph, and under vmap."""
+    """Gradients of a pass that is computed again by torch's operators. These are used with create_graph, under vmap, and for gradients of the attention
+    weights."""
     create_graph = torch.is_grad_enabled()
-    with torch.enable_grad(), torch.autocast("cpu", enabled=False):  # without autocast, as in the pass itself
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False):  # autocast is off, as in the pass itself
         # The same tensor may be several inputs; a view for each input keeps their gradients apart.
         twins = [x.view_as(x) if create_graph else x.detach().requires_grad_(want) for x, want in zip(tensors, wanted)]
         query, key, value, bias, _, parameters = this.every(twins)

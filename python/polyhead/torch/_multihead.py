@@ -23,8 +23,8 @@ from ._shapes import is_one_of
 
 
 def _stay(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """A hook that does nothing. In evaluation torch.nn.TransformerEncoderLayer calls its self_attn only if that has a hook; without a hook it gives
-    the parameters to torch's fused kernel."""
+    """A hook that does nothing. In evaluation torch.nn.TransformerEncoderLayer calls its self_attn only if self_attn has a hook. Otherwise it gives the
+    parameters of self_attn to torch's fused kernel."""
 
 
 class MultiheadAttention(torch.nn.MultiheadAttention):
@@ -33,9 +33,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
     Args:
         embed_dim: E, the width of the queries and of the output.
-        num_heads: N; E must be a multiple of N.
+        num_heads: N, the number of heads; E must be a multiple of N.
         dropout: probability that an attention weight is dropped in training. torch's generator draws the seed of the bits.
-        bias: whether the input projections and the output projection have biases.
+        bias: True: the input projections and the output projection have biases.
         add_bias_kv: append a learned key and value to the S given keys and values.
         add_zero_attn: append a key and value of zeros after all others.
         kdim, vdim: widths of the key and value inputs; None is embed_dim.
@@ -44,21 +44,23 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Raises:
-        ValueError, AssertionError: as torch.nn.MultiheadAttention: widths below 1, or an embed_dim that is no multiple of num_heads; or an unknown word.
+        ValueError, AssertionError: as in torch.nn.MultiheadAttention: widths below 1, or an embed_dim that is not a multiple of num_heads. Also an unknown
+            precision.
 
     Differences from torch:
 
     - For a query whose keys are all masked the heads' outputs are 0 (so the output is out_proj's bias), and attention weights and gradients are 0. torch gives NaN with
       need_weights and 0 without.
     - NaN or infinity in a key that a boolean mask excludes has no effect.
-    - need_weights does not change the output. Without need_weights no ``[T,S]`` tensor is made, unless a mask has that shape.
-    - The bits of dropout differ. There is no third derivative. Nested tensors are supported only for self-attention with batch_first, without masks and
-      attention weights: this is what torch.nn.TransformerEncoder needs in evaluation.
+    - need_weights does not change any bit of the output. Without need_weights no ``[T,S]`` tensor is made, unless a mask has that shape.
+    - With the same seed, dropout drops other attention weights than in torch. There is no third derivative.
+    - Nested tensors are supported only for self-attention with batch_first, without masks and attention weights; torch.nn.TransformerEncoder needs this in
+      evaluation.
     - torch.nn.TransformerEncoderLayer calls the layer in evaluation too, instead of torch's fused kernel, because the layer has a forward pre-hook.
     - At most torch.get_num_threads() threads compute the attention. torch.jit.script raises NotImplementedError.
     """
 
-    precision: Precision = "native"  # the value of layers that were pickled before this attribute existed
+    precision: Precision = "native"  # for layers that were pickled before this attribute existed
     if TYPE_CHECKING:  # torch declares the type of __call__ as Any
 
         def __call__(
@@ -82,15 +84,15 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         *,
         precision: Precision = "native",
     ) -> None:
-        """The arguments are those of torch.nn.MultiheadAttention, and precision. The class docstring of `MultiheadAttention` describes each of embed_dim, num_heads,
-        dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype and precision."""
+        """The arguments are those of torch.nn.MultiheadAttention, and precision. The docstring of the class `MultiheadAttention` describes them: embed_dim,
+        num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype and precision."""
         require_precision("MultiheadAttention", precision)
         super().__init__(embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype)
         self.precision = precision
         self.register_forward_pre_hook(_stay)
 
     def reset_parameters(self) -> None:
-        """Initialises all parameters again, as the constructor does. FSDP and Lightning call this method; it also serves layers that were made on the meta device."""
+        """Initialises all parameters, as the constructor does. FSDP and Lightning call this method, also for layers that were made on the meta device."""
         self.out_proj.reset_parameters()
         self._reset_parameters()
 
@@ -118,21 +120,21 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """The output, and the attention weights or None.
+        """Computes the output and, with need_weights, the attention weights.
 
         Args:
             query: ``[T,B,E]``, or ``[B,T,E]`` with batch_first, or ``[T,E]`` without a batch.
-            key: ``[S,B,kdim]``, where the batch dimension is placed, or missing, as in query.
-            value: ``[S,B,vdim]``, where the batch dimension is placed, or missing, as in query.
-            key_padding_mask: ``[B,S]`` or ``[S]``. bool: True = the key is not attended to. Floating: added to the key's scores.
-            need_weights: whether to return the attention weights too.
+            key: ``[S,B,kdim]``, ``[B,S,kdim]`` or ``[S,kdim]``, with the batch dimension as in query.
+            value: ``[S,B,vdim]``, ``[B,S,vdim]`` or ``[S,vdim]``, with the batch dimension as in query.
+            key_padding_mask: ``[B,S]`` or ``[S]``. bool: True = no query may attend to the key. Floating: added to the key's scores.
+            need_weights: True: also return the attention weights.
             attn_mask: ``[T,S]`` or ``[B*N,T,S]`` (``[N,T,S]`` for inputs without a batch). bool: True = may not attend. Floating: added to the scores. Or
                 torch's CausalBias ``[T,S]``.
             average_attn_weights: return the mean of the attention maps over the heads, instead of one attention map per head.
-            is_causal: says that attn_mask, which is required, is the causal mask; a call without need_weights and key_padding_mask is then faster. As in torch, the
-                keys appended by add_bias_kv and add_zero_attn then count as keys S, S+1, ..., and the rule ``s <= t`` masks them too. If attn_mask is another mask, is_causal has no effect, as in torch
-                with need_weights; torch without need_weights ignores attn_mask. Compiled and exported layers cannot compare the mask:
-                they use it, except layers with appended keys, which trust is_causal.
+            is_causal: says that attn_mask, which must be given, is the causal mask. A call without need_weights and key_padding_mask is then faster. As in
+                torch, the keys appended by add_bias_kv and add_zero_attn then count as keys S, S+1, ..., and the rule ``s <= t`` masks them too. If attn_mask
+                is another mask, is_causal has no effect; torch does the same with need_weights, but without need_weights torch ignores attn_mask. A compiled or
+                exported layer cannot compare attn_mask with the causal mask: it uses attn_mask, except if keys are appended; then it relies on is_causal.
 
         Returns:
             The output, shaped as the query, and None or the attention weights after dropout: ``[B,T,S']``, or ``[B,N,T,S']`` if there is one map per head; without B for
@@ -189,7 +191,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             if masks:
                 causal, bias = masks.get("causal"), masks.get("bias")
                 boolean = {name: mask for name, mask in masks.items() if name in ("block", "block_keys")}
-            # In torch the causal rule s <= t applies to the appended keys too. In the library every query attends to them, so such calls use the operators.
+            # In torch the causal rule s <= t applies to appended keys too. In the library every query attends to appended keys. So calls with both use the
+            # operators.
             counted = causal is not None and (self.add_zero_attn or self.bias_k is not None)
             if not counted and passes.is_plain(query.dtype, (bias, *parameters)) and passes.are_plain_masks(tuple(boolean.values())):
                 form = passes.form(
@@ -229,19 +232,20 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         self, of: Any, query: Tensor, key: Tensor, value: Tensor, sequence: int, masks: dict[str, Any], dropout: float, need_weights: bool,
         seed: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Computes the projections by torch's operators and the attention by polyhead's. of: the object with the parameters, usually this layer."""
+        """Computes the projections by torch's operators, and the attention by polyhead's. of: the object that has the parameters as attributes, usually this
+        layer."""
         q, k, v = (self._split(x, sequence) for x in self._project(of, query, key, value, sequence))
         options, dtype = self._options(masks, q, k.size(-2) - key.size(sequence)), q.dtype
         if options.bias is not None and options.bias.dtype != dtype:
             q, k, v = (x.to(options.bias.dtype) for x in (q, k, v))
         out, options = core.attend(q, k, v, options._replace(dropout=dropout, seed=seed))
-        # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H]. This is the order of out's dimensions in memory, so that flatten() copies nothing.
+        # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H]. The dimensions of out have this order in memory, so flatten() copies nothing.
         merged = out.transpose(1, 2) if sequence == 1 else out.permute(2, 0, 1, 3)
         output: Tensor = of.out_proj(merged.flatten(2).to(dtype))
         return output, core.maps(q, k, options).to(dtype) if need_weights else None
 
     def _nested(self, x: Tensor) -> Tensor:
-        """Self-attention of nested sequences: pads the sequences, and masks the padding."""
+        """Computes self-attention of a nested tensor: pads its sequences, and masks the padding."""
         lengths = [sequence.size(0) for sequence in x.unbind()]
         padded = x.to_padded_tensor(0.0)
         positions = torch.arange(padded.size(1), device=padded.device)
@@ -250,7 +254,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return torch.nested.as_nested_tensor([sequence[:length] for sequence, length in zip(output, lengths)])
 
     def _blocked(self, bias: CausalBias, query: Tensor, key: Tensor) -> Tensor:
-        """A CausalBias as a mask ``[T,S]``, True = may not attend."""
+        """Converts a CausalBias to a mask ``[T,S]``, True = may not attend."""
         dimension = 1 if self.batch_first and query.dim() == 3 else 0
         queries, keys = query.size(dimension), key.size(dimension)
         corner = inputs.causal_diagonal("MultiheadAttention", bias, queries, keys)
@@ -260,7 +264,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _check_shapes(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> bool:
-        """Whether the inputs have a batch dimension. ValueError if their shapes do not fit."""
+        """Returns whether the inputs have a batch dimension. Raises ValueError if their shapes do not fit."""
 
         def fail(name: str, tensor: Tensor, rule: str) -> ValueError:
             return ValueError(f"MultiheadAttention: {name} is {list(tensor.shape)}; it must be {rule}")
@@ -290,7 +294,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return batched
 
     def _project(self, of: Any, query: Tensor, key: Tensor, value: Tensor, sequence: int) -> list[Tensor]:
-        """The projected query, key and value, ``[T,B,E]`` or ``[B,T,E]``, with the appended keys and values. If inputs are the same tensor, one product projects them."""
+        """The projected query, key and value, ``[T,B,E]`` or ``[B,T,E]``, with the appended keys and values. Inputs that are the same tensor are projected by
+        one product."""
         bias = of.in_proj_bias
         if of.in_proj_weight is not None and query is key is value:
             projected = list(F.linear(query, of.in_proj_weight, bias).chunk(3, -1))
@@ -319,8 +324,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _masks(
         self, query: Tensor, sequence: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, need_weights: bool, is_causal: bool
     ) -> dict[str, Any]:
-        """Converts the masks to arguments of `polyhead.MultiHeadAttention`. A causal mask becomes causal if there is no key_padding_mask and no weights are requested.
-        Otherwise boolean masks become block and block_keys, and floating masks become bias."""
+        """Converts the masks to arguments of `polyhead.MultiHeadAttention`. A causal mask becomes the argument causal if there is no key_padding_mask and no
+        attention weights are requested. Otherwise boolean masks become the arguments block and block_keys, and floating masks become bias."""
         if is_causal and key_padding_mask is None and not need_weights and self._is_causal_mask(attn_mask):
             return {"causal": "top_left"}
         masks: dict[str, Any] = {}
@@ -339,8 +344,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return masks
 
     def _is_causal_mask(self, mask: Tensor | None) -> bool:
-        """Whether attn_mask masks the keys ``s > t`` and no others. If its elements cannot be read, as in a compiler: whether the layer appends keys, because only then the
-        mask itself would give another result than torch's causal rule."""
+        """True if attn_mask masks the keys ``s > t`` and no others. If the elements of attn_mask cannot be read, as in a compiler: True if the layer appends
+        keys, because only then attn_mask would give another result than torch's causal rule."""
         assert mask is not None
         if _eager.watched() or type(mask) not in _eager.PLAIN:
             return self.add_zero_attn or self.bias_k is not None
@@ -351,8 +356,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return not bool((~attended).tril().any()) and not bool((~masked).triu(1).any())
 
     def _options(self, masks: dict[str, Any], q: Tensor, extra: int) -> Options:
-        """Converts the masks to the options of polyhead's operators. extra: number of keys that add_bias_kv and add_zero_attn append; block is False and bias is 0 for them.
-        Masks are not expanded: a dimension over which a mask broadcasts keeps an extent of 1."""
+        """Converts the masks to the options of polyhead's operators. extra: number of keys that add_bias_kv and add_zero_attn append; for these keys block is
+        False and bias is 0. Masks are not expanded: a dimension along which a mask broadcasts keeps an extent of 1."""
         block, block_keys, bias = masks.get("block"), masks.get("block_keys"), masks.get("bias")
         if block_keys is not None:
             block_keys = block_keys[:, None, None, :]
@@ -363,7 +368,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
 
 def _named(parameters: tuple[Tensor | None, ...]) -> SimpleNamespace:
-    """An object that has the parameters as attributes with the names of torch's layer. parameters: in the order of `_layer_pass`."""
+    """An object that has the parameters as attributes, with the names of torch's layer. parameters: in the order of `_layer_pass`."""
     q, in_proj_bias, k, _, v, _, weight, bias, _, _, bias_k, bias_v = parameters
     assert weight is not None
     together = k is None

@@ -1,4 +1,5 @@
-"""Statistics, strongest keys and pooled maps of attention weights that a model has computed. The definitions are those of the functions that compute them from q and k."""
+"""Statistics, strongest keys and pooled maps of attention weights that a model has computed. `head_statistics`, `maps` and `pooled_map` compute the same from q
+and k."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from .._attention import TopKeys
 
 
 def numbers_of(p: Tensor, kind: str, top_k: int, pooled: tuple[int, int]) -> Any:
-    """Numbers of one kind that describe the attention weights p, ``[*,N,T,S]`` in host memory, before dropout."""
+    """One kind of numbers (statistics, top_keys or pooled_map) that describes the attention weights p, ``[*,N,T,S]`` in host memory, before dropout."""
     if kind == "statistics":
         return _statistics(p)
     if kind == "top_keys":
@@ -24,7 +25,7 @@ def numbers_of(p: Tensor, kind: str, top_k: int, pooled: tuple[int, int]) -> Any
 def _statistics(p: Tensor) -> dict[str, Tensor]:
     queries, keys = p.shape[-2:]
     away = (torch.arange(keys) - torch.arange(queries)[:, None]).abs().to(p.dtype)
-    rows = (p.sum(-1) > 0).sum(-1).clamp(min=1)  # number of rows that are not empty
+    rows = (p.sum(-1) > 0).sum(-1).clamp(min=1)  # number of queries that attend to a key
 
     def mean(of_rows: Tensor) -> Tensor:
         return of_rows.sum(-1) / rows

@@ -1,8 +1,8 @@
-"""Gradients of the scores of rows whose keys are all masked, where a model masks by subtracting a large number.
+"""For models that mask keys by subtracting a large number from the scores: the gradients of the scores of rows whose keys are all masked.
 
-In float32, 1e9 exceeds the scores, so all scores of such a row are rounded to the same number and p = 1/S. But the subtraction passes gradients on unchanged:
-d_score = p (d_p - sum p d_p), equation (7) of docs/maths.md, flows to q, k and the bias. empty_rows="uniform" of polyhead.sdpa has the same p, but no gradient of the
-scores; this module adds that gradient.
+In float32, scores are negligible beside 1e9, so all differences in such a row are rounded to the same number, and p = 1/S. But the subtraction passes gradients
+on unchanged: d_score = p (d_p - sum p d_p), equation (7) of docs/maths.md, flows to q, k and the bias. empty_rows="uniform" of `polyhead.sdpa` has the same p,
+but no gradient of the scores. This module adds the missing gradient.
 """
 
 from __future__ import annotations

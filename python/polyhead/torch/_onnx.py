@@ -1,7 +1,9 @@
-"""Translates polyhead's operators to ONNX operators, for torch.onnx.export. Each becomes a node `Attention` (opset 23); masks and biases become its attn_mask.
+"""Translates polyhead's torch operators to ONNX, for torch.onnx.export. Each operator becomes a node `Attention` (opset 23); masks and biases become the node's
+input attn_mask.
 
-The translation uses only features that every runtime computes alike. A mask ``[..,T,S]`` always covers every query and key. Rows without keys are set to 0 after the node.
-If there are both softcap and a mask, nodes after the score product apply them, because runtimes before the correction of opset 23 (2026) cap the sum of score and mask.
+The translation uses only features that all runtimes compute in the same way. A mask ``[..,T,S]`` always covers every query and key. The outputs of queries
+without keys are set to 0 after the node. If there are both a softcap and a mask, separate nodes compute the scores and apply both, because runtimes before the
+correction of opset 23 (2026) apply the softcap to the sum of score and mask.
 """
 
 from __future__ import annotations
@@ -19,23 +21,24 @@ from . import _ops
 from ._rules import Options
 
 _FIRST_OPSET = 23  # the first opset with an operator Attention
-_Value = Any  # a value of the ONNX graph
+_Value = Any  # a value in the ONNX graph
 
 
 def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """The translation table that torch.onnx.export needs for models with polyhead: each attention becomes a node `Attention` of ONNX (opset 23).
+    """The translation table that torch.onnx.export needs for models with polyhead. Each call of attention becomes a node `Attention` of ONNX (opset 23).
 
     ::
 
         torch.onnx.export(model.eval(), inputs, "model.onnx", dynamo=True, opset_version=23, custom_translation_table=onnx_translations())
 
     The export needs the packages onnx and onnxscript. It supports all dtypes, extents that are not fixed (``dynamic_shapes``), and every option of `attention`
-    except those listed under Raises. There is a node for the output, and a further node each for lse and attention weights if the model uses them. Masks and
-    biases become the node's mask ``[..,T,S]``. NaN or infinity in a masked key reaches the result, because runtimes compute the key's score and add -inf. If
-    key and value differ from the query in dtype, or a bfloat16 call has precision "exact", all are converted to float32.
+    except those listed under Raises. One node computes the output; if the model uses lse or attention weights, each needs another node. Masks and biases become
+    the node's mask ``[..,T,S]``. NaN or infinity in a masked key reaches the result, because runtimes compute the key's score and add -inf. If key and value
+    have another dtype than the query, or if a bfloat16 call has precision "exact", all three are converted to float32.
 
     Returns:
-        The argument custom_translation_table of torch.onnx.export. If ONNX cannot express a call, the error of torch.onnx.export quotes the errors below.
+        A dict for the argument custom_translation_table of torch.onnx.export. If ONNX cannot express a call, torch.onnx.export raises an error that quotes one
+        of the errors below.
 
     Raises:
         NotImplementedError: during the export: dropout, blocks, an extent of 0, a scale that depends on the input, or a max_distance above 2^20.
@@ -45,18 +48,18 @@ def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 
 class _Problem(NamedTuple):
-    """The inputs of a node Attention, with the leading dimensions that polyhead's operator has."""
+    """The inputs of a node Attention. Their leading dimensions are still those of polyhead's operator."""
 
     q: _Value
     k: _Value
     v: _Value
-    mask: _Value | None  # broadcasts to [*,N,T,S], with a sink to [*,N,T,S+1]
-    is_causal: bool  # causal from the top left corner, without a mask
+    mask: _Value | None  # broadcasts to [*,N,T,S], or with a sink to [*,N,T,S+1]
+    is_causal: bool  # True: causal from the top left corner, and there is no mask
     is_floating: bool  # True: the mask holds numbers that are added to the scores; False: booleans
-    any_key: _Value | None  # bool, broadcasts to [*,N,T,1]: whether the row has a key; if not, the row's result is 0. None: every row has a key
+    any_key: _Value | None  # bool, broadcasts to [*,N,T,1]: False for rows without a key, whose result must be 0. None: every row has a key
     scale: float
     softcap: float
-    keys: _Value | None  # int64 [1]: the number of keys S, if the sink is appended as one more key; attention weights are cut off after S. None: no sink
+    keys: _Value | None  # int64 [1]: S, if the sink is appended as one more key; attention weights are cut off after key S - 1. None: no sink
 
 
 def _takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -86,7 +89,7 @@ def _attention_map(q: _Value, k: _Value, *given: Any) -> _Value:
 
 
 class _Graph:
-    """Makes nodes in the graph that is being exported."""
+    """Adds nodes to the graph that is being exported."""
 
     def __init__(self, q: _Value) -> None:
         import onnx_ir  # imported here, because only the export needs this package
@@ -111,7 +114,7 @@ class _Graph:
         return self.op.Cast(x, to=self.ir.DataType.INT64)
 
     def extent(self, x: _Value, dim: int) -> _Value:
-        """The extent of dimension dim of x, as int64 [1]. dim is negative; x has the rank of q."""
+        """The extent of a dimension of x, as int64 [1]. dim is counted from the end and negative; x has the rank of q."""
         return self.op.Shape(x, start=self.rank + dim, end=self.rank + dim + 1)
 
     def unsqueeze(self, x: _Value, *dims: int) -> _Value:
@@ -124,7 +127,7 @@ class _Graph:
         return self.op.Range(self.constant(0), self.squeeze(self.extent(x, dim), 0), self.constant(1))
 
     def problem(self, q: _Value, k: _Value, v: _Value, options: Options, for_lse: Any = None) -> _Problem:
-        """The inputs of the node. for_lse: the dtype of lse, if the node computes lse; else None."""
+        """Makes the inputs of a node. for_lse: the dtype of lse if the node computes lse, else None."""
         op, dtype = self.op, self.ir.DataType
         o: Any = _Reads(options)
         _refuse(q, k, v, o)
@@ -166,7 +169,7 @@ class _Graph:
             bias = op.Where(mask, bias, self.constant(-np.inf, wide))
         if bias is not None:  # a row has no key if all its biases are -inf
             any_key = op.Not(op.Equal(op.ReduceMax(bias, self.constant([-1]), keepdims=1), self.constant(-np.inf, wide)))
-        if wide == dtype.DOUBLE or scale <= 0:  # the node's attribute scale is float32 and must be positive
+        if wide == dtype.DOUBLE or scale <= 0:  # multiply q instead, because the node's attribute scale is float32 and must be positive
             q, scale = op.Mul(q, self.constant(scale, wide)), 1.0
         q.dtype = wide
         problem = _Problem(q, k, v, mask if bias is None else bias, is_causal, bias is not None, any_key, scale, float(o.softcap), keys)
@@ -174,12 +177,12 @@ class _Graph:
         return problem
 
     def any_true(self, mask: _Value) -> _Value:
-        # Reduce integers, because not every runtime can reduce booleans.
+        # Reduce integers, because some runtimes cannot reduce booleans.
         number = self.op.Cast(mask, to=self.ir.DataType.INT32)
         return self.op.Cast(self.op.ReduceMax(number, self.constant([-1]), keepdims=1), to=self.ir.DataType.BOOL)
 
     def key_sets(self, q: _Value, k: _Value, o: Options) -> list[_Value]:
-        """The boolean masks except those of diagonals; True = may attend. They broadcast to [*,N,T,S]."""
+        """All boolean masks except causal and window; True = may attend. They broadcast to [*,N,T,S]."""
         op = self.op
         masks = [] if o.attend is None else [o.attend]
         if o.block is not None:
@@ -204,8 +207,8 @@ class _Graph:
         return self.op.ReduceSum(self.int64(ended), self.constant([1]), keepdims=0)
 
     def distance(self, q: _Value, k: _Value, o: Options, offset: int | _Value | None) -> _Value:
-        """The distance ``s - (t + offset)``: int64 [T,S], or [*,1,T,S] with diagonal_offsets. offset None: S - T. With documents, positions are counted from
-        the start of the query's document."""
+        """The distance ``s - (t + offset)`` of each query and key: int64 [T,S], or [*,1,T,S] with diagonal_offsets. An offset of None means S - T. With
+        documents, positions are counted from the start of the query's document."""
         op = self.op
         t, s = self.unsqueeze(self.arange(q, -2), 1), self.unsqueeze(self.arange(k, -2), 0)
         if o.query_offsets is not None:
@@ -261,7 +264,8 @@ class _Graph:
         return total
 
     def with_sink(self, q: _Value, keys: _Value, sink: _Value, mask: _Value | None, bias: _Value | None, wide: Any) -> _Value:
-        """A floating mask [*,N,T,S + 1] for a problem to which a key of zeros is appended. The mask's last column is the sink, which thereby is the score of that key."""
+        """A floating mask [*,N,T,S + 1] for a problem to which a key of zeros is appended. The last column of the mask is the sink, so the score of the
+        appended key is the sink."""
         op = self.op
         zero = self.constant(0, wide)
         if mask is not None:
@@ -272,7 +276,8 @@ class _Graph:
         return op.Concat(bias, op.Expand(sink, op.Concat(rows, self.constant([1]), axis=0)), axis=-1)
 
     def outputs(self, problem: _Problem, **attributes: Any) -> tuple[_Value, _Value]:
-        """Makes a node Attention. Returns its first output y and its fourth output, the scores or attention weights, both with q's leading dimensions and dtype."""
+        """Makes a node Attention. Returns its first output Y, and its fourth output, which is the scores or the attention weights. Both get the leading
+        dimensions and the dtype of q."""
         if problem.is_causal:
             attributes["is_causal"] = 1
         if problem.q.dtype == self.ir.DataType.DOUBLE:
@@ -281,7 +286,7 @@ class _Graph:
         y, _, _, qk = self.op.Attention(*tensors, self.mask_in_4(problem), scale=problem.scale, **attributes)
         if self.rank != 4:
             y = self.op.Reshape(y, self.op.Concat(self.op.Shape(problem.q, start=0, end=self.rank - 1), self.extent(problem.v, -1), axis=0))
-        # Reshape even if there are four dimensions, because onnx 1.23 infers an extent of 0 for S.
+        # Reshape even if x has four dimensions, because onnx 1.23 infers an extent of 0 for S otherwise.
         qk = self.op.Reshape(qk, self.op.Concat(self.op.Shape(problem.q, start=0, end=self.rank - 1), self.extent(problem.k, -2), axis=0))
         return y, qk
 
@@ -305,9 +310,9 @@ class _Graph:
         return self.op.Cast(self.rows_with_keys(problem, p, 0.0), to=self.result)
 
     def scores(self, problem: _Problem) -> _Value:
-        """The scores [*,N,T,S] after softcap and mask. problem: causal must be expressed by the mask, not by is_causal."""
+        """The scores [*,N,T,S] after softcap and mask. In `problem`, causal must be part of the mask, not is_causal."""
         op, wide = self.op, problem.q.dtype
-        _, score = self.outputs(problem, qk_matmul_output_mode=0)  # q k^T, times the scale
+        _, score = self.outputs(problem, qk_matmul_output_mode=0)  # q k^T times the scale
         if problem.softcap > 0:
             softcap = self.constant(problem.softcap, wide)
             score = op.Mul(op.Tanh(op.Div(score, softcap)), softcap)
@@ -316,14 +321,14 @@ class _Graph:
         return op.Add(score, problem.mask) if problem.is_floating else op.Where(problem.mask, score, self.constant(-np.inf, wide))
 
     def times_values(self, p: _Value, problem: _Problem) -> _Value:
-        """p v. For the product, the query heads that share a value head are stacked along the queries."""
+        """Computes p v. For the product, the query heads that share a value head are stacked along the queries."""
         op = self.op
         before = op.Shape(problem.v, start=0, end=self.rank - 2)
         stacked = op.Reshape(p, op.Concat(before, self.constant([-1]), self.extent(problem.k, -2), axis=0))
         return op.Reshape(op.MatMul(stacked, problem.v), op.Concat(op.Shape(problem.q, start=0, end=self.rank - 1), self.extent(problem.v, -1), axis=0))
 
     def lse(self, problem: _Problem) -> _Value:
-        """lse [*,N,T]. problem: in the dtype of lse; causal must be expressed by the mask, not by is_causal."""
+        """Computes lse [*,N,T]. `problem` must have the dtype of lse, and causal as part of the mask, not as is_causal."""
         lse = self.op.ReduceLogSumExp(self.scores(problem), self.constant([-1]), keepdims=1)
         return self.squeeze(self.rows_with_keys(problem, lse, -np.inf), -1)
 
@@ -349,11 +354,12 @@ class _Graph:
 
 
 class _Reads:
-    """Options that record which of them are read. An option that was given but not read has no translation, and the export must fail instead of dropping it."""
+    """The options of a call, which record which of them are read. If an option is given but never read, it has no translation. Then the export must fail,
+    instead of ignoring the option."""
 
     def __init__(self, options: Options) -> None:
-        # These names count as read from the start: seed and attention_weights do not belong to the problem, and the others are translated but read only where they have
-        # an effect.
+        # These names count as read from the start: seed and attention_weights, because they are no part of the problem; and the others, because they are
+        # translated but read only where they have an effect.
         self._options, self._read = options, {"seed", "attention_weights", "precision", "empty_rows", "bidirectional", "max_distance"}
 
     def __getattr__(self, name: str) -> Any:
@@ -385,7 +391,7 @@ def _refuse(q: _Value, k: _Value, v: _Value, o: Options) -> None:
 
 
 def _causal_offset(o: Options) -> int | _Value | None:
-    """The offset of the causal diagonal; None for S - T."""
+    """The offset of the causal diagonal; None means S - T."""
     return 0 if o.causal == "top_left" else o.offset
 
 

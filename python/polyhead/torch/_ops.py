@@ -1,7 +1,7 @@
-"""polyhead as operators of torch: attention, its gradients, the gradients of these gradients, its forward mode, and its maps.
+"""Defines the operators of torch that call polyhead: attention, its gradients, the gradients of these gradients, its forward mode, and its maps.
 
-Only this module and `_pair_bias` define operators for torch's dispatcher. Arguments are those of `polyhead.sdpa`, on the CPU: ``q [*,N,T,H]``, ``k [*,K,S,H]``,
-``v [*,K,S,V]``. `_functional` converts torch's own arguments to this form.
+Only this module and `_pair_bias` define operators for torch's dispatcher. The operators take the arguments of `polyhead.sdpa`, on the CPU: ``q [*,N,T,H]``,
+``k [*,K,S,H]``, ``v [*,K,S,V]``. Other modules convert the arguments of torch's own functions to this form.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ._rules import Options, keywords, lse_dtype
 from ._shapes import guard_or_false, guard_or_true
 
 
-# Annotations whose names in an operator's schema differ from Python's. An int is SymInt, because it may be a symbol: the length of a cache changes with
-# every token.
+# Annotations of Python, and their names in the schema of an operator, where these differ. An int becomes SymInt, because it may be a symbol: the length of a
+# cache changes with every token.
 _TYPES = {"Tensor | None": "Tensor?", "float | None": "float?", "str | None": "str?", "int | None": "SymInt?"}
 _SCHEMA = ", ".join(f"{_TYPES.get(annotation, annotation)} {name}" for name, annotation in annotations_of(Options).items())
 
@@ -43,7 +43,7 @@ def _view(tensor: Tensor | None) -> Any:
 
 
 def thread_limit() -> int | None:
-    """torch's number of threads if it is lower than polyhead's, else None. It is 1 in the workers of a DataLoader."""
+    """torch's number of threads if it is lower than polyhead's, else None. In the workers of a DataLoader, torch's number is 1."""
     threads = torch.get_num_threads()
     return threads if threads < _core.num_threads() else None
 
@@ -61,19 +61,19 @@ def _on_views(q: Tensor, options: Options, *without: str) -> dict[str, Any]:
 
 
 def _require_one_device(operator: str, names: str, *given: Any) -> None:
-    # The operators are registered for no particular device. So torch calls the kernels with tensors of every device, and the fake kernels with any mixture
-    # of meta tensors.
+    # The operators are registered for no particular device. So torch calls the kernels with tensors of any device, and the fake kernels with any mixture of
+    # meta tensors and other tensors.
     every = zip((*names.split(), *Options._fields), given)
     require_one_device(f"polyhead::{operator}", **{name: tensor for name, tensor in every if isinstance(tensor, Tensor)})
 
 
 def _like_q(q: Tensor, last: Any) -> Tensor:
-    """A new tensor ``[*,N,T,last]`` whose dimensions have the same order in memory as those of q, but the last dimension is innermost. Heads that are views of a layer's
-    output then merge without a copy."""
+    """A new tensor ``[*,N,T,last]``. Its dimensions have the same order in memory as those of q, except that the last dimension is always innermost. So if q is
+    a view of a tensor ``[*,T,N*H]``, the heads of the result merge without a copy."""
     shape = [*q.shape[:-1], last]
     leading = q.dim() - 1
-    # large[i]: whether dimension i has more than one element, so that its stride means something. An extent that depends on data counts as larger than 1. If such a
-    # dimension has stride 0 (a broadcast), the new tensor is row-major.
+    # large[i]: whether dimension i has more than one element; only then its stride has a meaning. An extent that depends on data counts as larger than 1. If a
+    # dimension with large[i] has stride 0 (a broadcast), the new tensor is row-major.
     large = [guard_or_true(q.size(i) > 1) for i in range(leading)]
     if any(large[i] and guard_or_false(q.stride(i) == 0) for i in range(leading)):
         return q.new_empty(shape)
@@ -87,12 +87,13 @@ def _like_q(q: Tensor, last: Any) -> Tensor:
     for i in reversed(order):
         strides[i] = stride
         stride = stride * torch.sym_max(shape[i], 1)
-    return q.new_empty_strided(shape, strides)  # not a permuted view of a new tensor, because dual tensors refuse a result that is a view
+    return q.new_empty_strided(shape, strides)  # empty_strided instead of a permuted view, because dual tensors refuse a result that is a view
 
 
 @custom_op("polyhead::attention", mutates_args=(), schema=f"(Tensor q, Tensor k, Tensor v, {_SCHEMA}) -> (Tensor, Tensor, Tensor)")
 def attention(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """``(out [*,N,T,V], lse [*,N,T], attention weights [*,N,T,S])`` of `polyhead.sdpa`; attention weights that are not wanted have the shape ``[0]``."""
+    """Computes ``(out [*,N,T,V], lse [*,N,T], attention weights [*,N,T,S])`` by `polyhead.sdpa`; attention weights that are not wanted have the shape
+    ``[0]``."""
     _require_one_device("attention", "q k v", q, k, v, *given)
     options = Options(*given)
     out = _like_q(q, v.size(-1))
@@ -116,7 +117,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Ten
 
 
 INPUTS = ("q", "k", "v", *Options._fields)
-_SAVED = INPUTS.index("seed") + 1  # number of inputs that are tensors; they come first, and seed is the last of them
+_SAVED = INPUTS.index("seed") + 1  # number of inputs that are tensors: these come first, and the seed is the last of them
 
 
 def _in_one_dtype(q: Tensor, k: Tensor, v: Tensor, options: Options, *others: Tensor) -> tuple[Any, ...]:
@@ -134,7 +135,7 @@ def _in_one_dtype(q: Tensor, k: Tensor, v: Tensor, options: Options, *others: Te
     schema=f"(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_SCHEMA}, bool[{len(GRADIENTS)}] wanted) -> ({', '.join(['Tensor'] * len(GRADIENTS))})",
 )
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """``(d_q, d_k, d_v, d_bias, d_sink, d_slopes, d_table)`` of `polyhead.sdpa_backward`; a gradient that is not wanted has the shape ``[0]``."""
+    """Computes ``(d_q, d_k, d_v, d_bias, d_sink, d_slopes, d_table)`` by `polyhead.sdpa_backward`; a gradient that is not wanted has the shape ``[0]``."""
     _require_one_device("attention_backward", "d_out q k v out lse", d_out, q, k, v, out, lse, *rest)
     *options, wanted = rest
     dtypes = [(q if of is None else of).dtype for of in _differentiable(q, k, v, Options(*options))]
@@ -158,7 +159,8 @@ _TANGENTS = ", ".join(f"Tensor? {name}_tangent" for name in GRADIENTS)
 
 
 def _as_inputs(tangents: Sequence[Tensor | None], inputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    """The tangents (q, k, v, bias, sink, relative_bias) for the bindings, cast to the dtypes of the inputs. tangents: in the order of `GRADIENTS`."""
+    """The tangents in the form that the bindings read: (q, k, v, bias, sink, relative_bias), cast to the dtypes of the inputs. tangents: in the order of
+    `GRADIENTS`."""
     q, k, v, bias, sink, slopes, table = (None if x is None or of is None else _view(x.to(of.dtype)) for x, of in zip(tangents, inputs))
     return q, k, v, bias, sink, table if slopes is None else slopes
 
@@ -177,7 +179,7 @@ def attention_jvp(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *re
     _refuse_empty_rows_of_offset(q, o)
     moving = _as_inputs(tangents, _differentiable(q, k, v, o))
     found = _core.sdpa_jvp(_view(q), _view(k), _view(v), _view(out), _view(lse), moving, _on_views(q, o), True)
-    return _tensor(found[0]).to(dtype).contiguous(), _tensor(found[1])  # row-major in every dtype, as the fake kernel says
+    return _tensor(found[0]).to(dtype).contiguous(), _tensor(found[1])  # make it row-major in every dtype, as the fake kernel promises
 
 
 @attention_jvp.register_fake
@@ -192,8 +194,9 @@ def _(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> 
     f"({', '.join(['Tensor'] * (len(GRADIENTS) + 1))})",
 )
 def attention_backward_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """The gradients of a loss by q, k, v, bias, sink, slopes, table and d_out. The tangents are the gradients of the loss by the results of `attention_backward`: equations
-    (8e) to (8h) of docs/maths.md. out and lse are treated as functions of the inputs. A gradient that is not wanted has the shape ``[0]``."""
+    """The gradients of a loss with respect to q, k, v, bias, sink, slopes, table and d_out. The tangents are the gradients of the loss with respect to the
+    results of `attention_backward`: equations (8e) to (8h) of docs/maths.md. out and lse are treated as functions of the inputs. A gradient that is not wanted
+    has the shape ``[0]``."""
     tangents, options, wanted = rest[: len(GRADIENTS)], rest[len(GRADIENTS) : -1], rest[-1]
     _require_one_device("attention_backward_backward", "d_out q k v out lse", d_out, q, k, v, out, lse, *options)
     dtypes = [(q if of is None else of).dtype for of in (*_differentiable(q, k, v, Options(*options)), d_out)]
@@ -232,7 +235,7 @@ def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, 
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    """Saves the tensors from which the gradients of `attention` are computed."""
+    """Saves the tensors that the gradients of `attention` need."""
     ctx.options = inputs[_SAVED:]
     ctx.set_materialize_grads(False)
     options = Options(*inputs[3:])
@@ -242,7 +245,7 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor
 
 
 def input_gradients(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, d_p: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The gradient of each input of `attention`."""
+    """Returns a gradient for each input of `attention`."""
     q, k, v, *tensors, out, lse, p = ctx.saved_tensors
     refuse_gradient_of_scales(*(ctx.needs_input_grad[INPUTS.index(name)] for name in ("k_scale", "v_scale")))
     wanted = [ctx.needs_input_grad[INPUTS.index(name)] for name in GRADIENTS]
@@ -261,7 +264,8 @@ def gradients(
     d_out: Tensor | None, d_lse: Tensor | None, d_p: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, p: Tensor | None, options: Options,
     wanted: list[bool],
 ) -> list[Tensor | None]:  # fmt: skip
-    """The gradients of q, k, v, bias, sink, slopes and table, from the gradients d_out, d_lse and d_p of out, lse and the attention weights p; None if not wanted."""
+    """The gradients of q, k, v, bias, sink, slopes and table, computed from d_out, d_lse and d_p, the gradients of out, lse and the attention weights p. None
+    for a gradient that is not wanted."""
     parts: list[tuple[Tensor | None, ...]] = []
     if d_out is not None:
         found = operators().attention_backward(d_out, q, k, v, out, lse, *options, wanted)
@@ -273,7 +277,7 @@ def gradients(
     sums: list[Tensor | None] = [None] * len(GRADIENTS)
     for part in parts:
         sums = [grad if total is None else total if grad is None else total + grad for total, grad in zip(sums, part)]
-    # v has no gradient from lse and p. Return zeros instead of None: if q, k and v are one tensor, compiled autograd adds the three gradients.
+    # lse and p do not depend on v. Return zeros instead of None, because compiled autograd adds the three gradients if q, k and v are the same tensor.
     inputs = zip(sums, wanted, _differentiable(q, k, v, options))
     return [torch.zeros_like(of) if grad is None and want and of is not None else grad for grad, want, of in inputs]
 
@@ -290,7 +294,7 @@ def save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
 
 
 def second_gradients(ctx: Any, *d_gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The gradient of each input of `attention_backward`. out and lse have no gradients, because they are treated as functions of the other inputs."""
+    """Returns a gradient for each input of `attention_backward`. out and lse have none, because they are treated as functions of the other inputs."""
     d_out, q, k, v, out, lse, *tensors = ctx.saved_tensors
     names = ("d_out", "q", "k", "v", "out", "lse", *Options._fields, "wanted")
     needed = dict(zip(names, ctx.needs_input_grad))
@@ -317,7 +321,8 @@ def save_backward_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tens
 
 
 def third_gradients(ctx: Any, *d_results: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The gradients of the inputs in which `attention_backward_backward` is linear: the tangents. Gradients of other inputs would be third derivatives."""
+    """Returns gradients only for the tangents, the inputs in which `attention_backward_backward` is linear. Gradients of other inputs would be third
+    derivatives."""
     d_out, q, k, v, out, lse, *rest = ctx.saved_tensors
     names = ("d_out", "q", "k", "v", "out", "lse", *(f"{name}_tangent" for name in GRADIENTS), *Options._fields, "wanted")
     moving = [d if want else None for d, want in zip(d_results, ctx.wanted)]
@@ -339,8 +344,8 @@ def third_gradients(ctx: Any, *d_results: Tensor | None) -> tuple[Tensor | None,
 
 
 def _needed(ctx: Any) -> list[int]:
-    """Indices of the inputs whose gradients this backward pass needs. Inputs that require gradients may not be needed: torch.autograd.functional.hvp differentiates only by
-    the tangents."""
+    """Indices of the inputs whose gradients this backward pass needs. These may be fewer than the inputs that require gradients: torch.autograd.functional.hvp
+    differentiates only with respect to the tangents."""
     needed = [i for i in ctx.tensors if ctx.needs_input_grad[i]]
     if _C._current_graph_task_id() == -1 or _C._are_functorch_transforms_active():
         return needed
@@ -349,7 +354,7 @@ def _needed(ctx: Any) -> list[int]:
     def is_run(node: Any) -> bool:
         try:
             return bool(_C._will_engine_execute_node(node))
-        except RuntimeError:  # torch raises this for a leaf whose gradient torch.autograd.grad returns; such a gradient is needed
+        except RuntimeError:  # torch raises this for a leaf whose gradient torch.autograd.grad is to return: that gradient is needed
             return True
 
     return [i for i in needed if nodes[i] is None or is_run(nodes[i])]
@@ -371,7 +376,7 @@ attention_jvp.register_autograd(refuse_third_derivative)  # the gradients of for
 
 @custom_op("polyhead::attention_map", mutates_args=(), schema=f"(Tensor q, Tensor k, {_SCHEMA}) -> Tensor")
 def attention_map(q: Tensor, k: Tensor, *given: Any) -> Tensor:
-    """``[*,N,T,S]``: the attention weights after dropout, which multiply v."""
+    """The attention weights ``[*,N,T,S]`` after dropout, which multiply v."""
     _require_one_device("attention_map", "q k", q, k, *given)
     options = Options(*given)
     value: MapValue = "dropped" if options.dropout > 0 else "probability"
@@ -388,14 +393,14 @@ _MAP_INPUTS = ("q", "k", *Options._fields)
 
 
 def save_map(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Saves the tensors from which the gradients of `attention_map` are computed."""
-    tensors = _SAVED - 1  # one tensor fewer than `attention` has: there is no v
+    """Saves the tensors that the gradients of `attention_map` need."""
+    tensors = _SAVED - 1  # `attention_map` has one tensor fewer than `attention`, because it has no v
     ctx.options = inputs[tensors:]
     ctx.save_for_backward(*inputs[:tensors], output)
 
 
 def map_gradients(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradient of each input of `attention_map`."""
+    """Returns a gradient for each input of `attention_map`."""
     q, k, *tensors, dropped = ctx.saved_tensors
     options = Options(*tensors, *ctx.options)
     refuse_gradient_of_scales(ctx.needs_input_grad[_MAP_INPUTS.index("k_scale")], False)

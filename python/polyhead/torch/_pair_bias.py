@@ -27,7 +27,7 @@ def _views(*tensors: Tensor | None) -> tuple[Any, ...]:
 
 
 def _wanted(given: Sequence[Any], want: Sequence[bool], like: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """The gradients as an operator returns them: a gradient that is not wanted has the shape ``[0]``."""
+    """Converts gradients to the form in which an operator returns them: one that is not wanted gets the shape ``[0]``."""
     first = next(x for x in like if x is not None)
     return tuple(first.new_empty(0) if not w or of is None else _ops._tensor(x) for x, w, of in zip(given, want, like))
 
@@ -39,7 +39,7 @@ def _fake(want: Sequence[bool], like: Sequence[Tensor | None]) -> tuple[Tensor, 
 
 @custom_op("polyhead::pair_bias", mutates_args=(), schema=f"(Tensor z, {_PARAMETERS}) -> Tensor")
 def pair_bias(z: Tensor, w_ln: Tensor | None, b_ln: Tensor | None, w: Tensor, b: Tensor | None, eps: float) -> Tensor:
-    """The bias ``[*,N,T,S]`` made of the pair tensor ``z [*,T,S,C]``."""
+    """Computes the bias ``[*,N,T,S]`` from the pair tensor ``z [*,T,S,C]``."""
     return _ops._tensor(_core.pair_bias(_ops._view(z), _views(w_ln, b_ln, w, b), eps, _ops.thread_limit()))
 
 
@@ -76,7 +76,8 @@ def pair_bias_attention(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, scale: float | None, empty_rows: str, z: Tensor, w_ln: Tensor | None, b_ln: Tensor | None,
     w: Tensor, b: Tensor | None, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """``(out [*,N,T,V], lse [*,N,T])`` of attention whose bias is made of z in blocks of queries. The leading dimensions of z are those of q, or 1."""
+    """Computes ``(out [*,N,T,V], lse [*,N,T])`` of attention whose bias is made of z in blocks of queries. Each leading dimension of z has the extent of q's
+    dimension, or 1."""
     out, lse = _core.pair_bias_attention((*_views(q, k, v, keep), scale, empty_rows), _ops._view(z), _views(w_ln, b_ln, w, b), eps, _ops.thread_limit())
     return _ops._tensor(out).contiguous(), _ops._tensor(lse)
 
@@ -166,9 +167,9 @@ def heads_with_pair_bias(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, z: Tensor, w_ln: Tensor | None, b_ln: Tensor | None, w: Tensor, b: Tensor | None, *,
     eps: float, scale: float | None, empty_rows: str,
 ) -> Tensor:  # fmt: skip
-    """Attention out ``[*,N,T,V]`` for q, k, v ``[*,N,.,.]`` and a pair tensor z ``[*,T,S,C]``, all in one dtype. The leading dimensions of z are those of q, or
-    1. keep: bool ``[*,S]``, True = may attend."""
-    if _transforms.active():  # under torch.func and forward mode use operators that have derivatives there
+    """The output ``[*,N,T,V]`` of attention for q, k, v ``[*,N,.,.]`` and a pair tensor z ``[*,T,S,C]``, all in one dtype. Each leading dimension of z has the
+    extent of q's dimension, or 1. keep: bool ``[*,S]``, True = all queries may attend to the key."""
+    if _transforms.active():  # under torch.func and in forward mode, use operators that have the needed derivatives
         bias = F.linear(F.layer_norm(z, (z.size(-1),), w_ln, b_ln, eps), w, b).movedim(-1, -3)
         return attention(q, k, v, bias=bias, attend=None if keep is None else keep[..., None, None, :], scale=scale, empty_rows=empty_rows)  # type: ignore[call-overload,no-any-return]
     out: Tensor = pair_bias_attention(q, k, v, keep, scale, empty_rows, z, w_ln, b_ln, w, b, eps)[0]
@@ -197,7 +198,7 @@ def attention_pair_bias(
     return_z_proj: bool = True,
     is_cached_z_proj: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention whose bias is computed from a pair tensor (Abramson et al. 2024, supplementary algorithm 24). It has the arguments and results of
+    """Attention whose bias is computed from a pair tensor z (Abramson et al. 2024, supplementary algorithm 24). The function has the arguments and results of
     ``cuequivariance_torch.attention_pair_bias`` 0.7 to 0.10, runs on the CPU, and has gradients.
 
     ::
@@ -208,9 +209,9 @@ def attention_pair_bias(
 
     Under torch.autocast q, k, v, z and the parameters are converted to the dtype of autocast.
 
-    A masked key has no effect. cuEquivariance subtracts the number inf from the key's score instead; this gives the same result unless scores of other keys are about as
-    low. A sequence whose keys are all masked is computed without its mask. This is the result of cuEquivariance's subtraction in exact arithmetic; in float32 the
-    subtraction of 1e6 also rounds the scores to multiples of 1/16.
+    A masked key has no effect. cuEquivariance instead subtracts the number inf from the scores of masked keys; this gives the same result unless scores of
+    other keys are about as low. A sequence whose keys are all masked is computed without its mask. In exact arithmetic cuEquivariance's subtraction gives the
+    same result; in float32, subtracting 1e6 also rounds the scores to multiples of 1/16.
 
     Args:
         s: ``[B*M,U,D]``.
@@ -218,7 +219,7 @@ def attention_pair_bias(
         k: ``[B*M,H,V,DH]``.
         v: ``[B*M,H,V,DH]``.
         z: ``[B,U,V,C]``; with is_cached_z_proj ``[B,H,U,V]``, the result z_proj of an earlier call.
-        mask: ``[B,V]`` or ``[B*M,V]``, bool or numbers: keys where the mask is not 0 may be attended to; None: all keys.
+        mask: ``[B,V]`` or ``[B*M,V]``, bool or numbers: queries may attend to keys where the mask is not 0; None: to all keys.
         num_heads: H.
         w_proj_z: ``[H,C]``; None with is_cached_z_proj.
         w_proj_g: ``[H*DH,D]``.
@@ -228,19 +229,19 @@ def attention_pair_bias(
         b_proj_z: ``[H]`` or None.
         b_proj_g: ``[H*DH]`` or None.
         b_proj_o: ``[D]`` or None.
-        inf: at least 1e4; the weight of a masked key is exactly 0 for all such numbers, so the value has no effect.
+        inf: a number of at least 1e4. Its value has no effect, because the attention weight of a masked key is exactly 0 for all such numbers.
         eps: epsilon of the norm.
         attn_scale: factor of ``q k^T``; None is ``1 / sqrt(DH)``.
-        return_z_proj: True: also return the bias, for further calls with the same z (samples, or steps of a diffusion). False saves the memory of the bias:
-            then it is made in blocks of queries, and made again in the backward pass.
-        is_cached_z_proj: whether z is the result z_proj of an earlier call.
+        return_z_proj: True: also return the bias, for further calls with the same z, such as other samples or diffusion steps. False: saves the memory of the
+            bias, which is made in blocks of queries, and made again in the backward pass.
+        is_cached_z_proj: True: z is the result z_proj of an earlier call.
 
     Returns:
         ``(out, z_proj)``: out ``[B*M,U,D]``, z_proj ``[B,H,U,V]`` or None.
 
     Raises:
         ValueError: shapes that do not fit, dtypes that differ, or inf below 1e4.
-        TypeError: an argument of another type; a dtype or device that polyhead does not compute with.
+        TypeError: an argument of the wrong type; a dtype or device that polyhead does not support.
         NotImplementedError: second derivatives.
     """
     where = "attention_pair_bias"
@@ -253,7 +254,7 @@ def attention_pair_bias(
     inputs.require_memory(where, mask=mask)
     inputs.require_one_device(where, s=s, q=q, k=k, v=v, z=z, mask=mask, w_proj_g=w_proj_g, w_proj_o=w_proj_o, **optional)
     if inf < 1e4:
-        raise ValueError(f"{where}: inf is {inf}; it must be at least 1e4, because masked keys have a weight of 0")
+        raise ValueError(f"{where}: inf is {inf}; it must be at least 1e4, because polyhead gives masked keys an attention weight of exactly 0")
     if q.dim() != 4 or z.dim() != 4 or k.dim() != 4:
         raise ValueError(f"{where}: q is {list(q.shape)}, k {list(k.shape)} and z {list(z.shape)}; q and k must be [B*M,H,.,DH], z [B,U,V,C] or [B,H,U,V]")
     samples, heads, queries, width = q.shape

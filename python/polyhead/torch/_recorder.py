@@ -1,7 +1,7 @@
-"""Records the operators of a running model, and keeps the maps of attention (for `polyhead.capture`).
+"""Watches the operators of a running model, and records attention maps for `polyhead.capture`.
 
-The recorder is a dispatch mode, which torch calls for each operator after choosing it. So the capture changes neither the choice of operators nor any bit of the output.
-Hooks and function modes would switch off torch's fused layers.
+The recorder is a dispatch mode: torch calls it for each operator, after torch has chosen the operator. So the capture changes neither the choice of operators
+nor any bit of the output. Hooks or function modes would switch off torch's fused layers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _ATTENTION_OPERATOR = re.compile(r"attention|attn|flash|_mha_|transformer_encode
 _NO_CALL = re.compile("backward|fused_sdp_choice|_fill|_mask$")
 
 _SOFTMAX = {"_softmax", "softmax", "special_softmax", "_safe_softmax"}
-_PRODUCTS = {"bmm": 0, "mm": 0, "matmul": 0, "baddbmm": 1}  # product operator -> index of its first factor among the arguments
+_PRODUCTS = {"bmm": 0, "mm": 0, "matmul": 0, "baddbmm": 1}  # operators that multiply matrices -> index of the first factor among the arguments
 _COPIES = {"clone", "contiguous", "reshape", "flatten", "to", "_to_copy", "type_as"}  # operators that copy attention weights to other memory
 _DROPOUT = {"dropout", "native_dropout", "feature_dropout"}
-_CHANGES = {"mul", "div", "masked_fill", "where", "nan_to_num"}  # operators that change attention weights; if the result is multiplied by values, the result is recorded as the map
+_CHANGES = {"mul", "div", "masked_fill", "where", "nan_to_num"}  # operators that change attention weights; a result that is multiplied by values is recorded as the map
 _PARTS = {"slice", "narrow"}
-_KNOWN = {("polyhead", "attention_map"), ("polyhead", "attention_backward")}  # operators that run as helpers of a recorded attention call, so they are not recorded themselves
+_KNOWN = {("polyhead", "attention_map"), ("polyhead", "attention_backward")}  # operators that belong to a call that is recorded anyway
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead", "num_head")
 
 
@@ -41,15 +41,15 @@ class _Module(NamedTuple):
 
     name: str
     module: nn.Module
-    seen: int  # number of calls and missed calls that were recorded before the module ran
+    seen: int  # the numbers of calls and of missed calls that had been recorded before the module ran
 
 
 class _Weights:
-    """A tensor of attention weights that may be multiplied by values: a softmax, or the result of an operator on one."""
+    """A tensor of attention weights that may be multiplied by values: a softmax, or the result of an operator on a softmax."""
 
     def __init__(self, tensor: Tensor, p: Tensor | None, depth: int, is_dropped: bool = False, why: str = "") -> None:
-        self.tensor = tensor  # kept alive, because freed memory may be given to another tensor, which would be taken for this one
-        self.p = p  # attention weights before dropout; None: they are not known, and `why` is the reason
+        self.tensor = tensor  # kept alive: its memory, once freed, could be given to another tensor, which would be mistaken for this one
+        self.p = p  # attention weights before dropout; None if they are not known, and then `why` is the reason
         self.depth = depth
         self.is_dropped = is_dropped
         self.why = why
@@ -80,9 +80,9 @@ def _refuse_compiled(model: nn.Module) -> None:
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs an operator with the same bits as without a capture. In inference mode the mode receives a linear layer as one operator, and the operators inside of
-    it run without view tracking: the transposed parameter no longer requires grad, matmul folds other dimensions, and the bits differ. So view tracking is
-    switched on here."""
+    """Runs an operator so that its result has the same bits as without a capture. In inference mode, the dispatch mode receives a linear layer as one operator,
+    and the operators inside of it would run without view tracking. Then the transposed parameter would not require grad, matmul would fold other dimensions,
+    and the bits would differ. So view tracking is switched on here."""
     if func is not torch.ops.aten.linear.default or not torch.is_inference_mode_enabled():
         return func(*args, **kwargs)
     excluded = _C._dispatch_tls_local_exclude_set().remove(_C.DispatchKey.ADInplaceOrView)
@@ -92,14 +92,15 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 class Recorder(TorchDispatchMode):
-    """Records attention while the mode is active: appends each captured call to `calls`, and attention that could not be captured to `missed`. The other arguments are
-    those of `polyhead.capture`."""
+    """Records attention while the mode is active. Each captured call is appended to the list `calls`, and each attention that could not be captured to
+    `missed`. The other arguments are those of `polyhead.capture`."""
 
     supports_higher_order_operators = True
 
     @classmethod
     def is_infra_mode(cls) -> bool:
-        """True tells torch.compile to run its code as without a capture, instead of refusing to run, or running the operators one by one with other bits."""
+        """True tells torch.compile to run compiled code as without a capture. Otherwise it would refuse to run the code, or run the operators one by one, with
+        other bits."""
         return True
 
     def __init__(
@@ -119,7 +120,7 @@ class Recorder(TorchDispatchMode):
         self._keep, self._budget, self._left, self._top_k, self._pooled = keep, budget, budget, top_k, pooled
         self._running: list[_Module] = []
         self._weights: list[_Weights] = []
-        self._noise: Tensor | None = None  # the latest result of bernoulli, which is the mask of a dropout
+        self._noise: Tensor | None = None  # the latest result of bernoulli, which may be the mask of a dropout
         self._thread = 0
         self._call: Any = None
 
@@ -156,8 +157,8 @@ class Recorder(TorchDispatchMode):
         return len(self._calls) + len(self._missed)
 
     def _leave(self, left: _Module) -> None:
-        # The result of an nn.Softmax or nn.Dropout module is multiplied by values in the module around it, so it is kept; other weights of the left module
-        # are dropped.
+        # The result of an nn.Softmax or nn.Dropout module is multiplied by values in the module around it, so the result is kept. Other attention weights are
+        # forgotten when the model leaves their module.
         self._weights = [weights for weights in self._weights if weights.depth <= len(self._running) + isinstance(left.module, (nn.Softmax, nn.Dropout))]
         for weights in self._weights:
             weights.depth = min(weights.depth, len(self._running))
@@ -196,7 +197,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _try(self, what: str, record: Callable[[], None]) -> None:
-        """Runs `record` and turns its errors into missed calls: recording must never end the model's run."""
+        """Runs `record` and turns its errors into missed calls, because an error of the recording must not end the model's run."""
         try:
             record()
         except (TypeError, ValueError, RuntimeError, NotImplementedError, MemoryError, KeyError, IndexError) as error:
@@ -216,7 +217,7 @@ class Recorder(TorchDispatchMode):
             del self._weights[0]
 
     def _save(self, tensor: Tensor) -> None:
-        """Must be called before an operator writes to the tensor: copies recorded weights in the same memory."""
+        """Copies recorded attention weights that are in the memory of the tensor. Must be called before an operator writes to the tensor."""
         for weights in self._weights:
             if weights.p is not None and _memory(weights.p) == _memory(tensor):
                 weights.p = weights.p.clone()
@@ -242,7 +243,7 @@ class Recorder(TorchDispatchMode):
             return
         is_noise = name == "mul" and self._noise is not None and _is_dense(args[1]) and _memory(args[1]) == _memory(self._noise)
         if out.numel() == weights.tensor.numel() and _memory(out) == _memory(weights.tensor) and name not in _DROPOUT | _CHANGES:
-            return  # out is a view of the same numbers, which `_find` recognises
+            return  # out is a view of the same numbers, so `_find` recognises it
         if place == 0 and name in _COPIES and out.numel() == weights.tensor.numel():
             self._add(_Weights(out, weights.p, depth, weights.is_dropped, weights.why))
         elif place == 0 and (is_noise or name in _DROPOUT):
@@ -267,7 +268,7 @@ class Recorder(TorchDispatchMode):
             return
         for place, (factor, other) in enumerate(zip(factors, factors[::-1])):
             parts = [weights for weights in self._weights if _memory(weights.tensor) == _memory(factor)]
-            if not parts or _memory(other) in self._parameters:  # a product with a parameter is a linear layer after a softmax, and no attention
+            if not parts or _memory(other) in self._parameters:  # a product with a parameter is a linear layer after a softmax, not attention
                 continue
             weights = self._find(factor)
             if weights is None:
@@ -285,7 +286,7 @@ class Recorder(TorchDispatchMode):
 
     def _record_weights(self, p: Tensor) -> None:
         heads = self._heads()
-        if p.dim() == 3:  # [B N,T,S] if the module's number of heads N is known and divides the first extent; else [B,T,S] of a single head
+        if p.dim() == 3:  # the map is [B N,T,S] if the module's number of heads N is known and divides the first extent; else [B,T,S] with a single head
             p = p.unflatten(0, (-1, heads) if heads and p.size(0) % heads == 0 else (-1, 1))
         p = p.reshape((1,) * (4 - p.dim()) + p.shape).cpu()
         p = p if p.dtype == torch.float64 else p.float()
@@ -314,7 +315,7 @@ class Recorder(TorchDispatchMode):
         operation, q, k, options = problem
         for tensor in (q, k):
             if not _is_dense(tensor):
-                raise ValueError("nested and sparse tensors, and tensors without memory, have no maps")
+                raise ValueError("the capture makes no maps of nested tensors, sparse tensors and tensors without memory")
         lead = (1,) * (4 - q.dim())
         q, k = (_wide(x.reshape(lead + x.shape)) for x in (q, k))
         given = {name: _beside(value, q) if isinstance(value, Tensor) else value for name, value in options.items() if name not in ("dropout", "seed", "dropout_keep", "v_scale")}
@@ -344,7 +345,7 @@ class Recorder(TorchDispatchMode):
         self._calls.append(CapturedCall(self._name(), operation, shape, is_window=self._is_window(shape), **values))
 
     def _is_window(self, shape: tuple[int, ...]) -> bool:
-        """True if this number of queries and keys is the window size of the innermost module that has one."""
+        """True if the numbers of queries and keys are the window size of the innermost module that has a window size."""
         for running in reversed(self._running):
             size = getattr(running.module, "window_size", None)
             if isinstance(size, int):
@@ -355,7 +356,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """Copies the tensor to host memory, and converts 16-bit dtypes to float32, so that maps are computed in float32."""
+    """Copies the tensor to host memory. Converts 16-bit dtypes to float32, so that maps are computed in float32."""
     tensor = tensor.detach().cpu()
     return tensor if tensor.dtype in (torch.float32, torch.float64, torch.int8) else tensor.float()
 

@@ -30,7 +30,7 @@ def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """The function that replaces torch's. polyhead computes the call while a replacement is applied; else torch's function does."""
+    """The function that replaces torch's. While a replacement is applied, polyhead computes the call; otherwise torch's function does."""
     why = _why_not(query, key, value, attn_mask) if _replacements.users else ""
     if torch.compiler.is_compiling():
         if why is None:
@@ -45,7 +45,7 @@ def scaled_dot_product_attention(
             replacement._count(why)
         if why is None:
             return out
-    if type(attn_mask) is CausalBias:  # CausalBias would look up torch's function by name and find this replacement, so call its implementation
+    if type(attn_mask) is CausalBias:  # call its implementation directly: CausalBias would look up torch's function by name, and find this replacement
         return CausalBias._dispatch(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     result: Tensor = _OWN(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     return result
@@ -55,7 +55,7 @@ scaled_dot_product_attention.__doc__ = _OWN.__doc__
 
 
 def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> str | None:
-    """The reason why torch must compute a call; None if polyhead's function can be tried, which may still refuse the call."""
+    """The reason why torch must compute a call; None if polyhead's function is to be tried. That function may still refuse the call."""
     tensors = (query, key, value) if attn_mask is None or type(attn_mask) is CausalBias else (query, key, value, attn_mask)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
@@ -64,30 +64,30 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
             return f"a tensor on the device {tensor.device.type}"
     if has_torch_function(tensors):
         return "a subclass of Tensor, or a mode, that intercepts functions of torch"
-    if not torch._C._get_flash_sdp_enabled():  # "flash" names torch's fused kernel, on the CPU too
+    if not torch._C._get_flash_sdp_enabled():  # torch's fused kernel is called "flash" on the CPU too
         return "a kernel of torch is chosen (torch.nn.attention.sdpa_kernel)"
     return None
 
 
 def _found() -> list[Replacement]:
-    """The places of torch's function: in torch.nn.functional, and in modules that imported the function by its name."""
+    """The places where torch's function is replaced: torch.nn.functional, and modules that imported the function by its name."""
     there = F.__dict__[_NAME]
     if there is not _OWN and there is not scaled_dot_product_attention:
         whose = f"{getattr(there, '__module__', '?')}.{getattr(there, '__qualname__', '?')}"
         raise RuntimeError(f"polyhead.torch.replace_sdpa: torch.nn.functional.{_NAME} is replaced already, by {whose}; undo that replacement first, or apply it after replace_sdpa")
     found = [(F, _NAME, _OWN, scaled_dot_product_attention)]
     for name, module in list(sys.modules.items()):
-        # A reference under another name is left alone: it may be a copy that somebody keeps to compare with, or to restore.
+        # A reference under another name is not replaced: a program may keep it to compare with torch's function, or to restore that function.
         if isinstance(module, ModuleType) and name.partition(".")[0] != "torch" and vars(module).get(_NAME) is _OWN:
             found.append((module, _NAME, _OWN, scaled_dot_product_attention))
     return found
 
 
 class SdpaReplacement(Applied):
-    """A replacement of torch's scaled_dot_product_attention by polyhead's, in the whole process. Made by `replace_sdpa`.
+    """The result of `replace_sdpa`: a replacement of torch's scaled_dot_product_attention by polyhead's in the whole process.
 
-    Replacements may overlap if they have the same precision; torch's function is restored when the last replacement is undone. Leaving a ``with`` block undoes the
-    replacement, with or without an exception; entering the block again applies the replacement again.
+    Several replacements may be applied at the same time if they have the same precision; torch's function is restored when the last one is undone. The end of a
+    ``with`` block undoes the replacement, also after an exception; another ``with`` block of the same object applies the replacement again.
     """
 
     _kind = "replacement"
@@ -108,12 +108,12 @@ class SdpaReplacement(Applied):
 
     @property
     def passed_on(self) -> dict[str, int]:
-        """How many calls torch has computed while this replacement was applied, by the reason."""
+        """How many calls torch has computed while this replacement was applied, for each reason."""
         with self._lock:
             return dict(self._passed_on)
 
     def report(self) -> str:
-        """A text with the counts of calls that polyhead computed and that torch computed, with a line for each reason.
+        """A text that says how many calls polyhead computed, and how many torch computed, with a line for each reason why torch computed them.
 
         Calls inside of compiled code are not counted, because they are traced once and then run without Python.
         """
@@ -154,7 +154,7 @@ class SdpaReplacement(Applied):
 
 
 def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
-    """Makes polyhead compute ``torch.nn.functional.scaled_dot_product_attention`` for models that call it themselves, forward and backward.
+    """Makes polyhead compute ``torch.nn.functional.scaled_dot_product_attention``, forward and backward, for all models that call this function.
 
     ::
 
@@ -171,20 +171,21 @@ def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
     need_weights=False, and of models of transformers with "sdpa". Arguments and results are those of `polyhead.torch.scaled_dot_product_attention`, whose
     docstring lists the differences from torch. torch.compile and torch.export trace polyhead's operator; code that was compiled before is not changed.
 
-    torch still computes some calls, which are counted by the reason: calls on other devices, with nested tensors, with subclasses of Tensor or under modes that intercept
-    functions of torch; calls inside `torch.nn.attention.sdpa_kernel` that excludes torch's fused kernel; and calls that polyhead's function refuses.
+    torch still computes some calls: calls on other devices, with nested tensors, with subclasses of Tensor, or under modes that intercept functions of torch;
+    calls inside a block of `torch.nn.attention.sdpa_kernel` that excludes torch's fused kernel; and calls that polyhead's function refuses. The replacement
+    counts these calls, by the reason.
 
     The replacement does not affect: the fused kernels of ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` in evaluation without gradients
-    (`torch.backends.mha.set_fastpath_enabled` switches them off); an import under another name (``as``); references that an object holds, such as a default
-    argument, an attribute or an entry of a table; scripted models; calls of torch's operators (``torch.ops.aten``). While a replacement is applied, torch.jit.script cannot
-    compile a model that calls the function.
+    (`torch.backends.mha.set_fastpath_enabled` switches them off); an import under another name (``as``); references to torch's function that an object holds,
+    such as a default argument, an attribute or an entry of a table; scripted models; calls of torch's operators (``torch.ops.aten``). While a replacement is
+    applied, torch.jit.script cannot compile a model that calls the function.
 
     Args:
         precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
-        The applied replacement, which counts the calls. Its undo() restores torch's function. At the end of a ``with`` block in which the function was not
-        called, a warning is given.
+        The applied replacement, which counts the calls. The method undo() restores torch's function. At the end of a ``with`` block in which the function was
+        not called, a warning is given.
 
     Raises:
         ValueError: another precision than that of an applied replacement, or an unknown word.
@@ -196,5 +197,5 @@ def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
 
 
 def sdpa(*, precision: Precision = "native") -> SdpaReplacement:
-    """An earlier name of `replace_sdpa`, for use in a ``with`` statement. It is not `polyhead.sdpa`, which computes attention."""
+    """The earlier name of `replace_sdpa`, for a ``with`` statement. Not to be confused with `polyhead.sdpa`, which computes attention."""
     return SdpaReplacement(precision)

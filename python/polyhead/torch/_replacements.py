@@ -1,4 +1,4 @@
-"""Replaces functions of another package by polyhead's while at least one user needs that, and then restores them."""
+"""Replaces functions of another package by polyhead's as long as a patch or replacement is applied, and then restores them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Replacement = tuple[Any, str, Any, Any]  # class or module, name of the attribut
 
 
 class Replacements:
-    """A set of replacements in the whole process, which is applied while it has at least one user."""
+    """A set of attributes that are replaced in the whole process as long as the set has at least one user, such as a `Patch`."""
 
     def __init__(self) -> None:
         self.users = 0
@@ -19,7 +19,7 @@ class Replacements:
         self._replaced: list[Replacement] = []
 
     def apply(self, find: Callable[[], Iterable[Replacement]]) -> None:
-        """Adds a user. For the first user, makes the replacements that find() returns."""
+        """Adds a user. The first user makes the replacements that find() returns."""
         with self.lock:
             if self.users == 0:
                 self._replaced = list(find())
@@ -33,7 +33,8 @@ class Replacements:
             self.users -= 1
             if self.users == 0:
                 for owner, name, own, new in self._replaced:
-                    # If another function is there now, it wraps polyhead's. Leave it: without users polyhead's function calls the package's own.
+                    # If another function is there now, it wraps polyhead's function. Leave it there: polyhead's function, without users, calls the package's
+                    # own.
                     if owner.__dict__.get(name) is new:
                         setattr(owner, name, own)
 
@@ -42,9 +43,9 @@ _Applied = TypeVar("_Applied", bound="Applied")
 
 
 class Applied:
-    """A user of `Replacements`, from _apply() to undo(). Leaving a ``with`` block calls undo(), and entering the block again calls _apply()."""
+    """A user of `Replacements`, from _apply() to undo(). The end of a ``with`` block calls undo(); entering another ``with`` block calls _apply()."""
 
-    _kind = _made_by = ""  # what the object is, and which function makes it; for messages
+    _kind = _made_by = ""  # for messages: what the object is, and which function makes it
 
     def __init__(self, replacements: Replacements) -> None:
         self._replacements = replacements
@@ -56,7 +57,7 @@ class Applied:
 
     @property
     def applied(self) -> bool:
-        """Whether this patch or replacement is applied."""
+        """True while this patch or replacement is applied."""
         return self._is_applied
 
     def _apply(self) -> None:
@@ -84,6 +85,6 @@ class Applied:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._blocks = max(0, self._blocks - 1)  # ExitStack.push calls __exit__ alone
+        self._blocks = max(0, self._blocks - 1)  # ExitStack.push calls __exit__ without __enter__
         if self._blocks == 0:
             self.undo()

@@ -1,5 +1,5 @@
-"""Converts attention's arguments to the form of torch's operators, which take only tensors, numbers and words. A rule such as a window is one argument of `polyhead.sdpa`
-and several arguments of an operator."""
+"""Converts attention's arguments to the form of torch's operators, which take only tensors, numbers and words. So a window, which is one argument of
+`polyhead.sdpa`, becomes several arguments of an operator."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .._options import EMPTY_ROWS, RelativeBias, require_precision
 
 
 def lse_dtype(q: Tensor) -> torch.dtype:
-    """The dtype of lse, and of numbers that are computed beside it."""
+    """The dtype in which lse is computed for this q."""
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
 class Options(NamedTuple):
     """The arguments of the operators after q, k and v, in the order of the schemas. Names are those of `polyhead.sdpa`; `RULES` names the arguments into which a rule is
-    split. sink, slopes and table have the dtype of q or of lse. empty_rows may also be "offset", the result of subtracting 1e9 from the masked scores in their dtype; it
-    requires attend and excludes block and causal."""
+    split. sink, slopes and table have the dtype of q or of lse. empty_rows may also be "offset": the result that subtracting 1e9 from the masked scores, in
+    their dtype, would give. "offset" requires attend and excludes block and causal."""
 
     # arguments: options of the operators
     attend: Tensor | None = None
@@ -62,10 +62,10 @@ class Options(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How arguments with a certain annotation, which are not tensors, are split into arguments of the operators, called parts."""
+    """How arguments with a certain annotation, which are not tensors, are converted to arguments of the operators, called parts."""
 
     fields: Callable[[Argument], list[tuple[str, str, Any]]]  # returns (name, annotation, default) of each part
-    check: Callable[[str, str, Any], None]  # (where, name, value): raises ValueError or TypeError for a wrong value
+    check: Callable[[str, str, Any], None]  # called with (where, name, value): raises ValueError or TypeError for a wrong value
     split: Callable[[Any], tuple[Any, ...]]  # converts a value, as a user gives it, to parts
     join: Callable[..., Any]  # converts parts to a value; None: the argument was not given
 
@@ -103,7 +103,7 @@ def _check_diagonal(where: str, name: str, value: Any) -> None:
 
 def _check_window(where: str, name: str, value: Any) -> None:
     if value is not None and (not isinstance(value, (tuple, list)) or len(value) != 2 or any(side is not None and not _is_integer(side) for side in value)):
-        raise TypeError(f"{where}: window must be (left, right): how many keys before and after the diagonal to attend to, None for all of a side")
+        raise TypeError(f"{where}: window must be (left, right): how many keys before and after the diagonal to attend to; None means all keys of that side")
     if value is not None and value[0] is value[1] is None:
         raise ValueError(f"{where}: window is (None, None), which bounds no side; give a number for one side, or no window")
 
@@ -154,7 +154,7 @@ RULES = {
     "float": Rule(_whole(), _check_present_number, _number, _itself),
     "EmptyRows": Rule(_whole("str"), _check_empty_rows, _alone, _itself),
     "Precision": Rule(_whole("str"), lambda where, name, value: require_precision(where, value), _alone, _itself),
-    # Two parts: a corner, or the offset of the diagonal. The offset may be a symbol, because the length of a cache changes with every token.
+    # Two parts: one for a corner, one for an offset of the diagonal. The offset may be a symbol, because the length of a cache changes with every token.
     "Causal": Rule(
         lambda argument: [(argument.name, "str | None", None), ("offset", "int | None", None)],
         _check_diagonal,
@@ -173,13 +173,15 @@ RULES = {
         _split_block_size,
         lambda rows, columns: None if (rows, columns) == _BLOCK_SIZE else (rows, columns),
     ),
-    # The tensors of a relative bias are separate arguments. `with_relative_bias` checks and splits a relative bias, because both steps need the diagonal of causal too.
+    # The tensors of a relative bias are separate arguments. `with_relative_bias` checks a relative bias and splits it into parts, because both steps need the
+    # diagonal of causal too.
     "RelativeBias | None": Rule(_of_relative_bias, lambda where, name, value: None, _alone, _itself),
 }
 """The rule for each annotation of an argument."""
 
 NOT_OF_TORCH = ("seed", "dropout_keep", "backend", "num_threads")
-"""Arguments that `attention` of polyhead.torch does not have: torch's generator draws the seed of dropout, and torch sets the number of threads."""
+"""Arguments of `polyhead.sdpa` that `attention` of polyhead.torch does not have. torch's generator draws the seed of dropout, and torch sets the number of
+threads."""
 
 TAKEN = tuple(argument for argument in ARGUMENTS if argument.group in ("pass", "sdpa") and argument.name not in NOT_OF_TORCH)
 """The arguments of `attention` of polyhead.torch that are also keywords of `polyhead.sdpa`."""
@@ -190,7 +192,7 @@ class _Parts(NamedTuple):
     default: Any
     rule: Rule
     fields: tuple[str, ...]
-    of: Callable[[Any], Any]  # returns the values of the parts in an `Options`
+    of: Callable[[Any], Any]  # returns the values of a rule's parts in an `Options`
 
 
 def _parts(argument: Argument) -> _Parts:
@@ -208,7 +210,7 @@ _parts_of_relative_bias: Any = operator.attrgetter(*RelativeBias._fields)
 
 
 def split_rules(where: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Checks the rules among the arguments of `attention` and splits them into parts; relative_bias is not split."""
+    """Checks those arguments of `attention` that have a rule, and converts them to parts; relative_bias is not converted here."""
     fields = {name: value for name, value in given.items() if name not in _RULES}
     for name, parts in _RULES.items():
         value = given.get(name, parts.default)
@@ -231,7 +233,7 @@ def keywords(q: Tensor, options: Options) -> dict[str, Any]:
         given["relative_bias"] = RelativeBias(*_parts_of_relative_bias(options))
     if options.seed is not None:
         given["seed"] = int(options.seed) % 2**64
-    if options.blocks is None:  # a direct call of the operator may give a block size without blocks
+    if options.blocks is None:  # if the operator is called directly, a block size may be given without blocks
         given.pop("block_size", None)
     return given
 

@@ -46,40 +46,41 @@ def scaled_dot_product_attention(
     relative_bias: RelativeBias | None = None,
     precision: Precision = "native",
 ) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention, computed by polyhead (Vaswani et al. 2017, equation 1).
+    """The function torch.nn.functional.scaled_dot_product_attention, computed by polyhead (Vaswani et al. 2017, equation 1).
 
     Args:
         query: ``[*,N,T,H]`` or ``[T,H]``; float32, float64, float16 or bfloat16, on the CPU.
         key: ``[*,K,S,H]``.
-        value: ``[*,K,S,V]``. The leading dimensions of query, key and value broadcast to one another. N and K must broadcast too; with enable_gqa ``N % K == 0`` suffices.
+        value: ``[*,K,S,V]``. The leading dimensions of query, key and value broadcast to one another. N and K must be equal, or one of them 1; with enable_gqa,
+            ``N % K == 0`` suffices.
         attn_mask: broadcasts to ``[*,N,T,S]``. bool: True = may attend. Floating: added to the scores. Or torch's CausalBias ``[T,S]``. Not together with
             is_causal.
-        dropout_p: probability in ``[0, 1]`` that an attention weight is dropped, in training or not. torch's generator draws the seed of the bits; the bits
-            differ from those of torch's own operator.
+        dropout_p: probability in ``[0, 1]`` that an attention weight is dropped, in training or not. torch's generator draws the seed. torch's own
+            operator would drop other attention weights with the same seed.
         is_causal: query t attends to the keys ``s <= t``, also if T and S differ.
         scale: factor of the scores; None is ``1 / sqrt(H)``.
         enable_gqa: query head n attends to key/value head ``n // (N // K)``.
-        sink: sink logits (as learned in gpt-oss), which torch's function does not have: ``[N]``, or of another rank that broadcasts to ``[*,N,T]``; dtype of
-            the query, or float32 if the query is float16 or bfloat16. ``exp(sink)`` is added to the sum of the softmax.
-        relative_bias: a `polyhead.RelativeBias` of tensors: ALiBi's slopes or T5's table, with gradients; the same dtypes as for sink. Not together with a floating
-            attn_mask.
+        sink: an argument that torch's function does not have: sink logits (as learned in gpt-oss), ``[N]`` or a tensor of another rank that broadcasts to
+            ``[*,N,T]``. ``exp(sink)`` is added to the sum of the softmax. In the dtype of the query, or in float32 if the query is float16 or bfloat16.
+        relative_bias: an argument that torch's function does not have: a `polyhead.RelativeBias` of tensors, ALiBi's slopes or T5's table, with gradients. The
+            dtypes are those of sink. Not together with a floating attn_mask.
         precision: precision of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
-        ``[*,N,T,V]`` or ``[T,V]``, dtype of the query. Its dimensions have the same order in memory as those of the query, so that heads that are views of
-        ``[B,T,N*H]`` merge without a copy.
+        ``[*,N,T,V]`` or ``[T,V]``, in the dtype of the query. The dimensions have the same order in memory as those of the query. So if the query is a view of
+        a tensor ``[B,T,N*H]``, the heads of the result merge without a copy.
 
     Raises:
-        TypeError: a dtype, device or type that polyhead does not compute with, tensors on several devices, a subclass of Tensor with a __torch_function__
-            of its own; q, k and v of unequal dtypes.
+        TypeError: a dtype, device or type that polyhead does not support; tensors on several devices; a subclass of Tensor with its own __torch_function__;
+            query, key and value in different dtypes.
         ValueError: shapes that do not fit; attn_mask together with is_causal; dropout_p outside of ``[0, 1]``; an unknown word.
 
     Differences from torch: NaN or infinity in a key that a boolean mask or is_causal excludes has no effect (torch multiplies the key's value by 0, and 0 times
-    NaN is NaN). No ``[T,S]`` tensor is made, except as the gradient of a mask of that shape. The gradient of a floating mask has the shape of the mask. Second derivatives
-    and forward mode work; third derivatives, forward mode of forward mode and forward mode under torch.compile raise NotImplementedError. A row
-    without a key is 0, as in torch. At most torch.get_num_threads() threads compute.
+    NaN is NaN). No ``[T,S]`` tensor is made, except the gradient of a mask of that shape. The gradient of a floating mask has the shape of the mask. Second
+    derivatives and forward mode work; third derivatives, forward mode of forward mode and forward mode under torch.compile raise NotImplementedError. The
+    result of a query without a key is 0, as in torch. At most torch.get_num_threads() threads compute.
     """
-    # Try the fast path, for calls that need no conversion. The code below computes all other calls, and raises the errors.
+    # Try the fast path, which computes calls that need no conversion. The code below computes all other calls, and raises the errors.
     if sink is None and relative_bias is None and _eager._READ_BY_C and not _is_compiling():
         found: Any = _core.eager_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, precision)
         if found is not None:
@@ -98,21 +99,21 @@ def scaled_dot_product_attention(
 
 
 class Arguments(NamedTuple):
-    """The arguments of torch's function, converted to those of `attention`."""
+    """The arguments of torch's function, in the form that `attention` takes."""
 
     qkv: tuple[Tensor, Tensor, Tensor]
     attend: Tensor | None
     bias: Tensor | None
     causal: Causal
-    dtype: torch.dtype  # dtype of the result
-    is_unbatched: bool  # True: the caller's tensors have no heads dimension, so the first dimension of the result must be removed
+    dtype: torch.dtype  # the dtype of the result
+    is_unbatched: bool  # True: the caller's tensors have no dimension for heads, so the first dimension of the result must be removed
 
 
 def read_arguments(
     where: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, enable_gqa: bool, *, has_all_keys: bool = True
 ) -> Arguments:
-    """Checks and converts the arguments. has_all_keys: False if other ranks hold further keys; then the distributed call checks the S of attn_mask, instead of
-    this function."""
+    """Checks and converts the arguments. has_all_keys: False if other ranks hold further keys. Then this function does not check the S of attn_mask; the
+    distributed call does."""
     require(where, query=query, key=key, value=value)
     diagonal: Causal = "top_left" if is_causal else None
     if attn_mask is not None:
@@ -149,7 +150,7 @@ def read_arguments(
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, where: str) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Returns q ``[*,N,T,H]``, k ``[*,K,S,H]`` and v ``[*,K,S,V]``, as views if possible, and True if no input had a heads dimension."""
+    """Returns q ``[*,N,T,H]``, k ``[*,K,S,H]`` and v ``[*,K,S,V]``, as views if possible, and True if no input had a dimension for heads."""
     given = f"query {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}"
     rank = max(query.dim(), key.dim(), value.dim())
     q, k, v = (tensor.reshape((1,) * (max(rank, 3) - tensor.dim()) + tensor.shape) for tensor in (query, key, value))

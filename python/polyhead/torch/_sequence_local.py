@@ -1,4 +1,4 @@
-"""Sequence-local attention of atoms (AlphaFold 3): each window of queries attends to the keys around it."""
+"""Sequence-local attention, for the atoms of AlphaFold 3: each window of queries attends to the keys around the window."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPTIONS = annotations_of(SequenceLocalOptions)
 
 
 def _windows(x: Tensor, first: int, rows: int, step: int, count: int) -> Tensor:
-    """Views ``[*,count,heads,rows,width]`` of ``x [*,heads,L,width]``: window w has the rows from ``first + w step`` on. Rows outside of x are zeros."""
+    """A view ``[*,count,heads,rows,width]`` of ``x [*,heads,L,width]``: window w has the rows of x from ``first + w step`` on. Rows outside of x are zeros."""
     after = first + (count - 1) * step + rows - x.shape[-2]
     padded = F.pad(x, (0, 0, -first, max(after, 0))) if first < 0 or after > 0 else x
     return padded.unfold(-2, rows, step)[..., :count, :, :].movedim(-3, -4).mT
@@ -46,24 +46,25 @@ def sequence_local_attention(
     attend_keys: Tensor | None = None,
     **options: Unpack[SequenceLocalOptions],
 ) -> Tensor:
-    """Attention in windows, with a bias for each pair of a window. It serves the atoms of AlphaFold 3 (Abramson et al. 2024, supplementary algorithm 7), Boltz and
-    Protenix.
+    """Attention in windows of a sequence, with a bias for each query and key of a window. AlphaFold 3 (Abramson et al. 2024, supplementary algorithm 7), Boltz
+    and Protenix compute the attention of atoms in this way.
 
     Window w has the queries ``[w queries, (w + 1) queries)`` and the ``keys`` positions around the middle of these queries, from ``w queries - (keys - queries) / 2`` on;
-    positions outside of ``[0, T)`` are no keys. There are ``W = ceil(T / queries)`` windows. No tensor ``[T,T]`` is made: the windows are views of q, k and v. If
-    windows reach beyond the ends of a tensor (k and v if keys > queries, q if T is not a multiple of queries), it is copied once, with zeros added at its ends.
+    there are no keys outside of ``[0, T)``. There are ``W = ceil(T / queries)`` windows. No tensor ``[T,T]`` is made: the windows are views of q, k and v. If
+    windows reach beyond the ends of a tensor (k and v if keys > queries, q if T is not a multiple of queries), the tensor is copied once, with zeros added at
+    its ends.
 
     Args:
-        q: ``[*,N,T,H]`` on the CPU, as for `attention`.
+        q: ``[*,N,T,H]`` on the CPU, as in `attention`.
         k, v: ``[*,K,T,H]``, ``[*,K,T,V]``.
-        bias: broadcasts to ``[*,W,N,queries,keys]``, with any strides: give a projection z ``[*,W,queries,keys,N]`` of the pairs of atoms as
+        bias: broadcasts to ``[*,W,N,queries,keys]``, with any strides. If pairs of atoms are projected to a tensor z ``[*,W,queries,keys,N]``, give
             ``z.movedim(-1, -3)``. The gradient of bias has the shape of bias.
         queries, keys: numbers of queries and keys of a window; ``keys - queries`` must be even and not negative.
-        attend_keys: bool, broadcasts to ``[*,T]``: True for atoms that exist.
+        attend_keys: bool, broadcasts to ``[*,T]``: True for atoms that exist; False for padding, to which no query attends.
         options: scale, softcap, sink, dropout, empty_rows, precision, as in `polyhead.torch.attention`.
 
     Returns:
-        out ``[*,N,T,V]``. The caller must compute the gate and the conditioning of the algorithm.
+        out ``[*,N,T,V]``. The function does not compute the gate and the conditioning of AlphaFold's algorithm.
 
     q, k, v, bias and sink have gradients, second derivatives and forward mode, as in `attention`.
 
@@ -92,7 +93,7 @@ def sequence_local_attention(
     exists = exists.expand(*exists.shape[:-1], length)
     keep = _windows(exists[..., None, :, None], first, keys, queries, count)[..., 0, :, 0]
     sink = options.get("sink")
-    if sink is not None and sink.dim() > 1:  # [*,N,T] is cut into windows as q is; [N] broadcasts
+    if sink is not None and sink.dim() > 1:  # cut a sink [*,N,T] into windows, as q; a sink [N] broadcasts
         options["sink"] = _windows(sink[..., None].expand(*sink.shape[:-1], length, 1), 0, queries, queries, count)[..., 0]
     out = attention(*own, bias=bias, attend_keys=keep, **options)
     return out.movedim(-4, -3).flatten(-3, -2)[..., :length, :]

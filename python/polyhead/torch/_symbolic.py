@@ -1,4 +1,4 @@
-"""torch.fx.symbolic_trace: a call with symbols instead of tensors becomes one node of the graph, as a call of torch's own attention does."""
+"""Support for torch.fx.symbolic_trace: a call with symbols instead of tensors becomes one node of the graph, as a call of torch's own attention does."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def _tracer(values: Iterable[object]) -> Any:
 
 
 def node_of_function(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """The symbol for a call of the function, one of whose arguments is a symbol."""
+    """The symbol that stands for a call of the function, if one of the arguments is a symbol."""
     return _tracer((*args, *named.values())).create_proxy("call_function", function, args, named)
 
 
 def node_of_module(module: nn.Module, *args: Any, **named: Any) -> Any:
-    """The symbol for a call of the module, one of whose arguments is a symbol."""
+    """The symbol that stands for a call of the module, if one of the arguments is a symbol."""
     tracer = _tracer((*args, *named.values()))
     if tracer.root is module:
         raise TypeError(f"{type(module).__name__}: torch.fx cannot trace the inside of this layer; trace a module that holds it")

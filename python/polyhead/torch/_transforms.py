@@ -1,7 +1,8 @@
-"""The operators of `_ops` for calls under torch.func and with dual tensors. They add vmap and forward mode, which the operators of `_ops` do not have.
+"""The operators of `_ops` in a form for calls under torch.func and with dual tensors. They have vmap and forward mode, which the operators of `_ops` do not
+have.
 
-Second derivatives are supported in three ways: gradients of gradients, forward mode of gradients (torch.func.hessian) and gradients of forward mode. Forward mode of
-forward mode is not.
+Second derivatives are supported as gradients of gradients, forward mode of gradients (torch.func.hessian) and gradients of forward mode. Forward mode of
+forward mode is not supported.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from .._arguments import GRADIENTS, names_of
 from . import _dispatch, _formulas, _ops
 from ._rules import Options
 
-_PAIRS = {*names_of("pairs", "query_blocks")}  # arguments that broadcast to [*,N,..]
-_KEYS = {*names_of("keys")}  # arguments that broadcast to [*,S]
-_ROWS = {*names_of("rows")}  # arguments that are [N], or broadcast to [*,N,T]
-_SEQUENCES = {"d_out", "out", "lse", *names_of("sequences", "scales", "query_heads", "key_heads")}  # arguments that must have all leading dimensions
+_PAIRS = {*names_of("pairs", "query_blocks")}  # names of arguments that broadcast to [*,N,..]
+_KEYS = {*names_of("keys")}  # names of arguments that broadcast to [*,S]
+_ROWS = {*names_of("rows")}  # names of arguments that are [N], or broadcast to [*,N,T]
+_SEQUENCES = {"d_out", "out", "lse", *names_of("sequences", "scales", "query_heads", "key_heads")}  # names of arguments that must have all leading dimensions
 
 _TANGENTS = tuple(f"{name}_tangent" for name in GRADIENTS)
 _FORWARD = ("q", "k", "v", *Options._fields)
@@ -52,12 +53,12 @@ def _with_first(size: int, dim: int | None, tensor: Tensor, rank: int) -> Tensor
 
 
 def _together(size: int, names: tuple[str, ...], in_dims: tuple[int | None, ...], arguments: tuple[Any, ...], wanted: set[str]) -> list[Any] | None:
-    """The arguments of a single call that computes all examples of a vmap as further sequences; None if a single call is impossible. wanted: names of the
-    inputs that need a separate gradient for each example, so that they may not be shared."""
+    """The arguments of a single call that computes all examples of a vmap as further sequences of the batch; None if a single call is impossible. wanted: names
+    of the inputs that need a separate gradient for each example, and therefore may not be shared by the examples."""
     dims, given = dict(zip(names, in_dims)), dict(zip(names, arguments))
     if given["dropout"] > 0:  # dropout bits depend on the position of a sequence in the batch
         return None
-    # A tangent must have the shape of its input, so if one of the two is mapped, both get the vmap dimension.
+    # A tangent must have the shape of its input. So if the input or the tangent is mapped by the vmap, both get the vmap dimension.
     wanted = wanted | {of for name in GRADIENTS for of in (name, f"{name}_tangent") if dims[name] is not None or dims.get(f"{name}_tangent") is not None}
     rank = given["q"].dim() + (dims["q"] is None)
     result = []
@@ -89,7 +90,8 @@ def _in_a_batch(call: Callable[..., Any], info: Any, in_dims: tuple[int | None, 
 def _gradients_in_a_batch(
     names: tuple[str, ...], results: tuple[str, ...], call: Callable[..., Any], info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]
 ) -> Any:
-    """The vmap rule of an operator that returns gradients. results: names of the inputs whose gradients the operator returns. The operator's last argument says which gradients are wanted."""
+    """The vmap rule of an operator that returns gradients, and whose last argument says which gradients are wanted. results: names of the inputs whose
+    gradients the operator returns."""
     in_dims = (*in_dims[: len(names) - 1], None)  # torch gives a list of dimensions for the last argument, which is a list of bools; replace it by one None
     wanted = {name for name, want in zip(results, inputs[-1]) if want}
     together = _together(info.batch_size, names, in_dims, inputs, wanted)
@@ -110,7 +112,8 @@ def _moving(names: tuple[str, ...], tangents: tuple[Tensor | None, ...]) -> list
 
 @dataclass(frozen=True)
 class _Rule:
-    """An operator of `_ops`, and the functions that torch needs for it under transforms. ctx is the context of `_Operator`; inputs are the operator's arguments."""
+    """An operator of `_ops`, and the functions that torch needs to run the operator under transforms. ctx is the context of `_Operator`; inputs are the
+    operator's arguments."""
 
     operator: Callable[..., Any]
     save: Callable[..., None]  # (ctx, inputs, output) -> None
@@ -120,7 +123,7 @@ class _Rule:
 
 
 class _Operator(torch.autograd.Function):
-    """The autograd function of all operators. Its arguments are the operator's arguments and, last, the operator's _Rule."""
+    """The autograd.Function that runs every operator. Its arguments are those of the operator and, last, the operator's _Rule."""
 
     @staticmethod
     def forward(*given: Any) -> Any:
@@ -147,7 +150,7 @@ class _Operator(torch.autograd.Function):
 
 
 def _operator(rule: _Rule) -> Callable[..., Any]:
-    """Makes the operator of a rule, usable under any transform."""
+    """Makes a function that runs the operator of a rule, under any transform."""
 
     def operator(*inputs: Any) -> Any:
         return _Operator.apply(*inputs, rule)  # type: ignore[no-untyped-call]
@@ -177,8 +180,8 @@ def _tangents_of_map(ctx: Any, *tangents: Tensor | None) -> Any:
 
 
 def _tangents_of_backward(ctx: Any, *tangents: Tensor | None) -> Any:
-    # The gradients g(x, d_out) are linear in d_out. As second derivatives are symmetric, the derivative of g along a tangent x' of x is the gradient of <x',
-    # g> by x.
+    # The gradients g(x, d_out) are linear in d_out. Second derivatives are symmetric. So the derivative of g along a tangent x' of x is the gradient of <x', g>
+    # with respect to x.
     d_out, q, k, v, out, lse, *tensors = ctx.saved_tensors
     options, moving, of_d_out = [*tensors, *ctx.options], _moving(_BACKWARD, tangents), tangents[0]
     parts = []
@@ -240,8 +243,9 @@ def _gradients_of_lse_tangent(
     d: Tensor, of_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, tangents: list[Tensor | None], options: Options, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
     # Let s be the sink's share of the softmax, z the sink, and out1 the output of the problem of `_formulas.halved`. Then lse' = 4 out1' / (1 + s) + s z'.
-    # The gradient of lse' by the inputs other than z is 4 / (1 + s) times the gradient of out1', computed with a constant sink of the halved problem, plus
-    # -4 s z' / (1 + s) times the gradient of out1, which accounts for the changes of the factors. The gradient by z is -s (lse' - z').
+    # The gradient of lse' with respect to the inputs other than z has two terms: 4 / (1 + s) times the gradient of out1', in which the sink of the halved
+    # problem is constant; and -4 s z' / (1 + s) times the gradient of out1, which accounts for the changes of the factors. The gradient with respect to z is -s
+    # (lse' - z').
     if options.empty_rows == "unmasked":  # the halved problem needs a sink, which empty_rows "unmasked" refuses
         raise NotImplementedError("polyhead has no gradient of the forward mode of lse with empty_rows='unmasked'")
     share, arguments, other = _formulas.halved(q, k, v, lse, options)
@@ -262,7 +266,7 @@ def _gradients_of_lse_tangent(
     return tuple(grads)
 
 
-# The operators of `_ops`, usable under any transform.
+# The operators of `_ops`, in the form that can be called under any transform.
 attention = _operator(_Rule(_ops.attention, _for_both_modes(_ops.save), _ops.input_gradients, _tangents_of_attention, _in_a_batch))
 attention_map = _operator(_Rule(_ops.attention_map, _for_both_modes(_ops.save_map), _ops.map_gradients, _tangents_of_map, _one_by_one))
 attention_jvp = _operator(_Rule(_ops.attention_jvp, _save_jvp, _gradients_of_jvp, _refuse_jvp_of_jvp, _jvp_in_a_batch))

@@ -42,36 +42,36 @@ def triangle_attention(
     kv_lengths: Tensor | None = None,
     precision: Precision = "native",
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-    """Attention inside each row of a table, with a bias that the rows share (Jumper et al. 2021, supplementary algorithms 13 and 14). It has the arguments and results of
-    ``cuequivariance_torch.triangle_attention``, runs on the CPU, and has gradients.
+    """Attention inside each row of a table, with a bias that all rows share (Jumper et al. 2021, supplementary algorithms 13 and 14). The function has the
+    arguments and results of ``cuequivariance_torch.triangle_attention``, runs on the CPU, and has gradients.
 
     ::
 
         score = scale * q k^T + bias
         out   = softmax(score, keys whose mask is True) v
 
-    A masked key has no effect. cuEquivariance gives the key a score of -1e9 instead; this gives the same result unless scores of other keys are about as low.
+    A masked key has no effect. cuEquivariance instead gives a masked key the score -1e9; the result is the same unless scores of other keys are about as low.
 
     Args:
         q: ``[B,N,H,Q,D]``, or ``[N,H,Q,D]`` for B = 1; float32, float64, float16 or bfloat16.
-        k, v: ``[B,N,H,K,D]``, dtype of q.
+        k, v: ``[B,N,H,K,D]``, in the dtype of q.
         bias: ``[B,1,H,Q,K]``, in any floating dtype. If this dtype is wider than that of q, everything is computed in the wider dtype. The gradient of bias has
             the shape and dtype of bias; no tensor ``[B,N,H,Q,K]`` is made.
-        mask: ``[B,N,1,1,K]``, bool or numbers: keys where the mask is True or not 0 may be attended to. A row of the table whose keys are all masked gets the
-            mean of the values.
+        mask: ``[B,N,1,1,K]``, bool or numbers: queries may attend to keys where the mask is True or not 0. In a row of the table whose keys are all masked, out
+            is the mean of the values.
         scale: factor of ``q k^T``; None is ``1 / sqrt(D)``.
         return_aux: also return lse and max.
-        kv_lengths: integers ``[B,N,1,1,1]``: queries attend to keys ``< length``. Not together with mask. A row of the table with length 0 gets 0.
+        kv_lengths: integers ``[B,N,1,1,1]``: queries attend to keys ``< length``. Not together with mask. In a row of the table with length 0, out is 0.
         precision: precision of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
-        out ``[B,N,H,Q,D]``, dtype of q; without B if q has no B. With return_aux ``(out, lse, max)``: lse is the logarithm of the sum of the exponentials of
-        the scores, and max is the largest score, over the keys that are not masked, or over scores of -1e9 if all keys are masked. Both are ``[B,N,H,Q,1]``,
-        float32 (float64 for float64), without gradients. They are computed one row of the table at a time, to save memory.
+        out ``[B,N,H,Q,D]``, in the dtype of q; without B if q has no B. With return_aux ``(out, lse, max)``: lse is the logarithm of the sum of the
+        exponentials of the scores of the keys that are not masked, and max is the largest of these scores. If all keys are masked, every score counts as -1e9.
+        lse and max are ``[B,N,H,Q,1]``, float32 (float64 for float64), without gradients. They are computed one row of the table at a time, to save memory.
 
     Raises:
         ValueError: shapes that do not fit, mask and kv_lengths together, or an unknown word.
-        TypeError: an argument of another type; a dtype or device that polyhead does not compute with.
+        TypeError: an argument of the wrong type; a dtype or device that polyhead does not support.
     """
     where = "triangle_attention"
     inputs.require(where, q=q, k=k, v=v, bias=bias)
