@@ -20,7 +20,7 @@ std::function<void(std::int64_t, std::int64_t)> read_progress(nb::handle given) 
   if (given.is_none()) return {};
   if (PyCallable_Check(given.ptr()) == 0) throw nb::type_error(cat("progress is ", kind_of(given), "; it must be callable as progress(done, total)").c_str());
   return [given](std::int64_t done, std::int64_t total) {
-    const nb::gil_scoped_acquire acquire;
+    const TakenGil taken;
     given(done, total);
   };
 }

@@ -400,7 +400,8 @@ def _gates(gate: Any, count: int | None, batch: int | None) -> Any:
         return None
     gates, texts = _layered(gate, "gate", count, "[T, V], [heads, T, V] or [layers, heads, T, V]; for several texts [layers, B, heads, T, V]", batch is not None)
     if texts != batch:
-        raise ValueError(f"gate has a batch of {texts}, and source has a batch of {batch}; they must be equal")
+        given, wanted = ("no batch" if n is None else f"a batch of {n}" for n in (texts, batch))
+        raise ValueError(f"gate has {given}, and source has {wanted}; they must be equal")
     return gates
 
 
