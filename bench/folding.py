@@ -4,20 +4,20 @@
 
 Prints the tables of docs/folding.md. Packages that are not installed are left out. A time is the processor time divided by the number of threads, as
 the median over the rounds. In each round the time of the package's step is divided by the time of the polyhead step next to it; the ratio is the median of these quotients.
-Memory is the peak during a step in a separate process, minus the memory of that process before the step.
+Memory is the peak during a step in a separate process, minus the memory of that process before the step. With --rounds 0 the time is that of this step, too, which
+halves the time of the measurement.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import importlib
 import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -252,59 +252,89 @@ def patched(case: str, wanted: bool) -> Any:
     return CASES[case][1]() if wanted else contextlib.nullcontext()
 
 
-def memory_of(case: str, n: int, backward: bool, ours: bool, threads: int) -> float:
-    command = [sys.executable, __file__, "--one", json.dumps([case, n, backward, ours]), "--threads", str(threads)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+def apart(function: Callable[[], Any]) -> Any:
+    """The result of a function in a forked process, whose memory and time do not depend on what was measured before."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        status = 1
+        try:
+            with open(writing, "w") as results:
+                json.dump(function(), results)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with open(reading) as results:
+        found = results.read()
+    if os.waitpid(child, 0)[1] != 0:
+        raise RuntimeError("a measuring process failed")
+    return json.loads(found)
+
+
+def times_of(case: str, n: int, backward: bool, threads: int, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Times in ms of the package and of polyhead, which take turns."""
+    torch.set_num_threads(threads)
+    run, warm = step(case, n, backward), step(case, WARM, backward)
+    times: dict[str, list[float]] = {"own": [], "polyhead": []}
+    for which in times:  # the first call loads code
+        with patched(case, which == "polyhead"):
+            warm()
+    began = time.perf_counter()
+    while len(times["polyhead"]) < rounds and (not times["polyhead"] or time.perf_counter() - began < seconds):
+        for which, found in times.items():
+            with patched(case, which == "polyhead"):
+                start = time.process_time()
+                run()
+                found.append(1e3 * (time.process_time() - start) / threads)
+    return times
+
+
+def single(case: str, n: int, backward: bool, ours: bool, threads: int) -> tuple[float, float]:
+    """The memory in MiB and the time in ms of one step."""
+    torch.set_num_threads(threads)
+    run, warm = step(case, n, backward), step(case, WARM, backward)
+    with patched(case, ours):
+        warm()  # loads code, whose pages are not memory of the step
+        del warm
+        ctypes.CDLL(None).malloc_trim(0)  # memory that is free, but kept, would not be counted
+        restart_peak()  # because importing torch needs more memory than a small step
+        before, start = field("VmRSS"), time.process_time()
+        run()
+        took = time.process_time() - start
+    return (field("VmHWM") - before) / 2**20, 1e3 * took / threads
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--residues", type=int, nargs="+", default=[128, 256, 384])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="0: one step gives both time and memory")
     parser.add_argument("--seconds", type=float, default=60, help="time after which no further round of a row of the table begins")
     parser.add_argument("--only", default="", help="part of the names of the rows")
     parser.add_argument("--passes", nargs="+", choices=["forward", "backward"], default=["forward", "backward"])
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    if given.one:
-        case, n, backward, ours = json.loads(given.one)
-        run = step(case, n, backward)
-        with patched(case, ours):
-            restart_peak()  # because importing torch needs more memory than a small step
-            before = field("VmRSS")
-            run()
-        print((field("VmHWM") - before) / 2**20)
-        return
+    torch.set_num_threads(1)  # a process with threads should not be forked
     print(f"{given.threads} thread(s), torch {torch.__version__}, polyhead {polyhead.__version__}, {platform.machine()}, load {os.getloadavg()[0]:.1f}\n")
     print("| | N | pass | own, ms | polyhead, ms | ratio | own, MiB | polyhead, MiB |\n|---|---|---|---|---|---|---|---|")
-    for case in CASES:
+    for case, (build, patch) in CASES.items():
         if given.only not in case:
+            continue
+        try:
+            build(WARM)  # imports the package
+            patch().undo()
+        except (ImportError, OSError):
             continue
         for n in given.residues:
             for backward in (each == "backward" for each in given.passes):
-                try:
-                    run = step(case, n, backward)
-                except (ImportError, OSError):
-                    continue
-                times: dict[bool, list[float]] = {False: [], True: []}
-                for ours in (False, True):  # the first call loads code
-                    with patched(case, ours):
-                        step(case, WARM, backward)()
-                began = time.perf_counter()
-                while len(times[True]) < given.rounds and (not times[True] or time.perf_counter() - began < given.seconds):
-                    for ours in (False, True):
-                        with patched(case, ours):
-                            start = time.process_time()
-                            run()
-                            times[ours].append(1e3 * (time.process_time() - start) / given.threads)
-                ratio = statistics.median(own / mine for own, mine in zip(times[False], times[True]))
-                own, mine = (statistics.median(times[ours]) for ours in (False, True))
-                del run
-                of_memory = [memory_of(case, n, backward, ours, given.threads) for ours in (False, True)]
+                one = {which: apart(lambda: single(case, n, backward, which == "polyhead", given.threads)) for which in ("own", "polyhead")}
+                if given.rounds > 0:
+                    times = apart(lambda: times_of(case, n, backward, given.threads, given.rounds, given.seconds))
+                else:
+                    times = {which: [took] for which, (_, took) in one.items()}
+                ratio = statistics.median(own / mine for own, mine in zip(times["own"], times["polyhead"]))
+                own, mine = (statistics.median(found) for found in times.values())
                 what = "forward and backward" if backward else "forward"
-                print(f"| {case} | {n} | {what} | {own:.0f} | {mine:.0f} | {ratio:.2f} | {of_memory[0]:.0f} | {of_memory[1]:.0f} |", flush=True)
+                print(f"| {case} | {n} | {what} | {own:.0f} | {mine:.0f} | {ratio:.2f} | {one['own'][0]:.0f} | {one['polyhead'][0]:.0f} |", flush=True)
 
 
 if __name__ == "__main__":
