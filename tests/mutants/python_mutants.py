@@ -85,4 +85,6 @@ PYTHON_MUTANTS = [
            "    return _joined(captured.calls)", "steps of two texts are not joined", ("test_view_capture.py",)),
     Mutant("tangents of sink and relative bias exchanged", "python/polyhead/_second_derivatives.py", "q, k, v, out, lse, tuple(tangents), options",
            "q, k, v, out, lse, (*tangents[:4], tangents[5], tangents[4]), options", "each input has its own tangent", ("test_second_derivatives.py",)),
+    Mutant("layer: elements of a broadcast bias share a gradient", LAYER, "    if bias.requires_grad:  # each", "    if False:  # each", "each element of a view has its own gradient",
+           ("test_torch_layer_pass.py",)),
 ]

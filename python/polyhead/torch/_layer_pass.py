@@ -93,6 +93,27 @@ class Pass(NamedTuple):
         return query, key, value, bias, self.settings | self.masks | ({} if bias is None else {"bias": bias}), tuple(parameters)
 
 
+def in_rows(bias: Tensor) -> Tensor:
+    """The same bias, with the keys of a row next to each other in memory: the kernels read it once for each sequence and head, and strided reads take more time than
+    attention itself. A bias made of a pair tensor by a permutation is strided. Broadcast dimensions stay broadcast, and a view that overlaps itself stays a view."""
+    shape, strides = bias.shape, bias.stride()
+    if not shape or shape[-1] == 1 or strides[-1] <= 1:
+        return bias
+    broadcast, reach = False, 1
+    for stride, extent in sorted(zip(strides, shape)):
+        if stride == 0:
+            broadcast = broadcast or extent > 1
+        elif extent > 1:
+            if stride < reach:
+                return bias
+            reach += (extent - 1) * stride
+    if not broadcast:
+        return bias.contiguous()
+    if bias.requires_grad:  # each element of the view has a gradient
+        return bias
+    return bias[tuple([slice(0, 1) if stride == 0 else slice(None) for stride in strides])].contiguous().expand(shape)
+
+
 def run(
     layer: _core.LayerForm, query: Tensor, key: Tensor | None, value: Tensor | None, bias: Tensor | None, parameters: tuple[Tensor | None, ...], *,
     masks: dict[str, Tensor], causal: str | None, dropout: float, attention_weights: Literal["probability", "dropped"] | None,
@@ -102,6 +123,8 @@ def run(
     key is None, query is used; if value is None, key is used. by_torch is explained in `Pass`."""
     settings: dict[str, Any] = {}
     seed = None
+    if bias is not None:
+        bias = in_rows(bias)
     if causal is not None:
         settings["causal"] = causal
     if dropout > 0:
