@@ -146,7 +146,7 @@ RunResult run(Task& task, const Plan& plan, const RunOptions& options) {
       averages.swap(parameters);
       const Validation validation = task.validate();
       const bool better = !best.validation || std::isnan(best.validation->score) || validation.score > best.validation->score;  // a correlation may be NaN
-      if (better) task.save(options.folder);
+      if (better && options.keep_model) task.save(options.folder);
       averages.swap(parameters);
       best.worse_since = better ? 0 : best.worse_since + 1;
       if (better) best.validation = validation;

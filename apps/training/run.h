@@ -20,6 +20,7 @@ struct RunOptions {
   std::filesystem::path folder;  // folder for the model and the checkpoint; made if missing
   std::string identity;          // text that identifies task, data and seed; a checkpoint with another identity is refused
   bool resume = false;           // true: continue from the folder's checkpoint, Error if there is none; false: Error if there is one
+  bool keep_model = true;        // false: no model is saved
   const std::atomic<bool>* stop = nullptr;  // set by a signal handler: the run writes a checkpoint and ends
   std::function<void()> on_start = [] {};  // called after the folder and the checkpoint were checked
   std::function<void(const Progress&)> on_step = [](const Progress&) {};
