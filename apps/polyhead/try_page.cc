@@ -32,7 +32,7 @@ AnswerPage answer_page(const models::ImageClassifier& model, ConstTensorView ima
   AnswerPage page;
   page.kind = kind_of("image classifier (Vision Transformer)", c), page.start = last_layer(c.layers, 0);
   page.text = {.text = std::move(name), .queries = {.pieces = {"[class]"}, .special = {true}}, .attentions = answer.attentions};
-  for (std::int64_t i = 0; i < rows * columns; ++i) page.text.queries.pieces.push_back(cat(i / columns + 1, ",", i % columns + 1));
+  for (std::int64_t i = 0; i < rows * columns; ++i) page.text.queries.pieces.push_back(cat(i / columns, ",", i % columns));
   page.text.queries.special.resize(page.text.queries.pieces.size());
   page.pixels = Tensor::copy_of(image, DType::f32);
   for (float& x : std::span(page.pixels.data<float>(), static_cast<std::size_t>(page.pixels.numel()))) x = std::clamp(x / static_cast<float>(c.white), 0.0F, 1.0F);
@@ -54,7 +54,12 @@ std::string best_class(const models::ClassifiedImage& answer) { return cat("clas
 
 void write_page(const PageFile& file, const models::ImageClassifier& model, ConstTensorView image, const models::ClassifiedImage& answer) { write(file, answer_page(model, image, file.answer, answer)); }
 
-void write_page(const PageFile& file, const models::SentenceChooser& model, std::span<const std::string> sentences, const models::ChosenSentence& answer) { write(file, answer_page(model, sentences, answer)); }
+void write_page(const PageFile& file, const models::SentenceChooser& model, std::span<const std::string> sentences, const models::ChosenSentence& answer) {
+  AnswerPage page = answer_page(model, sentences, answer);
+  page.text.text.clear();
+  for (std::size_t s = 0; s < sentences.size(); ++s) append(page.text.text, cat(s == 0 ? "" : " ", s, " (", fixed(answer.scores[s], 2), "): ", sentences[s]));
+  write(file, page);
+}
 
 void write_page(const PageFile& file, const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer) { write(file, AnswerPage(model, text, answer)); }
 

@@ -29,6 +29,7 @@ AnswerPage answer_page(const models::SentenceChooser& model, std::span<const std
 std::string best_class(const models::ClassifiedImage& answer);
 
 void write_page(const PageFile& file, const models::ImageClassifier& model, ConstTensorView image, const models::ClassifiedImage& answer);
+// The page's text has the number and the score of each sentence.
 void write_page(const PageFile& file, const models::SentenceChooser& model, std::span<const std::string> sentences, const models::ChosenSentence& answer);
 void write_page(const PageFile& file, const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer);
 // links: the known links between tokens, or nullopt.

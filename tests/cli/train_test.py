@@ -122,7 +122,8 @@ class Train(ProgramTest):
         page = self.page("summarise", text, "--model", model)
         self.assertEqual(page["texts"][0]["queries"]["pieces"], answer["sentences"])
         self.assertEqual(page["start"], f"#layer=0&head=mean&row={answer['chosen']}")
-        self.assertRegex(told, r"\AWe propose new maps\.\n(?s:.)*\n> 2  [01]\.\d\d  We propose new maps\.\n")
+        self.assertEqual(page["texts"][0]["text"], " ".join(f"{at} ({score:.2f}): {sentence}" for at, (score, sentence) in enumerate(zip(answer["scores"], answer["sentences"]))))
+        self.assertRegex(told, r"\AWe propose new maps\.\n(?s:.)*\n> 1  [01]\.\d\d  We propose new maps\.\n")
         read = [sum(map(float, line.split()[-3:])) for line in told.splitlines() if line.startswith("layer ")]
         self.assertEqual(len(read), len(answer["attentions"]) * len(answer["attentions"][0]))
         for total in read:
@@ -276,6 +277,7 @@ class Train(ProgramTest):
 
     def test_long_texts_are_refused_at_once_and_replaced_bytes_are_noted(self):
         self.fails(2, "try", "sentiment", "-", stdin=b"good screen " * 1_700_000, mentions=["the text has 20.4 MB; a text of at most 64.0 KB is read"])
+        self.fails(2, "try", "summarise", "-", stdin=b"We propose it. " * 1_400_000, mentions=["the text has 21.0 MB; a text of at most 500.0 KB is read"])
         self.fails(2, "try", "translate", "good screen " * 6_000, mentions=["the text has 72.0 KB"])
         for task in ("sentiment", "translate"):
             self.assertIn(b"note: 2 bytes of the text are not UTF-8; each is read as U+FFFD", self.succeeds("try", task, "-", stdin=b"Nice \xff\xfe screen").stderr)
