@@ -30,11 +30,19 @@ function(shorten_style text)
   set(shortened "${text}" PARENT_SCOPE)
 endfunction()
 
-# Removes blanks around operators of a script. tests/docs/page_texts.py checks that no string contains such an operator.
+# Removes blanks of a script: around operators, inside of braces, before the parenthesis after a keyword, and around the = of a constant.
+# tests/docs/page_texts.py checks that no string would lose a blank.
 function(shorten_script text)
   foreach(sign "=>" "&&" "||" "??" "===" "!==" "<=" ">=" "+=")
     string(REPLACE " ${sign} " "${sign}" text "${text}")
   endforeach()
+  foreach(keyword if for while switch catch)
+    string(REPLACE "${keyword} (" "${keyword}(" text "${text}")
+  endforeach()
+  string(REPLACE ") {" "){" text "${text}")
+  string(REPLACE "{ " "{" text "${text}")
+  string(REPLACE " }" "}" text "${text}")
+  string(REGEX REPLACE "const ([A-Za-z0-9_]+) = " "const \\1=" text "${text}")
   set(shortened "${text}" PARENT_SCOPE)
 endfunction()
 

@@ -154,11 +154,11 @@ TEST(HeadMeasures, WrongSizesAreRefusedByName) {
 
 // The page itself measures the texts that it shows, so its script has the same list of measures, with the same limits from which a measure names a head.
 TEST(HeadMeasures, ThePageHasTheSameMeasuresAndLimits) {
-  // The expected text has no blanks around the arrow, because embed.cmake removes them.
+  // The expected text has no blanks around the arrow and after the brace, because embed.cmake removes them.
   for (const HeadMeasure& measure : head_measures()) {
     std::string number = std::to_string(measure.named_from);
     number.erase(number.find_last_not_of('0') + 1);
-    EXPECT_THAT(std::string(kScript), HasSubstr("\n" + std::string(measure.name) + ": { " + (measure.named_from > 0 ? "named: " + number + ", " : "") + "name: ()=>say(\"" + std::string(measure.title) + "\")"));
+    EXPECT_THAT(std::string(kScript), HasSubstr("\n" + std::string(measure.name) + ": {" + (measure.named_from > 0 ? "named: " + number + ", " : "") + "name: ()=>say(\"" + std::string(measure.title) + "\")"));
   }
 }
 

@@ -34,7 +34,7 @@ AnswerPage::AnswerPage(const models::TextModel& model, const std::string& given,
   text = {.text = given, .queries = {.pieces = {"[answer]"}}, .keys = tokens, .attentions = answer.pooling.view().reshape({1, heads, 1, length}), .name = "Pooling heads", .tabs = {encoder}, .vectors = page_vectors(answer.pooling_vectors), .value_norms = norms[1], .learned_queries = true};
 }
 
-AnswerPage::AnswerPage(const models::Translator& model, const std::string& given, const models::Translation& answer) {
+AnswerPage::AnswerPage(const models::Translator& model, const std::string& given, const models::Translation& answer, bool guided) {
   viewer::Tokens source{.pieces = answer.source.pieces}, target{.pieces = answer.target.pieces};
   source.pieces.push_back("<end>");
   target.pieces.insert(target.pieces.begin(), "<start>");
@@ -51,7 +51,8 @@ AnswerPage::AnswerPage(const models::Translator& model, const std::string& given
   norms.push_back(norms_of(network.decoder.layers, &nn::DecoderLayer::cross_attention, answer.vectors));
   const viewer::Text encoder{.text = given, .queries = source, .attentions = answer.source_attentions, .name = "Encoder", .vectors = page_vectors(answer.source_vectors), .value_norms = norms[0], .width = model_width};
   const viewer::Text decoder{.text = answer.text, .queries = target, .attentions = answer.target_attentions, .name = "Decoder", .vectors = page_vectors(answer.target_vectors, causal), .value_norms = norms[1], .width = model_width};
-  kind = cat(kind_of("translator, encoder and decoder", model.config), "; trained so that head ", model.config.guided_head, " of the cross-attention's layer ", guided_layer, " reads the word that a word comes from");
+  kind = kind_of("translator, encoder and decoder", model.config);
+  if (guided) append(kind, cat("; trained so that head ", model.config.guided_head, " of the cross-attention's layer ", guided_layer, " reads the word that a word comes from"));
   start = cat("#pieces=merged&layer=", guided_layer, "&head=", model.config.guided_head);  // merge pieces into words, because the links connect words
   text = {.text = given, .queries = target, .keys = source, .attentions = answer.attentions, .name = "Cross-attention", .tabs = {encoder, decoder}, .vectors = page_vectors(answer.vectors), .value_norms = norms[2], .width = model_width};
 }

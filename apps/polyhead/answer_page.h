@@ -19,14 +19,17 @@ std::string kind_of(const char* name, const Config& config) {
 }
 
 struct AnswerPage {
+  AnswerPage() = default;
   AnswerPage(const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer);
-  AnswerPage(const models::Translator& model, const std::string& text, const models::Translation& answer);
+  // guided: whether training guided the head model.config.guided_head.
+  AnswerPage(const models::Translator& model, const std::string& text, const models::Translation& answer, bool guided = true);
 
-  std::string kind;    // describes the model for the reader, such as "translator, 2 layers of 4 heads"
-  viewer::Text text;   // the attention maps of all tabs, as views of `answer`, `norms` and `causal`
+  std::string kind;    // the kind of the model, for the reader
+  viewer::Text text;   // the maps of all tabs; they are views of `answer`, `norms`, `causal` and `pixels`
   std::string start;   // the part of the page's address that selects the view with which the page opens
-  std::vector<Tensor> norms = {};  // for each tab [L,N,S]: the norms of the transformed value vectors
-  Tensor causal = {};  // [T,T], true where a target token may attend to a target token
+  std::vector<Tensor> norms = {};  // [L,N,S] of each tab: the norms of the transformed value vectors
+  Tensor causal = {};  // [T,T]: the target tokens that a target token may attend to
+  Tensor pixels = {};  // [height,width] in [0,1]: the image, if there is one
 };
 
 }  // namespace polyhead::app

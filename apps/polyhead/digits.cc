@@ -78,7 +78,7 @@ void explain_digit(const models::ImageClassifier& model, const GivenDigit& digit
   const models::ImageClassifierConfig& c = model.config;
   const Tensor pixels = digit.pixels.dtype() == DType::u8 ? digit_of_image(digit.pixels, c.height, c.width, c.white, digit.name) : digit.pixels;
   const models::ClassifiedImage answer = models::classify(model, pixels);
-  page.answer = cat("class ", answer.best, " (probability ", fixed(answer.probabilities[static_cast<std::size_t>(answer.best)], 3), ")");
+  page.answer = best_class(answer);
   if (digit.label) page.answer += cat("; ", digit.labelled_by, " says ", *digit.label);
   if (!page.path.empty()) write_page(page, model, pixels, answer);
   if (as_json) {

@@ -191,7 +191,7 @@ class Drawing {
 
 std::vector<std::string> numbers_to(std::int64_t count) {
   std::vector<std::string> numbers;
-  for (std::int64_t i = 1; i <= count; ++i) numbers.push_back(cat(i));
+  for (std::int64_t i = 0; i < count; ++i) numbers.push_back(cat(i));
   return numbers;
 }
 

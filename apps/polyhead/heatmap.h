@@ -17,7 +17,7 @@ struct Heatmap {
   std::vector<std::string> columns;  // S words
 };
 
-std::vector<std::string> numbers_to(std::int64_t count);  // returns "1", "2", ... to name rows or columns that have no words
+std::vector<std::string> numbers_to(std::int64_t count);  // "0", "1", ...: names of rows or columns without words
 
 // Returns lines of at most `width` terminal columns (at least 20); the last line is the legend. The width of a cell decides what is shown:
 //   5 columns or more  a shade and the attention weight in percent; words are above the map's columns

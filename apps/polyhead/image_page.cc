@@ -62,7 +62,7 @@ viewer::Text image_text(const models::VisionConfig& config, const SeenImage& see
   for (std::int64_t i = 1; i <= config.registers; ++i) text.queries.pieces.push_back(cat("[register ", i, "]"));
   text.queries.special.assign(static_cast<std::size_t>(config.tokens()), false);
   std::fill_n(text.queries.special.begin(), config.prefix_tokens(), true);
-  for (std::int64_t i = 0; i < config.patches(); ++i) text.queries.pieces.push_back(cat(i / config.columns() + 1, ",", i % config.columns() + 1));
+  for (std::int64_t i = 0; i < config.patches(); ++i) text.queries.pieces.push_back(cat(i / config.columns(), ",", i % config.columns()));
   text.image = viewer::Image{.pixels = shown.view().move_axis(0, 2), .rows = config.rows(), .columns = config.columns()};
   if (seen.q) text.vectors = {.q = seen.q, .k = seen.k, .v = seen.v};
   return text;

@@ -45,7 +45,8 @@ struct TrainOptions {
   std::uint64_t seed = 1;
   std::optional<std::int64_t> steps, threads, snapshots;
   std::vector<std::string> texts;  // texts whose maps the snapshots show
-  bool resume = false, json = false;
+  std::vector<std::int64_t> numbers;  // digits: numbers of the images whose maps the snapshots show
+  bool resume = false, is_short = false, json = false;
 };
 
 // Set by the first signal: the run then ends after its current step and writes a checkpoint. A second signal ends the program.
@@ -80,20 +81,28 @@ std::string start_text(training::Task& task, const training::Plan& plan, std::ui
   return cat(text, parameters, " parameters, ", counted(plan.steps, "step"), ", seed ", seed, ", ", counted(num_threads(), "thread"), "\n");
 }
 
+// UsageError for options of snapshots that would have no effect.
+void check_snapshots(const TrainOptions& o, const std::string& task) {
+  if (o.snapshots && *o.snapshots < 2) throw UsageError(cat("--snapshots ", *o.snapshots, ": a run needs at least 2, one at its beginning and one at its end"));
+  for (const auto& [option, given] : {std::pair("--text", !o.texts.empty()), std::pair("--number", !o.numbers.empty())})
+    if (given && !o.snapshots) throw UsageError(cat(option, " chooses what the snapshots show; it needs --snapshots N"));
+  if (!o.texts.empty() && task == "digits") throw UsageError("--text: digits reads images; --number N chooses an image of the data");
+  if (!o.numbers.empty() && task != "digits") throw UsageError(cat("--number chooses an image of digits; ", task, " reads texts: --text TEXT"));
+}
+
 void train(const TrainOptions& o) {
   if (o.threads) set_num_threads(static_cast<int>(*o.threads));
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, stop);
   const TrainedTask* const found = find_task(o.task);
-  if (!o.texts.empty() && !o.snapshots) throw UsageError("--text is a text for the snapshots; it needs --snapshots N");
-  if (o.snapshots && found != nullptr) check_snapshots(found->name, *o.snapshots);
-  if (o.snapshots && found == nullptr) throw UsageError("--snapshots is for one model; heads trains many");
-  if (found == nullptr) return train_heads({.data = o.data, .folder = o.folder, .seed = o.seed, .steps = o.steps, .json = o.json, .stop = &g_stop});
+  check_snapshots(o, found == nullptr ? "heads" : found->name);
+  if (found == nullptr) return train_heads({.data = o.data, .folder = o.folder, .seed = o.seed, .steps = o.steps, .is_short = o.is_short, .snapshots = o.snapshots, .texts = o.texts, .json = o.json, .stop = &g_stop});
+  if (o.is_short) throw UsageError(cat("--short is a short form of the task heads; ", found->name, " has --steps N"));
   const std::unique_ptr<training::Task> task = found->make({.data = o.data, .seed = o.seed, .note = [](const std::string& line) { print_note(line); }});
   training::Plan plan = task->plan();
   if (o.steps) plan.steps = *o.steps;
   const std::string identity = cat(o.task, " of ", o.data, ", seed ", o.seed, ", ", plan.steps, " steps");
   std::optional<Snapshots> snapshots;
-  if (o.snapshots) snapshots.emplace(found->name, *o.snapshots, o.texts, o.folder, plan.steps, identity);
+  if (o.snapshots) snapshots.emplace(SnapshotOptions{.task = found->name, .count = *o.snapshots, .texts = o.texts, .numbers = o.numbers, .data = o.data, .folder = o.folder, .steps = plan.steps, .identity = identity});
   Progress bar("training", static_cast<std::size_t>(plan.steps));
   const training::RunResult result = training::run(*task, plan, {
       .folder = o.folder,
@@ -135,14 +144,17 @@ Subcommand declare_train(Parser& parser) {
   add_value(parser, "--seed", &o->seed, read_seed, "N", "seed of the initialisation, the order of the examples and dropout; default 1");
   add_value(parser, "--steps", &o->steps, read_positive, "N", "number of training steps; default: as the task needs");
   add_value(parser, "--threads", &o->threads, read_positive, "N", "number of threads; default: all processors. Results do not depend on this number");
-  add_value(parser, "--snapshots", &o->snapshots, read_positive, "N", "classify, translate: write learning.html into the folder, a page with the attention maps of a few texts at N training steps, from the first to the last, and a slider over the steps");
+  add_value(parser, "--snapshots", &o->snapshots, read_positive, "N", "write learning.html into the folder, a page with the attention maps of a few texts or images at N training steps, from the first to the last, and a slider over the steps; heads: a page for each number of heads");
   parser.add_option("--text", o->texts, "a text of the snapshots; may be given several times (default: an example)")->type_name("TEXT");
+  add_value(parser, "--number", &o->numbers, read_counts, "N,...", "digits: the images of the snapshots, by their numbers in the data, from 0 (default: the first three that only validate)");
+  parser.add_flag("--short", o->is_short, "heads: 1, 4 and 16 heads, 3 seeds and 500 steps, in about 5 minutes; with --data in about twice that");
   parser.add_flag("--resume", o->resume, "go on from the folder's checkpoint, with the same bits as an uninterrupted run; the task heads always does");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line for each validation; for the task heads, for each model");
   return {
       .examples = {{"polyhead train classify --data reviews.tsv -o sentiment", "a text's rating or class; one head reads what is positive, another what is negative"},
                    {"polyhead train translate -o grammar --snapshots 20", "the same as below, and learning.html, which shows how the heads learn"},
                    {"polyhead train digits --data digits.npz -o digits", "a Vision Transformer, in about a minute"},
+                   {"polyhead train heads --short -o heads", "what the number of heads changes, in about 5 minutes"},
                    {"polyhead train heads --data reviews.tsv -o heads", "what the number of heads changes: 50 models of the grammar and of the ratings, in an hour or two on 2 processors"},
                    {"polyhead train summarise --data abstracts.jsonl -o summary", "the sentence that sums up an abstract, in seconds"},
                    {"polyhead train translate -o grammar", "English to French in the sentences of a teaching grammar, with a head that shows where each word comes from"}},

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 #include "json.h"
 #include "terminal.h"
 #include "text_layout.h"
+#include "train_snapshots.h"
 #include "training/classification.h"
 #include "training/heads.h"
 #include "training/translation.h"
@@ -21,11 +23,18 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::array<std::int64_t, 5> kHeads{1, 2, 4, 8, 16};
-constexpr std::uint64_t kSeeds = 5;
+// What the study trains.
+struct Extent {
+  std::vector<std::int64_t> heads;
+  std::uint64_t seeds;
+  std::optional<std::int64_t> steps;  // absent: as the task needs
+};
+const Extent kLong{.heads = {1, 2, 4, 8, 16}, .seeds = 5, .steps = {}};
+const Extent kShort{.heads = {1, 4, 16}, .seeds = 3, .steps = 500};
 
 struct StudiedTask {
   std::string name;
+  const char* trained;  // its name in `polyhead train`
   std::unique_ptr<training::Task> (*make)(const training::TaskOptions&);
   std::filesystem::path data;
 };
@@ -49,6 +58,27 @@ std::string line_of(std::int64_t heads, const std::vector<training::HeadsRun>& r
   const auto largest = std::ranges::max_element(runs, {}, &training::HeadsRun::megabytes);
   return row({cat(heads), cat(fixed(sum / count, 4), " +-", fixed(std::sqrt(squares / (count - 1)), 4).substr(1)), fixed(lowest->score, 4), fixed(highest->score, 4),
               fixed(fastest->milliseconds, 2), fixed(largest->megabytes, 0)});
+}
+
+// A finished run is not repeated, so it cannot get a page of snapshots later.
+void require_page_or_no_result(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / training::kHeadsResult) && !std::filesystem::exists(folder / kSnapshotPage))
+    fail(ErrorCode::io, "the run in '", folder.string(), "' ended without --snapshots; give another folder with -o, or leave out --snapshots");
+}
+
+// Writes the page of the snapshots of one run.
+training::HeadsHooks snapshot_hooks(const HeadsOptions& o, const StudiedTask& task, const std::filesystem::path& folder) {
+  const auto snapshots = std::make_shared<std::optional<Snapshots>>();
+  return {.on_start =
+              [=, count = *o.snapshots, texts = o.texts](const training::Task& trained, const training::Plan& plan, const std::string& identity, bool resume) {
+                snapshots->emplace(SnapshotOptions{.task = task.trained, .count = count, .texts = texts, .folder = folder, .steps = plan.steps, .guided = false, .identity = identity});
+                (*snapshots)->start(trained, resume);
+              },
+          .on_step =
+              [=](std::int64_t step, const training::Task& trained) {
+                if (const auto problem = (*snapshots)->take(step, trained)) print_note(*problem);
+              },
+          .on_end = [=] { (*snapshots)->write_page(); }};
 }
 
 }  // namespace
@@ -82,22 +112,26 @@ std::string chart(std::span<const HeadScores> rows, std::size_t width) {
 }
 
 void train_heads(const HeadsOptions& o) {
-  std::vector<StudiedTask> tasks{{"grammar", training::translation_task, {}}};
-  if (!o.data.empty()) tasks.push_back({"sentiment", training::classification_task, o.data});
-  Progress bar("training", tasks.size() * kHeads.size() * kSeeds);
+  const Extent& extent = o.is_short ? kShort : kLong;
+  const std::optional<std::int64_t> steps = o.steps ? o.steps : extent.steps;
+  std::vector<StudiedTask> tasks{{"grammar", "translate", training::translation_task, {}}};
+  if (!o.data.empty()) tasks.push_back({"sentiment", "classify", training::classification_task, o.data});
+  Progress bar("training", tasks.size() * extent.heads.size() * extent.seeds);
   std::size_t done = 0;
   for (const StudiedTask& task : tasks) {
-    std::string table = cat(task.name, ", ", kSeeds, " seeds\n", row({"heads", "score", "lowest", "highest", "ms/step", "memory MB"}));
+    std::string table = cat(task.name, ", ", extent.seeds, " seeds\n", row({"heads", "score", "lowest", "highest", "ms/step", "memory MB"}));
     std::string meaning;
     std::vector<HeadScores> scores;
-    for (const std::int64_t heads : kHeads) {
+    for (const std::int64_t heads : extent.heads) {
       std::vector<training::HeadsRun> runs;
-      for (std::uint64_t seed = o.seed; seed < o.seed + kSeeds; ++seed) {
+      for (std::uint64_t seed = o.seed; seed < o.seed + extent.seeds; ++seed) {
         const std::string name = cat(task.name, "-", heads, "-", seed);
         bar.show(done++, cat(task.name, ", ", counted(heads, "head"), ", seed ", seed));
         const training::TaskOptions options{.data = task.data, .seed = seed, .heads = heads, .note = [](const std::string& line) { print_note(line); }};
         const bool stopped = o.stop != nullptr && o.stop->load();
-        const auto run = stopped ? std::nullopt : training::run_with_heads(task.make, options, o.steps, o.folder / name, o.stop);
+        const bool shows = o.snapshots && seed == o.seed;
+        if (shows) require_page_or_no_result(o.folder / name);
+        const auto run = stopped ? std::nullopt : training::run_with_heads(task.make, options, steps, o.folder / name, o.stop, shows ? snapshot_hooks(o, task, o.folder / name) : training::HeadsHooks{});
         if (!run) fail(ErrorCode::io, "stopped in ", name, "; the same command goes on from there");
         runs.push_back(*run);
         if (!o.json) continue;

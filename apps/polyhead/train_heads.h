@@ -1,4 +1,4 @@
-// `polyhead train heads`: trains tasks with 1, 2, 4, 8 and 16 heads, and prints a table (scores, times, memory) and a chart of the scores.
+// `polyhead train heads`: trains tasks with different numbers of heads, and prints a table (scores, times, memory) and a chart of the scores.
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,9 @@ struct HeadsOptions {
   std::filesystem::path folder;
   std::uint64_t seed = 1;  // the first of five consecutive seeds
   std::optional<std::int64_t> steps{};
+  bool is_short = false;  // 3 numbers of heads, 3 seeds and few steps, of the grammar alone
+  std::optional<std::int64_t> snapshots{};  // a page of so many snapshots for each number of heads, of the first seed
+  std::vector<std::string> texts{};         // what the snapshots show; empty: an example
   bool json = false;
   const std::atomic<bool>* stop = nullptr;
 };

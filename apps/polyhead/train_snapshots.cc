@@ -4,21 +4,17 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
-#include <list>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
 
-#include "answer_page.h"
-#include "arguments.h"
 #include "command.h"
 #include "core/join.h"
 #include "core/text.h"
 #include "format.h"
 #include "json.h"
 #include "polyhead/io/atomic_file.h"
-#include "polyhead/models/default_models.h"
 #include "polyhead/viewer.h"
 #include "terminal.h"
 #include "view_input.h"
@@ -32,31 +28,6 @@ namespace fs = std::filesystem;
 constexpr const char* kFolder = "learning.snapshots";  // folder of the saved models, one for each snapshot; it exists until the run is complete
 constexpr const char* kRun = "run.json";               // file in kFolder that says to which run the snapshots belong
 constexpr std::string_view kPartial = ".partial";      // suffix of a snapshot that is not completely saved
-
-// The page of one text at one step. Its views point to the answers, which `kept` holds.
-struct Kept {
-  std::list<models::ClassifiedText> ratings;
-  std::list<models::Translation> translations;
-  std::list<AnswerPage> pages;
-};
-
-std::string best_label(const models::TextModel& model, const models::ClassifiedText& answer) {
-  const auto labels = model.classifier.config.label_list();
-  if (labels.empty()) return cat("rating ", fixed(answer.rating, 2));
-  const auto best = std::ranges::max_element(answer.probabilities) - answer.probabilities.begin();
-  return cat(labels[static_cast<std::size_t>(best)], " (", fixed(answer.probabilities[static_cast<std::size_t>(best)], 2), ")");
-}
-
-// Adds the texts of one step. answer_of(text) returns the text's page and the answer in words.
-void add_step(viewer::Page& page, std::int64_t step, const std::vector<std::string>& texts, const auto& answer_of) {
-  for (const std::string& text : texts) {
-    auto [shown, answer] = answer_of(text);
-    viewer::Text one = shown->text;
-    one.snapshot = viewer::Snapshot{.step = step, .answer = std::move(answer)};
-    if (page.start.empty()) page.start = shown->start, page.model = shown->kind;
-    page.texts.push_back(std::move(one));
-  }
-}
 
 bool is_snapshot(const fs::directory_entry& entry) {
   if (entry.is_symlink() || !entry.is_directory()) return false;
@@ -81,18 +52,11 @@ void remove_snapshots(const fs::path& folder) {
 
 }  // namespace
 
-void check_snapshots(const std::string& task, std::int64_t count) {
-  if (task != "classify" && task != "translate") throw UsageError(cat("--snapshots shows the maps of texts, and is for the tasks classify and translate, not for ", task));
-  if (count < 2) throw UsageError(cat("--snapshots ", count, ": a run needs at least 2, one at its beginning and one at its end"));
-}
-
-Snapshots::Snapshots(const std::string& task, std::int64_t count, std::vector<std::string> texts, const fs::path& folder, std::int64_t steps, std::string identity)
-    : task_(task), identity_(std::move(identity)), texts_(std::move(texts)), folder_(folder), snapshots_(folder / kFolder) {
-  if (texts_.empty()) texts_.emplace_back(task == "translate" ? "The small red car is parked outside." : "I am very happy with how it looks, but the manual is too complicated.");
+Snapshots::Snapshots(const SnapshotOptions& o) : identity_(o.identity), shown_(show_snapshots(o.task, o.texts, o.numbers, o.data, o.guided)), folder_(o.folder), snapshots_(o.folder / kFolder) {
   // Steps are closer together at the beginning, where heads change most: step i of n is at (i / n)^2.
-  for (std::int64_t i = 0; i < count; ++i) {
-    const double part = static_cast<double>(i) / static_cast<double>(count - 1);
-    const auto step = static_cast<std::int64_t>(static_cast<double>(steps) * part * part + 0.5);
+  for (std::int64_t i = 0; i < o.count; ++i) {
+    const double part = static_cast<double>(i) / static_cast<double>(o.count - 1);
+    const auto step = static_cast<std::int64_t>(static_cast<double>(o.steps) * part * part + 0.5);
     if (steps_.empty() || step > steps_.back()) steps_.push_back(step);
   }
 }
@@ -124,23 +88,10 @@ void Snapshots::require_same_run() const {
 }
 
 void Snapshots::check_texts() const {
-  std::int64_t weights = 0;
-  if (task_ == "classify") {
-    const models::TextModel model = models::load_text_model(place(0));
-    for (const std::string& text : texts_) {
-      const models::ClassifiedText answer = models::classify(model, text);
-      const AnswerPage page(model, text, answer);
-      weights += page.text.attentions.numel();
-      for (const viewer::Text& tab : page.text.tabs) weights += tab.attentions.numel();
-    }
-  } else {
-    const models::Translator model = models::load_translator(place(0));
-    // An estimate: the translation is taken to be as long as the text, so there are three maps of the size of the encoder's.
-    for (const std::string& text : texts_) weights += 3 * models::translate(model, text).source_attentions.numel();
-  }
+  const std::int64_t weights = shown_->weights(place(0));
   std::int64_t all = 0;
   if (__builtin_mul_overflow(weights, std::ssize(steps_), &all) || all > viewer::kMaxAttentionWeights)
-    fail(ErrorCode::invalid_argument, "--snapshots: ", steps_.size(), " snapshots of ", counted(std::ssize(texts_), "text"), " have ", task_ == "translate" ? "about " : "", weights, " attention weights each; a page holds at most ",
+    fail(ErrorCode::invalid_argument, "--snapshots: ", steps_.size(), " snapshots of ", counted(std::ssize(shown_->names()), "text"), " have ", shown_->estimates() ? "about " : "", weights, " attention weights each; a page holds at most ",
          viewer::kMaxAttentionWeights, " in all: give fewer snapshots, or fewer or shorter texts");
 }
 
@@ -163,7 +114,7 @@ std::optional<std::string> Snapshots::take(std::int64_t step, const training::Ta
   return {};
 }
 
-void Snapshots::write_page() const {
+void Snapshots::write_page() {
   try {
     write_taken();
   } catch (const Error& error) {
@@ -176,40 +127,20 @@ void Snapshots::write_page() const {
   }
 }
 
-void Snapshots::write_taken() const {
+void Snapshots::write_taken() {
   std::vector<std::int64_t> taken;
   std::vector<std::string> missing;
   for (const std::int64_t step : steps_) fs::exists(place(step)) ? taken.push_back(step) : missing.push_back(cat(step));
   if (!missing.empty())
     print_note(cat("the page has ", taken.size(), " of ", steps_.size(), " snapshots; missing: ", missing.size() == 1 ? "step " : "steps ", join(missing, std::identity{}, ", ", 6), ", because the run ended before, or because they were not saved or were removed"));
   if (taken.empty()) return;
-  Kept kept;
-  viewer::Page page{.title = cat(texts_[0], texts_.size() > 1 ? cat(" (+", texts_.size() - 1, ")") : "")};
-  if (task_ == "classify") {
-    for (const std::int64_t step : taken) {
-      const models::TextModel model = models::load_text_model(place(step));
-      add_step(page, step, texts_, [&](const std::string& text) {
-        const models::ClassifiedText& answer = kept.ratings.emplace_back(models::classify(model, text));
-        return std::pair(&kept.pages.emplace_back(model, text, answer), best_label(model, answer));
-      });
-    }
-  } else {
-    // The decoder of every snapshot reads the translation of the last snapshot, so that the rows of all maps are the same words.
-    const models::Translator last = models::load_translator(place(taken.back()));
-    std::vector<models::Translation> targets;
-    for (const std::string& text : texts_) targets.push_back(models::translate(last, text));
-    for (const std::int64_t step : taken) {
-      const models::Translator model = models::load_translator(place(step));
-      add_step(page, step, texts_, [&](const std::string& text) {
-        const models::Translation& target = targets[static_cast<std::size_t>(std::ranges::find(texts_, text) - texts_.begin())];
-        const models::Translation& read = kept.translations.emplace_back(models::read_translation(model, target.source, target.target));
-        return std::pair(&kept.pages.emplace_back(model, text, read), models::translate(model, text).text);
-      });
-    }
-  }
+  const std::vector<std::string> names = shown_->names();
+  viewer::Page page{.title = cat(names[0], names.size() > 1 ? cat(" (+", names.size() - 1, ")") : "")};
+  shown_->begin(place(taken.back()));
+  for (const std::int64_t step : taken) shown_->add(page, step, place(step));
   page.model = cat(model_name(folder_), ": ", page.model);
-  const fs::path path = folder_ / "learning.html";
-  write_html(path.string(), viewer::render(page), cat(counted(static_cast<std::int64_t>(taken.size()), "snapshot"), " of ", counted(static_cast<std::int64_t>(texts_.size()), "text")));
+  const fs::path path = folder_ / kSnapshotPage;
+  write_html(path.string(), viewer::render(page), cat(counted(static_cast<std::int64_t>(taken.size()), "snapshot"), " of ", counted(static_cast<std::int64_t>(names.size()), page.texts[0].image ? "image" : "text")));
 }
 
 }  // namespace polyhead::app

@@ -3,21 +3,33 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "shown_snapshots.h"
 #include "training/task.h"
 
 namespace polyhead::app {
 
-// Throws a UsageError if `task` is neither classify nor translate, which alone have snapshots, or if `count` is less than 2.
-void check_snapshots(const std::string& task, std::int64_t count);
+inline constexpr const char* kSnapshotPage = "learning.html";
+
+struct SnapshotOptions {
+  std::string task;                     // classify, digits, summarise or translate
+  std::int64_t count = 2;               // number of snapshots, at least 2
+  std::vector<std::string> texts{};     // empty: an example
+  std::vector<std::int64_t> numbers{};  // digits: images of the data; empty: the first that only validate
+  std::filesystem::path data{}, folder; // of the run
+  std::int64_t steps = 0;               // of the run
+  bool guided = true;                   // translate: whether the training guides a head
+  std::string identity{};               // names the run, as in training::RunOptions
+};
 
 class Snapshots {
  public:
-  // Pass a task and a count that check_snapshots() accepts. If texts is empty, an example text is used. identity names the run, as in training::RunOptions.
-  Snapshots(const std::string& task, std::int64_t count, std::vector<std::string> texts, const std::filesystem::path& folder, std::int64_t steps, std::string identity);
+  // Error for an image that the data do not have, and for a text to summarise that has fewer than two sentences.
+  explicit Snapshots(const SnapshotOptions& options);
 
   // A new run: removes snapshots of an earlier run, and saves the initial model. A resumed run: Error if the snapshots in the folder are not of this run.
   // For both: Error if the model cannot read one of the texts, or if a page has no room for all snapshots.
@@ -25,19 +37,18 @@ class Snapshots {
   // Saves the model if there is a snapshot at this step. Returns why it could not be saved; the training goes on without it.
   std::optional<std::string> take(std::int64_t step, const training::Task& task) const;
   // Computes the maps of all snapshots, writes them to learning.html in the folder, and removes the saved models. A note says which snapshots are missing.
-  void write_page() const;
+  void write_page();
 
  private:
   std::filesystem::path place(std::int64_t step) const;
   void require_same_run() const;
   void check_texts() const;
   void save(std::int64_t step, const training::Task& task) const;
-  void write_taken() const;
+  void write_taken();
 
-  std::string task_, identity_;
-  std::vector<std::string> texts_;
-  // folder_: the folder of the model. snapshots_: the folder in it that holds the saved models.
-  std::filesystem::path folder_, snapshots_;
+  std::string identity_;
+  std::unique_ptr<ShownSnapshots> shown_;
+  std::filesystem::path folder_, snapshots_;  // the model's folder, and in it the folder of the saved models
   std::vector<std::int64_t> steps_;
 };
 

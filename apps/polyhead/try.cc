@@ -67,6 +67,12 @@ void try_digits(const TryOptions& o) {
   explain_digit(models::load_image_classifier(folder), digit, {o.page, folder.string()}, o.json);
 }
 
+// Refuses a text that would take long to read. Most models read at most a few hundred tokens, so they would refuse such a text later anyway.
+void require_short(std::size_t bytes, std::size_t most) {
+  if (bytes > most) throw UsageError(cat("the text has ", byte_size(bytes), "; a text of at most ", byte_size(most), " is read"));
+}
+constexpr std::size_t kBytesOfText = 64'000, kBytesOfReport = 500'000;
+
 // The sentences of a text, or of each line of a file.
 std::vector<std::string> sentences_of(const std::string& input) {
   std::error_code ignored;  // set if the text is too long to be the name of a file; is_regular_file() then returns false
@@ -75,6 +81,9 @@ std::vector<std::string> sentences_of(const std::string& input) {
     throw UsageError(cat("'", input, "' is no file; as a text it has one word, which cannot be summarised"));
   if (input == "-" || std::filesystem::is_regular_file(input, ignored)) texts = read_texts(input);
   std::vector<std::string> sentences;
+  std::size_t bytes = 0;
+  for (const InputText& text : texts) bytes += text.text.size();
+  require_short(bytes, kBytesOfReport);
   for (const InputText& text : texts)
     for (std::string& sentence : models::split_sentences(text.text)) sentences.push_back(std::move(sentence));
   if (sentences.empty()) throw UsageError("the text is empty");
@@ -98,13 +107,13 @@ void try_summary(const TryOptions& o) {
   if (!o.page.empty()) write_page({o.page, folder.string(), sentences[best]}, model, sentences, answer);
   if (o.json) return print_json({{"chosen", answer.best}, {"sentence", sentences[best]}, {"sentences", sentences}, {"scores", answer.scores}, {"sections", training::sections_of_heads(model.config.taught_heads)}, {"attentions", number_json(answer.attentions)}});
   std::vector<std::vector<std::string>> rows;
-  for (std::size_t s = 0; s < sentences.size(); ++s) rows.push_back({cat(s == best ? "> " : "  ", s + 1), fixed(answer.scores[s], 2), clip_words(printable(sentences[s]), 100)});
+  for (std::size_t s = 0; s < sentences.size(); ++s) rows.push_back({cat(s == best ? "> " : "  ", s), fixed(answer.scores[s], 2), clip_words(printable(sentences[s]), 100)});
   std::string text = cat(printable(sentences[best]), "\n\nscores of the sentences:\n");
   for (const std::string& line : aligned(rows)) text += line + '\n';
   // The attention that each sentence receives, as a mean over the queries.
   rows = {{"each head's attention to sentence"}};
   const auto count = std::ssize(sentences);
-  for (std::int64_t s = 1; s <= count; ++s) rows[0].push_back(cat(s));
+  for (std::int64_t s = 0; s < count; ++s) rows[0].push_back(cat(s));
   const std::vector<std::string> taught = training::sections_of_heads(model.config.taught_heads);
   const float* p = answer.attentions.data<float>();
   for (std::int64_t map = 0; map < model.config.layers * model.config.heads; ++map, p += count * count) {
@@ -120,25 +129,19 @@ void try_summary(const TryOptions& o) {
   print(text);
 }
 
-// Refuses a text that would take long to split into tokens. The models read at most a few hundred tokens, so such a text would be refused later anyway.
-std::string require_short(std::string text) {
-  constexpr std::size_t kMostBytes = 64'000;
-  if (text.size() > kMostBytes) throw UsageError(cat("the text has ", byte_size(text.size()), "; a text of at most ", byte_size(kMostBytes), " is read"));
-  return text;
-}
-
 // The text of an argument: the argument itself, or for "-" the only line of standard input.
 std::string text_of(const std::string& input) {
   std::error_code ignored;  // set if the text is too long to be the name of a file; is_regular_file() then returns false
   if (input != "-") {
-    require_short(input);
+    require_short(input.size(), kBytesOfText);
     if (training::split_at_white_space(input).empty()) throw UsageError("the text is empty");
     if (std::filesystem::is_regular_file(input, ignored)) print_note(cat("'", input, "' is read as a text, not as the file of this name"));
     return input;
   }
   const std::vector<InputText> texts = read_texts(input);
   if (texts.size() != 1) throw UsageError(cat("standard input has ", texts.size(), " lines; give one text, or --score FILE for many"));
-  return require_short(texts[0].text);
+  require_short(texts[0].text.size(), kBytesOfText);
+  return texts[0].text;
 }
 
 void try_sentiment(const TryOptions& o) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "answer_page.h"
 #include "polyhead/models/image_classifier.h"
 #include "polyhead/models/sentence_chooser.h"
 #include "polyhead/models/text_classifier.h"
@@ -19,8 +20,16 @@ struct PageFile {
   std::string answer = {};  // the answer in one line of text
 };
 
-// image [height,width], with pixels from 0 to config.white.
+// The content of a page about the answer to an image [height,width], with pixels from 0 to config.white, or to a text of these sentences. name: the image, for
+// the reader.
+AnswerPage answer_page(const models::ImageClassifier& model, ConstTensorView image, std::string name, const models::ClassifiedImage& answer);
+AnswerPage answer_page(const models::SentenceChooser& model, std::span<const std::string> sentences, const models::ChosenSentence& answer);
+
+// The class and its probability in words.
+std::string best_class(const models::ClassifiedImage& answer);
+
 void write_page(const PageFile& file, const models::ImageClassifier& model, ConstTensorView image, const models::ClassifiedImage& answer);
+// The page's text has the number and the score of each sentence.
 void write_page(const PageFile& file, const models::SentenceChooser& model, std::span<const std::string> sentences, const models::ChosenSentence& answer);
 void write_page(const PageFile& file, const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer);
 // links: the pairs of source and target tokens that are known to belong together, or nullopt.

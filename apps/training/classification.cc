@@ -112,8 +112,7 @@ class Classification final : public Task {
     config.terms = std::ssize(model_.terms);
     model_.classifier = models::TextClassifier(config);
     gradients_ = nn::zeros_like(model_.classifier);
-    studied_ = options.heads.has_value();
-    if (!studied_) sides_ = Sides(model_, training_, 0.7, kJoinedText);
+    if (!options.heads) sides_ = Sides(model_, training_, 0.7, kJoinedText);
     if (!sides_) return;
     model_.classifier.config.taught_heads = kNegativeHead + 1;
     halves_ = two_sided_texts(model_, validation_, kScoredHalves, nn::derive_seed(seed_, 1));
@@ -160,9 +159,7 @@ class Classification final : public Task {
     return {result.correlation, text};  // the correlation varies less from validation to validation than the accuracy and the number of texts of which both halves are read
   }
 
-  void save(const std::filesystem::path& folder) const override {
-    if (!studied_) models::save_text_model(with_scores(saved_scores_), folder);
-  }
+  void save(const std::filesystem::path& folder) const override { models::save_text_model(with_scores(saved_scores_), folder); }
 
  private:
   // Returns the model that is validated and saved: the heads' result is scaled, and the term scores are added.
@@ -259,7 +256,6 @@ class Classification final : public Task {
   models::TextClassifier gradients_;
   std::vector<TextInput> training_inputs_, validation_inputs_;
   Sides sides_;
-  bool studied_ = false;  // true in `polyhead train heads`, a study that saves no model
   std::vector<TwoSidedText> halves_;
   std::vector<std::vector<std::int64_t>> batches_;  // the batches of the epoch with the number epoch_
   std::int64_t epoch_ = -1;

@@ -61,7 +61,7 @@ void take(const Images& images, const std::vector<std::int64_t>& which, Tensor& 
 class Digits final : public Task {
  public:
   explicit Digits(const TaskOptions& options) : images_(read_images(options.data)), seed_(options.seed) {
-    for (std::int64_t i = 0; i < std::ssize(images_.labels); ++i) (i % 5 == 4 ? validation_ : training_).push_back(i);
+    for (std::int64_t i = 0; i < std::ssize(images_.labels); ++i) (validates(i) ? validation_ : training_).push_back(i);
     require(!validation_.empty(), options.data.string(), " has ", counted(images_.labels.size(), "image"), "; training and validation need at least 5");
     model_ = models::ImageClassifier({.height = images_.pixels.extent(1),
                                       .width = images_.pixels.extent(2),

@@ -26,7 +26,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kResult = "run.json";
 constexpr int kStopped = 3;  // exit status of a process whose run was stopped
 
 std::string identity_of(const TaskOptions& options, std::optional<std::int64_t> steps) {
@@ -42,17 +41,23 @@ double median(std::vector<double> values) {
 }
 
 // The work of the child process. Returns its exit status.
-int train(Task& task, const Plan& plan, const std::string& identity, const std::filesystem::path& folder, const std::atomic<bool>* stop) {
+int train(Task& task, const Plan& plan, const std::string& identity, const std::filesystem::path& folder, const std::atomic<bool>* stop, const HeadsHooks& hooks) {
   std::vector<double> milliseconds;
   Clock::time_point before = Clock::now();
+  const bool resume = std::filesystem::exists(folder / kCheckpoint);
   const RunResult result = run(task, plan, {.folder = folder,
                                             .identity = identity,
-                                            .resume = std::filesystem::exists(folder / kCheckpoint),
+                                            .resume = resume,
+                                            .keep_model = false,
                                             .stop = stop,
-                                            .on_start = [&] { before = Clock::now(); },
-                                            .on_step = [&](const Progress&) {
-                                              const Clock::time_point now = Clock::now();
-                                              milliseconds.push_back(std::chrono::duration<double, std::milli>(now - std::exchange(before, now)).count());
+                                            .on_start = [&] {
+                                              if (hooks.on_start) hooks.on_start(task, plan, identity, resume);
+                                              before = Clock::now();
+                                            },
+                                            .on_step = [&](const Progress& progress) {
+                                              milliseconds.push_back(std::chrono::duration<double, std::milli>(Clock::now() - before).count());
+                                              if (hooks.on_step) hooks.on_step(progress.step, task);
+                                              before = Clock::now();
                                             }});
   if (result.end == RunEnd::stopped) return kStopped;
   std::int64_t parameters = 0;
@@ -61,7 +66,8 @@ int train(Task& task, const Plan& plan, const std::string& identity, const std::
   getrusage(RUSAGE_SELF, &usage);
   const nlohmann::ordered_json json{{"identity", identity}, {"parameters", parameters}, {"score", result.best->score}, {"validation", result.best->text},
                       {"milliseconds", median(std::move(milliseconds))}, {"megabytes", static_cast<double>(usage.ru_maxrss) * 1024 / 1e6}};
-  io::write_file(folder / kResult, json.dump(2) + "\n");
+  if (hooks.on_end) hooks.on_end();
+  io::write_file(folder / kHeadsResult, json.dump(2) + "\n");
   return 0;
 }
 
@@ -97,15 +103,15 @@ int status_of_process(const std::function<int()>& work, const std::function<void
 }  // namespace
 
 std::optional<HeadsRun> run_with_heads(std::unique_ptr<Task> (*make)(const TaskOptions&), const TaskOptions& options, std::optional<std::int64_t> steps,
-                                       const std::filesystem::path& folder, const std::atomic<bool>* stop) {
+                                       const std::filesystem::path& folder, const std::atomic<bool>* stop, const HeadsHooks& hooks) {
   const std::string identity = identity_of(options, steps);
-  const std::filesystem::path file = folder / kResult;
+  const std::filesystem::path file = folder / kHeadsResult;
   if (!std::filesystem::exists(file)) {
     const int status = status_of_process([&] {
       const std::unique_ptr<Task> task = make(options);
       Plan plan = task->plan();
       plan.steps = steps.value_or(plan.steps);
-      return train(*task, plan, identity, folder, stop);
+      return train(*task, plan, identity, folder, stop, hooks);
     }, options.note, stop);
     if (status == kStopped) return std::nullopt;
     if (status != 0) fail(ErrorCode::io, "the training for ", folder.string(), " ended early");

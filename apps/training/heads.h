@@ -2,11 +2,14 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <optional>
 
 #include "training/task.h"
 
 namespace polyhead::training {
+
+inline constexpr const char* kHeadsResult = "run.json";  // file in the folder of a run that has ended
 
 struct HeadsRun {
   std::int64_t parameters = 0;
@@ -16,10 +19,17 @@ struct HeadsRun {
   double megabytes = 0;     // largest resident memory of the process, in units of 10^6 bytes
 };
 
-// Trains once, in a child process, so that the memory of this training alone can be measured. The process forks, so the caller must not have started threads.
-// Writes the result to run.json in the folder and keeps no model. If the folder has a run.json, nothing is trained again; a stopped run is continued; a result
-// of other steps or data is an Error. Returns nullopt if `stop` was set.
+// What a run calls in its child process, for snapshots of the training.
+struct HeadsHooks {
+  std::function<void(const Task&, const Plan&, const std::string& identity, bool resume)> on_start{};
+  std::function<void(std::int64_t step, const Task&)> on_step{};
+  std::function<void()> on_end{};  // after the last step and the measurements
+};
+
+// Trains once in a child process, so that its memory can be measured; the caller must not have started threads, because the process forks. Writes the
+// result to run.json in the folder and keeps no model. A run with a run.json is not repeated, a stopped run is continued, a result of other steps or data is refused.
+// Absent if `stop` was set.
 std::optional<HeadsRun> run_with_heads(std::unique_ptr<Task> (*make)(const TaskOptions&), const TaskOptions& options, std::optional<std::int64_t> steps,
-                                       const std::filesystem::path& folder, const std::atomic<bool>* stop = nullptr);
+                                       const std::filesystem::path& folder, const std::atomic<bool>* stop = nullptr, const HeadsHooks& hooks = {});
 
 }  // namespace polyhead::training

@@ -29,10 +29,12 @@ TEST(Heads, ARunIsMeasuredOnceAndARunOfOtherStepsIsRefused) {
   }
   EXPECT_EQ(parameters[0], parameters[1]);
 
+  EXPECT_FALSE(std::filesystem::exists(folder / "1/model.safetensors"));
+
   const TaskOptions options{.data = data, .seed = 1, .heads = 1};
-  const auto written = std::filesystem::last_write_time(folder / "1/model.safetensors");
+  const auto written = std::filesystem::last_write_time(folder / "1/run.json");
   EXPECT_TRUE(run_with_heads(digits_task, options, 3, folder / "1").has_value());
-  EXPECT_EQ(std::filesystem::last_write_time(folder / "1/model.safetensors"), written) << "a finished model was trained again";
+  EXPECT_EQ(std::filesystem::last_write_time(folder / "1/run.json"), written) << "a finished model was trained again";
   EXPECT_ERROR(run_with_heads(digits_task, options, 4, folder / "1"), format, testing::HasSubstr("is of another run"));
   EXPECT_ERROR(run_with_heads(digits_task, {.data = data, .seed = 1, .heads = 5}, 3, folder / "5"), io, testing::HasSubstr("ended early"));
   const std::atomic<bool> stop = true;

@@ -145,9 +145,8 @@ RunResult run(Task& task, const Plan& plan, const RunOptions& options) {
     if (validates) {
       averages.swap(parameters);
       const Validation validation = task.validate();
-      // The score is NaN if it is a correlation that is not defined; any later validation then counts as better.
-      const bool better = !best.validation || std::isnan(best.validation->score) || validation.score > best.validation->score;
-      if (better) task.save(options.folder);
+      const bool better = !best.validation || std::isnan(best.validation->score) || validation.score > best.validation->score;  // a correlation may be NaN
+      if (better && options.keep_model) task.save(options.folder);
       averages.swap(parameters);
       best.worse_since = better ? 0 : best.worse_since + 1;
       if (better) best.validation = validation;

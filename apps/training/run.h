@@ -17,13 +17,12 @@ struct Progress {
 };
 
 struct RunOptions {
-  std::filesystem::path folder;  // where the model and the checkpoint are saved; it is made if it does not exist
-  // A text that identifies task, data and seed. A run does not resume from a checkpoint with another identity.
-  std::string identity;
-  // True: continue from the folder's checkpoint; Error if there is none. False: start a new run; Error if there is a checkpoint.
-  bool resume = false;
-  const std::atomic<bool>* stop = nullptr;  // a signal handler sets it to end the run, which then writes a checkpoint
-  std::function<void()> on_start = [] {};  // called once folder and checkpoint are known to be usable
+  std::filesystem::path folder;  // folder for the model and the checkpoint; made if missing
+  std::string identity;          // text that identifies task, data and seed; a checkpoint with another identity is refused
+  bool resume = false;           // true: continue from the folder's checkpoint, Error if there is none; false: Error if there is one
+  bool keep_model = true;        // false: no model is saved
+  const std::atomic<bool>* stop = nullptr;  // set by a signal handler: the run writes a checkpoint and ends
+  std::function<void()> on_start = [] {};  // called after the folder and the checkpoint were checked
   std::function<void(const Progress&)> on_step = [](const Progress&) {};
   std::function<void(const Progress&, const Validation&, bool best)> on_validation = [](const Progress&, const Validation&, bool) {};
 };

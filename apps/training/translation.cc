@@ -267,9 +267,7 @@ class Translating final : public Task {
   }
 
   Validation validate() override { return source_->scored(score_translations(model_, source_->validation())); }
-  void save(const std::filesystem::path& folder) const override {
-    if (!heads_) models::save_translator(model_, folder);  // heads_ is set in `polyhead train heads`, a study that saves no model
-  }
+  void save(const std::filesystem::path& folder) const override { models::save_translator(model_, folder); }
 
  private:
   Translator make_model() const {

@@ -21,7 +21,7 @@ def check_svg(checks, session, choose):
     root = xml.fromstring(text)
     words = [element.text for element in root.iter(NAME + "text")]
     every = [expected.word(expected.queries, row) for row in range(expected.rows)] + [expected.word(expected.keys, column) for column in range(expected.columns)]
-    checks.that(words[0] == title(layer, head) and "Attention from row word to column word" in words and "0.25" in words and words[-len(every):] == every,
+    checks.that(words[0] == title(layer, head) and "Attention from row to column" in words and "0.25" in words and words[-len(every):] == every,
                 "SVG: the head's name, the legend and all words", words)
     wanted = ["#%02x%02x%02x" % colour[:3] if colour[3] else "url(#zero)" for colour in colours_of(session.page.locator(".cells canvas"))]
     cells = [element.get("fill") for element in root.iter(NAME + "rect")][-len(wanted):]

@@ -63,6 +63,32 @@ class Train(ProgramTest):
         self.assertEqual([image[name] for name in ("height", "width", "rows", "columns")], [4, 4, 2, 2])
         self.fails(2, "try", "digits", "--score", self.data, "--model", self.folder / "model", "-o", self.folder / "other.html", mentions=["-o and --score cannot be combined"])
 
+    def test_snapshots_show_images_and_sentences(self):
+        self.train("images", "--steps", "40", "--snapshots", "3", "--number", "9,4")
+        self.assertEqual(sorted(self.files("images")), ["config.json", "learning.html", "model.safetensors"])
+        data = page_data(self.folder / "images/learning.html")
+        labels = dict(enumerate(tensor_files.load_safetensors(self.data)["labels"][1]))
+        self.assertEqual([(one["text"], one["step"]) for one in data["texts"]], [(f"image {i}, a {labels[i]}", step) for step in (0, 10, 40) for i in (9, 4)])
+        last = self.page("digits", self.data, "--number", "4", "--model", self.folder / "images")["texts"][0]
+        shown = data["texts"][-1]
+        self.assertEqual((shown["image"], shown["queries"]), (last["image"], last["queries"]))
+        self.assertRegex(shown["answer"], r"^class \d \(probability \d\.\d{3}\)$")
+        self.assertEqual(len({json.dumps(one["weights"]) for one in data["texts"] if one["text"] == shown["text"]}), 3)
+        self.train("default", "--steps", "4", "--snapshots", "2")
+        self.assertEqual([one["text"].split(",")[0] for one in page_data(self.folder / "default/learning.html")["texts"][:3]], ["image 4", "image 9", "image 14"])
+        self.fails(1, "train", "digits", "--data", self.data, "-o", self.folder / "none", "--snapshots", "2", "--number", "60", mentions=["there is no image 60", "0 to 59"])
+        self.assertFalse((self.folder / "none").exists())
+
+        abstracts = self.folder / "few.jsonl"
+        abstracts.write_text("".join(json.dumps({"source": [f"Old {i} is slow.", f"We make {i} fast."], "target": [f"{i} fast"]}) + "\n" for i in range(200)))
+        text = "All is slow. We make it fast."
+        self.succeeds("train", "summarise", "--data", abstracts, "-o", self.folder / "summary", "--steps", "20", "--snapshots", "3", "--text", text)
+        texts = page_data(self.folder / "summary/learning.html")["texts"]
+        self.assertEqual([(one["text"], one["step"], one["queries"]["pieces"]) for one in texts], [(text, step, ["All is slow.", "We make it fast."]) for step in (0, 5, 20)])
+        self.fails(1, "train", "summarise", "--data", abstracts, "-o", self.folder / "none", "--snapshots", "3", "--text", "Only one.", mentions=["'Only one.' has no two sentences"])
+        self.assertFalse((self.folder / "none").exists())
+        self.assertRegex(texts[-1]["answer"], r"^1: We make it fast\. \(\d\.\d\d\)$")
+
     def page(self, *arguments):
         """Returns the decoded data element of a page."""
         path = self.folder / "page.html"
@@ -96,7 +122,8 @@ class Train(ProgramTest):
         page = self.page("summarise", text, "--model", model)
         self.assertEqual(page["texts"][0]["queries"]["pieces"], answer["sentences"])
         self.assertEqual(page["start"], f"#layer=0&head=mean&row={answer['chosen']}")
-        self.assertRegex(told, r"\AWe propose new maps\.\n(?s:.)*\n> 2  [01]\.\d\d  We propose new maps\.\n")
+        self.assertEqual(page["texts"][0]["text"], " ".join(f"{at} ({score:.2f}): {sentence}" for at, (score, sentence) in enumerate(zip(answer["scores"], answer["sentences"]))))
+        self.assertRegex(told, r"\AWe propose new maps\.\n(?s:.)*\n> 1  [01]\.\d\d  We propose new maps\.\n")
         read = [sum(map(float, line.split()[-3:])) for line in told.splitlines() if line.startswith("layer ")]
         self.assertEqual(len(read), len(answer["attentions"]) * len(answer["attentions"][0]))
         for total in read:
@@ -250,6 +277,7 @@ class Train(ProgramTest):
 
     def test_long_texts_are_refused_at_once_and_replaced_bytes_are_noted(self):
         self.fails(2, "try", "sentiment", "-", stdin=b"good screen " * 1_700_000, mentions=["the text has 20.4 MB; a text of at most 64.0 KB is read"])
+        self.fails(2, "try", "summarise", "-", stdin=b"We propose it. " * 1_400_000, mentions=["the text has 21.0 MB; a text of at most 500.0 KB is read"])
         self.fails(2, "try", "translate", "good screen " * 6_000, mentions=["the text has 72.0 KB"])
         for task in ("sentiment", "translate"):
             self.assertIn(b"note: 2 bytes of the text are not UTF-8; each is read as U+FFFD", self.succeeds("try", task, "-", stdin=b"Nice \xff\xfe screen").stderr)
@@ -438,8 +466,11 @@ class Classify(ProgramTest):
         write_opinions(self.data)
         self.fails(2, "train", "classify", "--data", self.data, "-o", self.model, "--snapshots", "1", mentions=["--snapshots 1", "at least 2"])
         self.fails(2, "train", "classify", "--data", self.data, "-o", self.model, "--text", "x", mentions=["--text", "--snapshots N"])
-        self.fails(2, "train", "summarise", "--data", self.data, "-o", self.model, "--snapshots", "3", mentions=["classify and translate", "summarise"])
-        self.fails(2, "train", "heads", "--data", self.data, "-o", self.model, "--snapshots", "3", mentions=["heads trains many"])
+        self.fails(2, "train", "digits", "--data", self.data, "-o", self.model, "--number", "3", mentions=["--number", "--snapshots N"])
+        self.fails(2, "train", "digits", "--data", self.data, "-o", self.model, "--snapshots", "3", "--text", "x", mentions=["--text", "digits reads images; --number N"])
+        self.fails(2, "train", "heads", "-o", self.model, "--snapshots", "3", "--number", "3", mentions=["--number", "heads reads texts"])
+        self.fails(2, "train", "classify", "--data", self.data, "-o", self.model, "--short", mentions=["--short", "heads", "classify has --steps"])
+        self.assertFalse(self.model.exists())
 
     def test_labels_are_learned(self):
         write_opinions(self.data, "praise", "blame")
@@ -519,6 +550,22 @@ class Heads(ProgramTest):
         self.assertEqual((run["task"], run["heads"], run["seed"]), ("grammar", 1, 1))
         self.assertGreater(run["megabytes"], 1)
         self.fails(1, *command[:-4], "2", "--threads", "1", mentions=["grammar-1-1", "is of another run"])
+
+    def test_the_short_study_has_nine_models_and_their_snapshots(self):
+        folder = self.folder / "heads"
+        command = ["train", "heads", "--short", "-o", folder, "--steps", "2", "--snapshots", "2"]
+        told = self.succeeds(*command).stdout.decode()
+        self.assertIn("grammar, 3 seeds\n", told)
+        self.assertEqual(re.findall(r"^ +(\d+) +[\d.]+ \+-\.\d{4} ", told, re.M), ["1", "4", "16"])
+        self.assertEqual(sorted(path.parent.name for path in folder.glob("*/run.json")), sorted(f"grammar-{heads}-{seed}" for heads in (1, 4, 16) for seed in (1, 2, 3)))
+        pages = {int(path.parent.name.split("-")[1]): page_data(path) for path in folder.glob("*/learning.html")}
+        self.assertEqual(sorted(pages), [1, 4, 16])
+        for heads, data in pages.items():
+            self.assertEqual({(one["step"], one["heads"]) for one in data["texts"]}, {(0, heads), (2, heads)})
+            self.assertNotIn("trained so that", data["model"])  # no head of these models is guided
+        self.assertFalse(list(folder.glob("*/*snapshots")) + list(folder.glob("*/model.safetensors")))
+        (folder / "grammar-4-1/learning.html").unlink()
+        self.fails(1, *command, mentions=["grammar-4-1", "ended without --snapshots"])
 
 
 if __name__ == "__main__":

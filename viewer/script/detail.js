@@ -42,9 +42,9 @@ class Detail {
   }
 
   static #where(text, spot) {
-    if (!spot) return text.pooled || text.unit ? captionOf(text) : say("Attention from row word to column word.");
-    if (spot.column === null) return say("Row {0}: where this word looks.", spot.row);
-    if (spot.row === null) return say("Column {0}: who looks at this word.", spot.column);
+    if (!spot) return text.pooled || text.unit ? captionOf(text) : say("Attention from row to column.");
+    if (spot.column === null) return say("Row {0}: where it looks.", spot.row);
+    if (spot.row === null) return say("Column {0}: who looks at it.", spot.column);
     return text.unit ? say("Attention weight × norm of the value, from row {0} to column {1}.", spot.row, spot.column) : say("Attention from row {0} to column {1}.", spot.row, spot.column);
   }
 

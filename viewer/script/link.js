@@ -6,7 +6,7 @@ const MOSTLY = 0.5;
 // The mean weight of a head over all other pairs that have the distance between `row` and `column`; NaN if there are no such pairs. Pairs with special tokens
 // count only if `row` or `column` is a special token.
 function baseline(text, layer, head, row, column) {
-  if (text.pooled || text.keys !== text.queries) return NaN;
+  if (text.pooled || !isSequence(text)) return NaN;
   const { special } = text.queries, distance = column - row;
   const counts = special.has(row) || special.has(column) ? () => true : (index) => !special.has(index);
   let sum = 0, count = 0;
@@ -32,7 +32,8 @@ class Link {
 
   build(text) {
     const options = (tokens) => [["", "–"], ...tokens.words.map((name, index) => [index, text.pooled || tokens.long ? name : `${index}: ${name}`])];
-    $("link-words").hidden = Boolean(text.pooled);
+    $("link-words").hidden = Boolean(text.pooled || text.queries.image);
+    $("link-patches").hidden = !text.queries.image;
     $("link-blocks").hidden = !text.pooled;
     fillSelect(this.selects[0], options(text.queries));
     fillSelect(this.selects[1], options(text.keys));
@@ -47,7 +48,7 @@ class Link {
     $("link-list").hidden = $("link-rank-control").hidden = !pair;
     this.heads = [];
     if (!pair) {
-      $("link-note").textContent = text.pooled ? say("Choose two blocks here, or click a cell of a head: thumbnails fade where its number is small.") : say("Choose two words here, or click a cell of a head: thumbnails fade where a head does not link them.");
+      $("link-note").textContent = text.pooled ? say("Choose two blocks here, or click a cell of a head: thumbnails fade where its number is small.") : say("Choose from both lists, or click a cell of a head: thumbnails fade where a head does not link them.");
       return this.grid.tint(null);
     }
     const { row, column } = spot;
@@ -55,7 +56,7 @@ class Link {
     const key = rank === "above" ? ({ weight, usual }) => weight - (Number.isNaN(usual) ? 0 : usual) : ({ weight }) => weight;
     this.heads.sort((a, b) => (key(b) || 0) - (key(a) || 0));
     this.where = distanceName(column - row);
-    const related = text.keys === text.queries;
+    const related = isSequence(text);
     $("link-note").textContent = text.pooled ? captionOf(text) : related
       ? say("Usual: the mean weight that the head gives {0} elsewhere in this text; heads with {1} or more are marked.", this.where, MOSTLY)
       : say("Row and column words come from different texts, so a distance between them has no meaning.");

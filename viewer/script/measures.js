@@ -5,22 +5,24 @@ const thousandths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(valu
 const tenths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(1));
 
 // of(row, t, text): the measure of query t, whose attention weights are `row`; null if undefined. whole(text, map): a measure of the whole map.
-// self: true if the measure exists only for self-attention. has(text): whether the text has the measure. named: the measure names a head if its value is at
+// self: true if the measure exists only for self-attention of a sequence. has(text): whether the text has the measure. named: the measure names a head if its value is at
 // least this over the texts. formula and source: for the reader. include/polyhead/head_measures.h explains the measures and has all of them except `errors` and `without`.
 // The measure `without` exists only for heads that were switched off when the page was made; the page may hold a name and a unit for it.
+// Patches of an image are no sequence: they have no previous patch and no distance in tokens.
 const isSelf = ({ queries, keys }) => queries === keys;
-const repeats = (text) => isSelf(text) && wordsThatLook(text).some((t) => text.queries.before(t).length > 0);
+const isSequence = (text) => isSelf(text) && !text.queries.image;
+const repeats = (text) => isSequence(text) && wordsThatLook(text).some((t) => text.queries.before(t).length > 0);
 const sumAt = (row, places) => places.reduce((sum, s) => sum + row[s], 0);
 const MEASURES = {
   previous: { named: 0.5, name: () => say("previous token"), formula: "p[t, t−1]", source: "Clark 2019 (1906.04341), Voita 2019 (1905.09418)", show: share, self: true, of: (row, t) => (t > 0 ? row[t - 1] : null) },
   next: { named: 0.5, name: () => say("next token"), formula: "p[t, t+1]", source: "Clark 2019 (1906.04341)", show: share, self: true, of: (row, t) => (t + 1 < row.length ? row[t + 1] : null) },
-  same: { named: 0.5, name: () => say("same token"), formula: "p[t, t]", source: "Clark 2019 (1906.04341)", show: share, self: true, of: (row, t) => row[t] },
+  same: { named: 0.5, name: () => say("same token"), formula: "p[t, t]", source: "Clark 2019 (1906.04341)", show: share, has: isSelf, of: (row, t) => row[t] },
   first: { name: () => say("first token"), formula: "p[t, 0]", source: "Gu 2025 (2410.10781)", show: share, of: (row) => row[0] },
   sink: { named: 0.5, name: () => say("first-token sink"), formula: "p[t, 0], t ≥ 2, x[t] ≠ x[0]", source: "Xiao 2024 (2309.17453), Gu 2025 (2410.10781)", show: share, self: true, of: (row, t, text) => (t > 1 && text.queries.before(t)[0] !== 0 ? row[0] : null) },
   separators: { named: 0.5, name: () => say("separators"), formula: "Σ p[t, s], s ≥ 1, s ∈ [SEP] …", source: "Clark 2019 (1906.04341)", show: share, has: (text) => text.separators.length > 0, of: (row, _, text) => sumAt(row, text.separators) },
   induction: { named: 0.5, name: () => say("induction"), formula: "Σ p[t, s], 1 ≤ s ≤ t, x[s−1] = x[t]", source: "Olsson 2022 (2209.11895)", show: share, has: repeats, of: (row, t, { queries }) => (queries.before(t).length ? sumAt(row, queries.before(t).map((s) => s + 1)) : null) },
   duplicate: { named: 0.5, name: () => say("duplicate token"), formula: "Σ p[t, s], s < t, x[s] = x[t]", source: "Wang 2023 (2211.00593)", show: share, has: repeats, of: (row, t, { queries }) => (queries.before(t).length ? sumAt(row, queries.before(t)) : null) },
-  positional: { named: 0.75, name: () => say("positional share"), formula: "Σ min(p[t, s], m[t, s])", source: "Levin & Peres 2017 §4", show: share, has: (text) => isSelf(text) && wordsThatLook(text).length > 1, whole: positionalShare },
+  positional: { named: 0.75, name: () => say("positional share"), formula: "Σ min(p[t, s], m[t, s])", source: "Levin & Peres 2017 §4", show: share, has: (text) => isSequence(text) && wordsThatLook(text).length > 1, whole: positionalShare },
   entropy: { name: () => say("entropy"), unit: () => say("bits"), formula: "−Σ p log₂ p", source: "Clark 2019 (1906.04341)", show: tenths, of: (row) => averageOf(row, (p) => (p > 0 ? -Math.log2(p) : 0)) },
   errors: { name: () => say("alignment error rate"), show: errorRate, has: (text) => text.links !== null, whole: (text, map) => alignment(text, map).rate },
   without: {
@@ -64,8 +66,8 @@ function averageOf(row, value) {
   return sum === 0 ? null : row.reduce((total, p, s) => total + (p / sum) * value(p / sum, s), 0);
 }
 
-// The names of the measures that this text has. Measures of distances need queries and keys of the same text. Pooled maps have no measures of single words.
-const measuresOf = (text) => Object.keys(MEASURES).filter((name) => text.pooled ? name === "without" && text.without.size > 0 : MEASURES[name].has?.(text) ?? (text.keys === text.queries || !MEASURES[name].self));
+// The measures that this text has. Measures of distances need queries and keys of the same text. Pooled maps have no measures of single words.
+const measuresOf = (text) => Object.keys(MEASURES).filter((name) => text.pooled ? name === "without" && text.without.size > 0 : MEASURES[name].has?.(text) ?? (isSequence(text) || !MEASURES[name].self));
 
 // The queries over which measures are averaged: all that are not special tokens. If all are special tokens, all count.
 function wordsThatLook({ queries }) {

@@ -76,7 +76,7 @@ const POOLED = {
 };
 
 // A sentence that says what a cell of a text's maps holds. text.unit is set if the maps are norm-weighted.
-const captionOf = (text) => (text.pooled ? POOLED[text.pooled].caption() : text.unit ? say("Attention weight × norm of the value, row word to column word") : say("Attention from row word to column word"));
+const captionOf = (text) => (text.pooled ? POOLED[text.pooled].caption() : text.unit ? say("Attention weight × norm of the value, row to column") : say("Attention from row to column"));
 
 // The text that is always shown beside pooled maps, such as "Each cell is a block of 128 × 128 tokens".
 function blocksNote(text) {

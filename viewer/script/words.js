@@ -24,7 +24,7 @@ function textOfBytes(piece) {
 const SPELLINGS = {
   plain: { text: (piece) => piece, starts: () => true, spaced: true },
   wordpiece: { text: (piece) => piece, starts: (piece) => !piece.startsWith("##"), spaced: true },
-  sentencepiece: { text: (piece) => piece.replaceAll("▁", " "), starts: (piece) => piece.startsWith("▁") },
+  sentencepiece: { text: (piece) => piece.replace(/[▁␣]/g, " "), starts: (piece) => piece.startsWith("▁") },
   bytes: { text: textOfBytes, starts: (piece) => piece.startsWith("Ġ") || piece.startsWith("Ċ") },
 };
 
