@@ -29,6 +29,15 @@ function(polyhead_library name)
   set_property(TARGET polyhead_${name} APPEND PROPERTY POLYHEAD_OBJECTS $<TARGET_OBJECTS:polyhead_${name}>)
 endfunction()
 
+# polyhead_unity_groups(<target> <source>...): a unity build compiles these sources of the target as one, and the others as one.
+function(polyhead_unity_groups target)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources EXCLUDE REGEX "\\$<")
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+  set_source_files_properties(${sources} PROPERTIES UNITY_GROUP others)
+  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP forward)
+endfunction()
+
 # libpolyhead, which most programs link: attention, layers and the description of the machine (device.h), without file formats, models and pages.
 function(polyhead_core_library)
   add_library(polyhead)

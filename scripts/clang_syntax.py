@@ -53,7 +53,8 @@ def main():
     if not entries:
         sys.exit(f"no sources in {folder}")
     if os.environ.get("POLYHEAD_TEST_EFFORT") == "quick":
-        entries = list(of_chosen_sets(entries))
+        # Leave out the sources that include one public header each (tests/install): GCC compiles them with the same standard library, and other sources include all public headers.
+        entries = [entry for entry in of_chosen_sets(entries) if "/polyhead_headers.dir/" not in entry["output"]]
     rules = ["ninja_required_version = 1.5\nbuilddir = syntax\nrule check\n  command = $command\n  deps = gcc\n"]
     rules += [rule(entry, output, entry["command"], []) for output, entry in precompiled.items()]
     for entry in entries:

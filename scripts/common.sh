@@ -124,16 +124,20 @@ Installing them needs root, and there is no sudo here. As root:
     as_root=(sudo)
   fi
   say "Installing with apt: ${missing[*]}"
-  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -o DPkg::Lock::Timeout=600 -qy) log="$build/apt.log" tries=60
+  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -o DPkg::Lock::Timeout=600 -qy) log="$build/apt.log" tries=60 refreshed="$build/apt.refreshed"
   mkdir -p "$build"
+  # One run refreshes apt's lists once. The file holds the number of the shell, which its subshells share.
   # DPkg::Lock::Timeout only waits for dpkg's lock. The lists of apt have a different lock; this loop waits for it.
-  until "${apt[@]}" update >"$log" 2>&1; do
-    if ! grep -q 'Could not get lock' "$log" || ((--tries == 0)); then
+  until [[ -e $refreshed && $(<"$refreshed") == "$$" ]]; do
+    if "${apt[@]}" update >"$log" 2>&1; then
+      printf '%s\n' "$$" >"$refreshed"
+    elif ! grep -q 'Could not get lock' "$log" || ((--tries == 0)); then
       say "apt's lists could not be refreshed ($log); going on with the old lists"
       break
+    else
+      ((tries < 59)) || say "Another program holds apt's lock; waiting for up to 10 minutes"
+      sleep 10
     fi
-    ((tries < 59)) || say "Another program holds apt's lock; waiting for up to 10 minutes"
-    sleep 10
   done
   run_logged installed "$log" "${apt[@]}" install --no-install-recommends "${missing[@]}" || stop "apt-get could not install them; $wanted"
   hash -r

@@ -204,7 +204,8 @@ TEST(EncoderFamilies, ATextOfMaskTokensAloneIsRefused) {
 json config_of(std::string_view model_type) {
   const EncoderFamily& family = find_encoder_family("", model_type);
   const EncoderKeys& keys = family.keys;
-  json config{{"model_type", model_type}, {"vocab_size", 30}, {"pad_token_id", 1}, {"mask_token_id", 4}};
+  json config = R"({"vocab_size": 30, "pad_token_id": 1, "mask_token_id": 4})"_json;
+  config["model_type"] = model_type;
   for (const auto& [key, value] : {std::pair{keys.width, 8}, {keys.layers, 2}, {keys.heads, 2}, {keys.hidden_width, 6}, {keys.positions, 12}, {keys.segments, 2}})
     if (!key.empty()) config[std::string(key)] = value;
   return config;
@@ -277,7 +278,7 @@ TEST(EncoderConfigs, UnsupportedSettingsAreNamed) {
     EXPECT_ERROR(read_encoder(name, "is_decoder", true), unsupported, HasSubstr("is_decoder is true; only encoders"));
     EXPECT_ERROR(read_encoder(name, "add_cross_attention", true), unsupported, HasSubstr("add_cross_attention is true"));
     EXPECT_ERROR(read_encoder(name, "position_embedding_type", "relative_key_query"), unsupported, HasSubstr("position_embedding_type is 'relative_key_query'; only 'absolute'"));
-    EXPECT_ERROR(read_encoder(name, "pruned_heads", json({{"0", {1}}})), unsupported, HasSubstr("pruned_heads names heads"));
+    EXPECT_ERROR(read_encoder(name, "pruned_heads", R"({"0": [1]})"_json), unsupported, HasSubstr("pruned_heads names heads"));
     read_encoder(name, "pruned_heads", json::object());
     read_encoder(name, "an_unknown_key", true);
   }
@@ -285,16 +286,16 @@ TEST(EncoderConfigs, UnsupportedSettingsAreNamed) {
   EXPECT_ERROR(read_encoder("bert", "position_embedding_type", "rotary"), unsupported, HasSubstr("only 'absolute' is supported"));
   EXPECT_ERROR(read_encoder("mpnet", "relative_attention_num_buckets", 16), unsupported, HasSubstr("is 16; only 32 is supported"));
   EXPECT_ERROR(read_encoder("esm", "is_folding_model", true), unsupported, HasSubstr("ESMFold"));
-  EXPECT_ERROR(read_encoder("esm", "rope_scaling", json({{"type", "linear"}})), unsupported, HasSubstr("rope_scaling is given"));
-  EXPECT_ERROR(read_encoder("modernbert", "rope_scaling", json({{"type", "linear"}})), unsupported, HasSubstr("rope_scaling is given"));
-  EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", json({{"full_attention", {{"rope_type", "yarn"}}}})), unsupported, HasSubstr("rope_parameters.full_attention.rope_type is 'yarn'"));
+  EXPECT_ERROR(read_encoder("esm", "rope_scaling", R"({"type": "linear"})"_json), unsupported, HasSubstr("rope_scaling is given"));
+  EXPECT_ERROR(read_encoder("modernbert", "rope_scaling", R"({"type": "linear"})"_json), unsupported, HasSubstr("rope_scaling is given"));
+  EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", R"({"full_attention": {"rope_type": "yarn"}})"_json), unsupported, HasSubstr("rope_parameters.full_attention.rope_type is 'yarn'"));
   for (const char* type : {"default", "yarn"}) {
     EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", json({{"rope_type", type}, {"rope_theta", 7.0}})), unsupported,
                  HasSubstr("is not known; known here: full_attention, sliding_attention"));
     EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", json({{"full_attention", {{"type", type}}}})), unsupported,
                  HasSubstr("rope_parameters.full_attention.type is not known; known here: rope_type, rope_theta"));
   }
-  EXPECT_ERROR(read_encoder("modernbert", "layer_types", json({"full_attention", "chunked"})), unsupported, HasSubstr("layer_types has"));
+  EXPECT_ERROR(read_encoder("modernbert", "layer_types", R"(["full_attention", "chunked"])"_json), unsupported, HasSubstr("layer_types has"));
 }
 
 TEST(EncoderConfigs, ValuesThatDoNotFitAreNamed) {
@@ -312,16 +313,16 @@ TEST(EncoderConfigs, ValuesThatDoNotFitAreNamed) {
   EXPECT_ERROR(read_encoder("albert", "num_hidden_groups", 3), format, HasSubstr("num_hidden_groups is 3; it may be at most num_hidden_layers = 2"));
   EXPECT_ERROR(read_encoder("albert", "inner_group_num", 40000), format, HasSubstr("inner_group_num is 40000 and num_hidden_layers is 2; their product may be at most 65536"));
   EXPECT_ERROR(read_encoder("modernbert", "local_attention", 1), format, HasSubstr("local_attention is 1; it must be at least 2"));
-  EXPECT_ERROR(read_encoder("modernbert", "layer_types", json({"full_attention"})), format, HasSubstr("has 1 words; it must have one for each of the 2 layers"));
+  EXPECT_ERROR(read_encoder("modernbert", "layer_types", R"(["full_attention"])"_json), format, HasSubstr("has 1 words; it must have one for each of the 2 layers"));
   EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", 3), format, HasSubstr("rope_parameters is the number 3; an object is needed"));
-  EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", json({{"sliding_attention", {{"rope_theta", -1}}}})), format, HasSubstr("rope_parameters.sliding_attention.rope_theta is -1"));
+  EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", R"({"sliding_attention": {"rope_theta": -1}})"_json), format, HasSubstr("rope_parameters.sliding_attention.rope_theta is -1"));
 }
 
 TEST(EncoderConfigs, OtherKindsOfModelsAreRefusedWithTheKnownOnes) {
-  EXPECT_ERROR(read_encoder(json{{"model_type", "deberta-v2"}}), unsupported, AllOf(HasSubstr("model_type is 'deberta-v2', which is not supported: its scores"), HasSubstr("modernbert")));
-  EXPECT_ERROR(read_encoder(json{{"model_type", "xlm_roberta"}}), unsupported, AllOf(HasSubstr("known encoders are bert, roberta"), HasSubstr("the nearest is 'xlm-roberta'")));
-  EXPECT_ERROR(read_encoder(json{{"model_type", "llama"}}), unsupported, HasSubstr("model_type is 'llama', a decoder; known encoders are bert"));
-  EXPECT_ERROR(read_encoder(json{{"model_type", 3}}), format, HasSubstr("a string is needed"));
+  EXPECT_ERROR(read_encoder(R"({"model_type": "deberta-v2"})"_json), unsupported, AllOf(HasSubstr("model_type is 'deberta-v2', which is not supported: its scores"), HasSubstr("modernbert")));
+  EXPECT_ERROR(read_encoder(R"({"model_type": "xlm_roberta"})"_json), unsupported, AllOf(HasSubstr("known encoders are bert, roberta"), HasSubstr("the nearest is 'xlm-roberta'")));
+  EXPECT_ERROR(read_encoder(R"({"model_type": "llama"})"_json), unsupported, HasSubstr("model_type is 'llama', a decoder; known encoders are bert"));
+  EXPECT_ERROR(read_encoder(R"({"model_type": 3})"_json), format, HasSubstr("a string is needed"));
 }
 
 }  // namespace

@@ -296,8 +296,8 @@ TEST(LanguageModel, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
 }
 
 json llama_json() {
-  return {{"model_type", "llama"},  {"vocab_size", 7},          {"hidden_size", 4},          {"intermediate_size", 6}, {"num_hidden_layers", 1},
-          {"num_attention_heads", 2}, {"max_position_embeddings", 8}, {"tie_word_embeddings", true}, {"rope_theta", 500.0},   {"eos_token_id", {3, 5}}};
+  return R"({"model_type": "llama", "vocab_size": 7, "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1,
+             "num_attention_heads": 2, "max_position_embeddings": 8, "tie_word_embeddings": true, "rope_theta": 500.0, "eos_token_id": [3, 5]})"_json;
 }
 
 LanguageModelConfig read(const json& config, const LanguageLoadOptions& options = {}) {
@@ -306,8 +306,8 @@ LanguageModelConfig read(const json& config, const LanguageLoadOptions& options 
   return read_language_config(folder.path(), options);
 }
 
-json with(std::initializer_list<std::pair<const char*, json>> changes, json config = llama_json()) {
-  for (const auto& [key, value] : changes) config[key] = value;
+json with(const json& changes, json config = llama_json()) {
+  config.update(changes);
   return config;
 }
 
@@ -324,7 +324,7 @@ TEST(ReadLanguageConfig, ReadsSizesAndDefaults) {
   EXPECT_TRUE(config.tied_output && config.layer.gated && !config.layer.bias);
   ModelFolder folder;
   folder.write_json("config.json", llama_json());
-  folder.write_json("generation_config.json", {{"eos_token_id", 6}});
+  folder.write_json("generation_config.json", R"({"eos_token_id": 6})"_json);
   EXPECT_EQ(read_language_config(folder.path() / "config.json").answer.end_tokens, std::vector<std::int64_t>{6});
 }
 
@@ -335,27 +335,27 @@ TEST(ReadLanguageConfig, RulesOfAnswersAreReadOrNamed) {
     folder.write_json("generation_config.json", generation);
     return read_language_config(folder.path()).answer;
   };
-  const AnswerRules rules = read_rules({{"eos_token_id", 6}, {"suppress_tokens", {1, 2}}, {"begin_suppress_tokens", {3}}, {"bad_words_ids", {{4}, {6}, {1, 2}}}, {"forced_eos_token_id", 5}, {"forced_bos_token_id", {0}},
-                                        {"num_beams", 4}, {"sequence_bias", {{{1}, 2.0}}}, {"stop_strings", "a"}, {"dola_layers", nullptr}});
+  const AnswerRules rules = read_rules(R"({"eos_token_id": 6, "suppress_tokens": [1, 2], "begin_suppress_tokens": [3], "bad_words_ids": [[4], [6], [1, 2]], "forced_eos_token_id": 5, "forced_bos_token_id": [0],
+                                           "num_beams": 4, "sequence_bias": [[[1], 2.0]], "stop_strings": "a", "dola_layers": null})"_json);
   EXPECT_EQ(rules.suppressed, (std::vector<std::int64_t>{1, 2, 4}));  // transformers does not suppress an end token
   EXPECT_EQ(rules.suppressed_first, std::vector<std::int64_t>{3});
   EXPECT_EQ(rules.forced_last, 5);
   EXPECT_EQ(rules.forced_first, 0);
   EXPECT_EQ(rules.rules_not_followed, (std::vector<std::string>{"num_beams = 4", "sequence_bias", "stop_strings", "bad_words_ids of several tokens"}));
-  EXPECT_ERROR(read_rules({{"bad_words_ids", {3}}}), format, HasSubstr("generation_config.json: bad_words_ids has the number 3; lists of tokens are needed"));
-  EXPECT_ERROR(read_rules({{"bad_words_ids", 3}}), format, HasSubstr("bad_words_ids is the number 3; a list of lists of tokens is needed"));
-  const AnswerRules several = read_rules({{"forced_eos_token_id", {1, 2}}});
+  EXPECT_ERROR(read_rules(R"({"bad_words_ids": [3]})"_json), format, HasSubstr("generation_config.json: bad_words_ids has the number 3; lists of tokens are needed"));
+  EXPECT_ERROR(read_rules(R"({"bad_words_ids": 3})"_json), format, HasSubstr("bad_words_ids is the number 3; a list of lists of tokens is needed"));
+  const AnswerRules several = read_rules(R"({"forced_eos_token_id": [1, 2]})"_json);
   EXPECT_EQ(several.forced_last, std::nullopt);
   EXPECT_EQ(several.rules_not_followed, std::vector<std::string>{"forced_eos_token_id of several tokens"});
-  EXPECT_ERROR(read_rules({{"forced_bos_token_id", {1, 2}}}), unsupported, HasSubstr("forced_bos_token_id has 2 tokens; one or none is supported"));
+  EXPECT_ERROR(read_rules(R"({"forced_bos_token_id": [1, 2]})"_json), unsupported, HasSubstr("forced_bos_token_id has 2 tokens; one or none is supported"));
 }
 
 TEST(ReadLanguageConfig, AKeyThatNothingReadsIsAnErrorUnlessItIsKnownToDoNothing) {
-  read(with({{"torch_dtype", "bfloat16"}, {"use_cache", true}, {"pretraining_tp", 1}, {"new_idea", nullptr}, {"pruned_heads", json::object()}, {"use_sliding_window", false}}));
-  EXPECT_ERROR(read(with({{"new_idea", 0.5}})), unsupported, HasSubstr("\"new_idea\" is a number that is not a 64-bit integer; models of the type llama are not known to have this key"));
-  read(with({{"new_idea", 0.5}}), {.ignored_keys = {"new_idea"}});
-  EXPECT_ERROR(read(with({{"pruned_heads", {{"1", {0}}}}})), unsupported, HasSubstr("pruned_heads is an object; with models of the type llama only {} is supported"));
-  EXPECT_ERROR(read(with({{"add_cross_attention", true}})), unsupported, HasSubstr("add_cross_attention is true"));
+  read(with(R"({"torch_dtype": "bfloat16", "use_cache": true, "pretraining_tp": 1, "new_idea": null, "pruned_heads": {}, "use_sliding_window": false})"_json));
+  EXPECT_ERROR(read(with(R"({"new_idea": 0.5})"_json)), unsupported, HasSubstr("\"new_idea\" is a number that is not a 64-bit integer; models of the type llama are not known to have this key"));
+  read(with(R"({"new_idea": 0.5})"_json), {.ignored_keys = {"new_idea"}});
+  EXPECT_ERROR(read(with(R"({"pruned_heads": {"1": [0]}})"_json)), unsupported, HasSubstr("pruned_heads is an object; with models of the type llama only {} is supported"));
+  EXPECT_ERROR(read(with(R"({"add_cross_attention": true})"_json)), unsupported, HasSubstr("add_cross_attention is true"));
 }
 
 TEST(ReadLanguageConfig, MalformedConfigurationsAreErrorsThatNameTheKey) {
@@ -367,41 +367,41 @@ TEST(ReadLanguageConfig, MalformedConfigurationsAreErrorsThatNameTheKey) {
     EXPECT_ERROR(read(with({{key, 0}})), format, HasSubstr(std::string(key) + " is 0; it must be in [1, "));
     EXPECT_ERROR(read(with({{key, std::uint64_t{1} << 40}})), format, HasSubstr(key));
   }
-  EXPECT_ERROR(read(with({{"num_attention_heads", 3}})), format, HasSubstr("num_attention_heads is 3; it must divide hidden_size = 4"));
+  EXPECT_ERROR(read(with(R"({"num_attention_heads": 3})"_json)), format, HasSubstr("num_attention_heads is 3; it must divide hidden_size = 4"));
   EXPECT_ERROR(read(with({{"head_dim", 1 << 30}})), format, HasSubstr("their product may be at most"));
-  EXPECT_ERROR(read(with({{"rms_norm_eps", 0}})), format, HasSubstr("rms_norm_eps is 0"));
-  EXPECT_ERROR(read(with({{"eos_token_id", "end"}})), format, HasSubstr("eos_token_id is \"end\"; token ids are integers"));
-  EXPECT_ERROR(read(with({{"rope_scaling", 3}})), format, HasSubstr("rope_scaling is the number 3; an object is needed"));
-  EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}})), format, HasSubstr("rope_scaling.factor is 0.5; it must be in [1, 1073741824]"));
-  EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}, {"rope_parameters", {{"rope_type", "default"}}}})), format, HasSubstr("rope_scaling is given beside rope_parameters"));
-  EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}, {"long_factor", {1, 2}}}}})), format, HasSubstr("numbers; scaling longrope needs width / 2"));
-  EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}}}})), format, HasSubstr("rope_scaling.long_factor is missing"));
-  EXPECT_ERROR(read(with({{"partial_rotary_factor", 0.5}})), unsupported, HasSubstr("partial_rotary_factor is 0.5; models of the type llama rotate all features"));
-  EXPECT_ERROR(read(with({{"model_type", "mistral"}, {"num_key_value_heads", 2}})), format, HasSubstr("sliding_window is missing; null means none"));
-  EXPECT_ERROR(read(with({{"model_type", "qwen2"}, {"num_key_value_heads", 2}, {"sliding_window", nullptr}, {"layer_types", {"full_attention", "full_attention"}}})), format,
+  EXPECT_ERROR(read(with(R"({"rms_norm_eps": 0})"_json)), format, HasSubstr("rms_norm_eps is 0"));
+  EXPECT_ERROR(read(with(R"({"eos_token_id": "end"})"_json)), format, HasSubstr("eos_token_id is \"end\"; token ids are integers"));
+  EXPECT_ERROR(read(with(R"({"rope_scaling": 3})"_json)), format, HasSubstr("rope_scaling is the number 3; an object is needed"));
+  EXPECT_ERROR(read(with(R"({"rope_scaling": {"type": "linear", "factor": 0.5}})"_json)), format, HasSubstr("rope_scaling.factor is 0.5; it must be in [1, 1073741824]"));
+  EXPECT_ERROR(read(with(R"({"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"rope_type": "default"}})"_json)), format, HasSubstr("rope_scaling is given beside rope_parameters"));
+  EXPECT_ERROR(read(with(R"({"rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1, 2]}})"_json)), format, HasSubstr("numbers; scaling longrope needs width / 2"));
+  EXPECT_ERROR(read(with(R"({"rope_scaling": {"type": "longrope", "short_factor": [1]}})"_json)), format, HasSubstr("rope_scaling.long_factor is missing"));
+  EXPECT_ERROR(read(with(R"({"partial_rotary_factor": 0.5})"_json)), unsupported, HasSubstr("partial_rotary_factor is 0.5; models of the type llama rotate all features"));
+  EXPECT_ERROR(read(with(R"({"model_type": "mistral", "num_key_value_heads": 2})"_json)), format, HasSubstr("sliding_window is missing; null means none"));
+  EXPECT_ERROR(read(with(R"({"model_type": "qwen2", "num_key_value_heads": 2, "sliding_window": null, "layer_types": ["full_attention", "full_attention"]})"_json)), format,
                HasSubstr("layer_types has 2 words; it must have one for each of the 1 layers"));
-  EXPECT_ERROR(read(with({{"model_type", "qwen2"}, {"num_key_value_heads", 2}, {"sliding_window", nullptr}, {"layer_types", {"linear_attention"}}})), unsupported,
+  EXPECT_ERROR(read(with(R"({"model_type": "qwen2", "num_key_value_heads": 2, "sliding_window": null, "layer_types": ["linear_attention"]})"_json)), unsupported,
                HasSubstr("layer_types has \"linear_attention\"; full_attention and sliding_attention are known"));
-  EXPECT_ERROR(read(with({{"model_type", "qwen2"}, {"num_key_value_heads", 2}, {"layer_types", {"sliding_attention"}}})), format, HasSubstr("layer 0 has sliding_attention"));
-  EXPECT_ERROR(read(with({{"model_type", "bert"}})), unsupported, HasSubstr("model_type is 'bert'; known are gpt2, llama, mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe, gemma, gemma2, gemma3_text, phi3, gpt_neox, gpt_oss"));
+  EXPECT_ERROR(read(with(R"({"model_type": "qwen2", "num_key_value_heads": 2, "layer_types": ["sliding_attention"]})"_json)), format, HasSubstr("layer 0 has sliding_attention"));
+  EXPECT_ERROR(read(with(R"({"model_type": "bert"})"_json)), unsupported, HasSubstr("model_type is 'bert'; known are gpt2, llama, mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe, gemma, gemma2, gemma3_text, phi3, gpt_neox, gpt_oss"));
 }
 
 TEST(ReadLanguageConfig, NumbersOfRotaryPositionsHaveBounds) {
-  const json longrope{{"type", "longrope"}, {"short_factor", {1}}, {"long_factor", {1}}};
+  const json longrope = R"({"type": "longrope", "short_factor": [1], "long_factor": [1]})"_json;
   for (const double original : {1e300, 9.3e18, 0.0, 0.5, -4.0}) {
-    for (const json& type : {longrope, json{{"type", "yarn"}, {"factor", 2}}, json{{"type", "llama3"}, {"factor", 2}, {"low_freq_factor", 1}, {"high_freq_factor", 4}}}) {
+    for (const json& type : {longrope, R"({"type": "yarn", "factor": 2})"_json, R"({"type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 4})"_json}) {
       EXPECT_ERROR(read(with({{"rope_scaling", with({{"original_max_position_embeddings", original}}, type)}})), format,
                    HasSubstr("; it must be in [1, 1073741824]"));
     }
   }
-  EXPECT_ERROR(read(with({{"rope_scaling", with({{"original_max_position_embeddings", 1}}, longrope)}})), format,
+  EXPECT_ERROR(read(with({{"rope_scaling", with(R"({"original_max_position_embeddings": 1})"_json, longrope)}})), format,
                HasSubstr("rope_scaling.original_max_position_embeddings is 1; rope_type 'longrope' needs at least 2"));
   EXPECT_EQ(read(with({{"rope_scaling", with({{"original_max_position_embeddings", 1 << 30}}, longrope)}})).rotary->limit, 1 << 30);
   for (const char* type : {"dynamic", "linear", "yarn", "llama3", "proportional"}) {
     for (const double factor : {-3.0, 0.0, 0.5, 1e300})
       EXPECT_ERROR(read(with({{"rope_scaling", with({{"type", type}, {"factor", factor}}, json::object())}})), format, HasSubstr("rope_scaling.factor is ")) << type;
   }
-  EXPECT_EQ(read(with({{"num_attention_heads", 1}, {"rope_scaling", {{"type", "dynamic"}, {"factor", 1}}}})).rotary->dynamic_factor, 1);
+  EXPECT_EQ(read(with(R"({"num_attention_heads": 1, "rope_scaling": {"type": "dynamic", "factor": 1}})"_json)).rotary->dynamic_factor, 1);
 }
 
 std::vector<io::NamedTensor> llama_tensors(const LanguageModel& model) {

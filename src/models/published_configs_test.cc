@@ -270,7 +270,7 @@ TEST(ReadVisionConfig, PublishedFoldersAreRead) {
 
 TEST(ReadImageProcessor, ANumberOfAListMayBeANegativeInteger) {
   ModelFolder folder;
-  folder.write_json("preprocessor_config.json", {{"image_processor_type", "ViTImageProcessor"}, {"image_mean", {-1, 0, 0.5}}});
+  folder.write_json("preprocessor_config.json", R"({"image_processor_type": "ViTImageProcessor", "image_mean": [-1, 0, 0.5]})"_json);
   EXPECT_EQ(read_image_processor(folder.path()).mean, (std::array{-1.0, 0.0, 0.5}));
 }
 

@@ -126,13 +126,13 @@ TEST(LoadBert, AnEmbeddingThatModulesJsonMakesInAnotherWayIsRefused) {
   const nlohmann::json modules{module("Transformer", ""), module("Pooling", "1_Pooling"), module("Normalize", "2_Normalize")}, mean{{"word_embedding_dimension", 6}, {"pooling_mode_mean_tokens", true}, {"pooling_mode_cls_token", false}};
   EXPECT_EQ(reason(modules, mean), "");
   EXPECT_EQ(reason(nlohmann::json::array({module("Transformer", ""), module("Pooling", "1_Pooling")}), nlohmann::json::object()), "");
-  EXPECT_EQ(reason(modules, {{"pooling_mode_mean_tokens", false}, {"pooling_mode_cls_token", true}}), "1_Pooling/config.json: pooling_mode_cls_token is true");
-  EXPECT_EQ(reason(modules, {{"pooling_mode_mean_tokens", true}, {"pooling_mode_max_tokens", true}}), "1_Pooling/config.json: pooling_mode_max_tokens is true");
-  EXPECT_EQ(reason(modules, {{"pooling_mode_mean_tokens", false}}), "1_Pooling/config.json: pooling_mode_mean_tokens is false");
-  EXPECT_EQ(reason(modules, {{"pooling_mode", "cls"}}), "1_Pooling/config.json: pooling_mode is \"cls\"");
-  EXPECT_EQ(reason(modules, {{"pooling_mode", {"cls", "mean"}}}), "1_Pooling/config.json: pooling_mode is an array");
-  EXPECT_EQ(reason(modules, {{"pooling_mode_mean_tokens", 1}}), "1_Pooling/config.json: pooling_mode_mean_tokens is the number 1");
-  EXPECT_EQ(reason(modules, {{"pooling_mode_\n", true}}), "1_Pooling/config.json: \"pooling_mode_\\n\" is true");
+  EXPECT_EQ(reason(modules, R"({"pooling_mode_mean_tokens": false, "pooling_mode_cls_token": true})"_json), "1_Pooling/config.json: pooling_mode_cls_token is true");
+  EXPECT_EQ(reason(modules, R"({"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true})"_json), "1_Pooling/config.json: pooling_mode_max_tokens is true");
+  EXPECT_EQ(reason(modules, R"({"pooling_mode_mean_tokens": false})"_json), "1_Pooling/config.json: pooling_mode_mean_tokens is false");
+  EXPECT_EQ(reason(modules, R"({"pooling_mode": "cls"})"_json), "1_Pooling/config.json: pooling_mode is \"cls\"");
+  EXPECT_EQ(reason(modules, R"({"pooling_mode": ["cls", "mean"]})"_json), "1_Pooling/config.json: pooling_mode is an array");
+  EXPECT_EQ(reason(modules, R"({"pooling_mode_mean_tokens": 1})"_json), "1_Pooling/config.json: pooling_mode_mean_tokens is the number 1");
+  EXPECT_EQ(reason(modules, R"({"pooling_mode_\n": true})"_json), "1_Pooling/config.json: \"pooling_mode_\\n\" is true");
   EXPECT_EQ(reason(nlohmann::json::array({module("Transformer", ""), module("Pooling", "none")}), mean), "modules.json has a Pooling, and none/config.json is missing");
   EXPECT_EQ(reason(nlohmann::json::array({module("Transformer", ""), module("Pooling", "1_Pooling"), module("Dense", "2_Dense")}), mean), "modules.json has the module Dense");
   EXPECT_EQ(reason(nlohmann::json::array({module("Dense\n", "2_Dense")}), mean), "modules.json has the module \"Dense\\n\"");
@@ -144,7 +144,7 @@ TEST(LoadBert, AnEmbeddingThatModulesJsonMakesInAnotherWayIsRefused) {
   }
   folder.write_json("modules.json", nlohmann::json::object());
   EXPECT_ERROR(load_bert(folder.path()), format, HasSubstr("modules.json is an object; a list of modules is needed"));
-  folder.write_json("modules.json", nlohmann::json::array({3}));
+  folder.write_json("modules.json", R"([3])"_json);
   EXPECT_ERROR(load_bert(folder.path()), format, HasSubstr("modules.json: a module has no type, which must be a string"));
 }
 

@@ -20,16 +20,16 @@ inline BertConfig small_bert() {
 }
 
 inline nlohmann::json config_json(const BertConfig& config) {
-  return {{"model_type", "bert"},
-          {"vocab_size", config.vocabulary},
-          {"max_position_embeddings", config.positions},
-          {"type_vocab_size", config.segments},
-          {"hidden_size", config.width},
-          {"num_hidden_layers", config.layers},
-          {"num_attention_heads", config.heads},
-          {"intermediate_size", config.hidden_width},
-          {"hidden_act", "gelu"},
-          {"layer_norm_eps", config.epsilon}};
+  nlohmann::json json = R"({"model_type": "bert", "hidden_act": "gelu"})"_json;  // text compiles faster than lists of values: they instantiate a constructor for each length of a string
+  json["vocab_size"] = config.vocabulary;
+  json["max_position_embeddings"] = config.positions;
+  json["type_vocab_size"] = config.segments;
+  json["hidden_size"] = config.width;
+  json["num_hidden_layers"] = config.layers;
+  json["num_attention_heads"] = config.heads;
+  json["intermediate_size"] = config.hidden_width;
+  json["layer_norm_eps"] = config.epsilon;
+  return json;
 }
 
 // Returns the parameters under the names that `transformers` gives them.

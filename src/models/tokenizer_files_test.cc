@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 using testing::AllOf;
-using testing::ElementsAre;
+using testing::ElementsAreArray;
 using testing::HasSubstr;
 
 constexpr std::string_view kVocabularyText = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nThe\ncat\n##s\né\n";
@@ -45,25 +45,25 @@ TEST(LoadTokenizer, TheVocabularyAloneGivesBertsDefaults) {
   ModelFolder folder;
   folder.write("vocab.txt", kVocabularyText);
   EXPECT_THAT(load_tokenizer(folder.path()).encode("The[MASK]Cats é").pieces,
-              ElementsAre("[CLS]", "the", "[MASK]", "cat", "##s", "[UNK]", "[SEP]"));
+              ElementsAreArray({"[CLS]", "the", "[MASK]", "cat", "##s", "[UNK]", "[SEP]"}));
 }
 
 TEST(LoadTokenizer, TokenizerConfigIsFollowed) {
   ModelFolder folder;
   folder.write("vocab.txt", kVocabularyText);
   folder.write_json("tokenizer_config.json",
-                    json{{"do_lower_case", false}, {"strip_accents", nullptr}, {"cls_token", {{"content", "[PAD]"}}}});
-  EXPECT_THAT(load_tokenizer(folder.path()).encode("The cats é").pieces, ElementsAre("[PAD]", "The", "cat", "##s", "é", "[SEP]"));
+                    R"({"do_lower_case": false, "strip_accents": null, "cls_token": {"content": "[PAD]"}})"_json);
+  EXPECT_THAT(load_tokenizer(folder.path()).encode("The cats é").pieces, ElementsAreArray({"[PAD]", "The", "cat", "##s", "é", "[SEP]"}));
 }
 
 TEST(LoadTokenizer, TokenizerJsonIsFollowedBeforeVocabTxt) {
   ModelFolder folder;
   folder.write("vocab.txt", "[UNK]\n");
-  folder.write_json("tokenizer_config.json", json{{"do_lower_case", true}, {"tokenizer_class", "PreTrainedTokenizerFast"}});  // this class does not read do_lower_case
+  folder.write_json("tokenizer_config.json", R"({"do_lower_case": true, "tokenizer_class": "PreTrainedTokenizerFast"})"_json);  // this class does not read do_lower_case
   folder.write_json("tokenizer.json", tokenizer_json());
   const Tokenizer tokenizer = load_tokenizer(folder.path());
   const TokenizedText tokens = tokenizer.encode("The  [MASK] é catss cats");
-  EXPECT_THAT(tokens.pieces, ElementsAre("[CLS]", "The", "[MASK]", "é", "[UNK]", "cat", "##s", "[SEP]"));  // "catss" has more characters than the limit
+  EXPECT_THAT(tokens.pieces, ElementsAreArray({"[CLS]", "The", "[MASK]", "é", "[UNK]", "cat", "##s", "[SEP]"}));  // "catss" has more characters than the limit
   EXPECT_EQ(tokens.spans[2], (ByteSpan{3, 11}));
   EXPECT_EQ(tokenizer.decode(tokens.ids), "[CLS] The é [UNK] cats [SEP]");  // of the special tokens, only [MASK] is an added token, so the others stay
 }
@@ -76,22 +76,22 @@ TEST(LoadTokenizer, TokenizerConfigIsAppliedToTokenizerJson) {
     folder.write_json("tokenizer_config.json", config);
     return load_tokenizer(folder.path()).encode(text).pieces;
   };
-  EXPECT_THAT(pieces({{"do_lower_case", true}}, "The"), ElementsAre("[CLS]", "The", "[SEP]"));  // no file names the class
-  EXPECT_THAT(pieces({{"tokenizer_class", "BertTokenizerFast"}}, "The é"), ElementsAre("[CLS]", "the", "[UNK]", "[SEP]"));
-  EXPECT_THAT(pieces({{"tokenizer_class", "BertTokenizer"}, {"do_lower_case", false}}, "The é"), ElementsAre("[CLS]", "The", "é", "[SEP]"));
-  EXPECT_THAT(pieces({{"tokenizer_class", "BertTokenizer"}, {"strip_accents", false}}, "É"), ElementsAre("[CLS]", "é", "[SEP]"));
-  EXPECT_THAT(pieces({{"sep_token", "cat"}, {"additional_special_tokens", {{{"content", "the"}}}}}, "thecat"), ElementsAre("[CLS]", "the", "cat", "[SEP]"));
-  folder.write_json("config.json", {{"model_type", "bert"}});
-  EXPECT_THAT(pieces(json::object(), "The"), ElementsAre("[CLS]", "the", "[SEP]"));
-  EXPECT_ERROR(pieces({{"cls_token", "[SEP]"}}, ""), unsupported, HasSubstr("cls_token is \"[SEP]\", and tokenizer.json puts \"[CLS]\" there"));
-  EXPECT_ERROR(pieces({{"split_special_tokens", true}}, ""), unsupported, HasSubstr("split_special_tokens is true"));
-  EXPECT_ERROR(pieces({{"do_lower_case", "yes"}}, ""), format, HasSubstr("do_lower_case"));
+  EXPECT_THAT(pieces(R"({"do_lower_case": true})"_json, "The"), ElementsAreArray({"[CLS]", "The", "[SEP]"}));  // no file names the class
+  EXPECT_THAT(pieces(R"({"tokenizer_class": "BertTokenizerFast"})"_json, "The é"), ElementsAreArray({"[CLS]", "the", "[UNK]", "[SEP]"}));
+  EXPECT_THAT(pieces(R"({"tokenizer_class": "BertTokenizer", "do_lower_case": false})"_json, "The é"), ElementsAreArray({"[CLS]", "The", "é", "[SEP]"}));
+  EXPECT_THAT(pieces(R"({"tokenizer_class": "BertTokenizer", "strip_accents": false})"_json, "É"), ElementsAreArray({"[CLS]", "é", "[SEP]"}));
+  EXPECT_THAT(pieces(R"({"sep_token": "cat", "additional_special_tokens": [{"content": "the"}]})"_json, "thecat"), ElementsAreArray({"[CLS]", "the", "cat", "[SEP]"}));
+  folder.write_json("config.json", R"({"model_type": "bert"})"_json);
+  EXPECT_THAT(pieces(json::object(), "The"), ElementsAreArray({"[CLS]", "the", "[SEP]"}));
+  EXPECT_ERROR(pieces(R"({"cls_token": "[SEP]"})"_json, ""), unsupported, HasSubstr("cls_token is \"[SEP]\", and tokenizer.json puts \"[CLS]\" there"));
+  EXPECT_ERROR(pieces(R"({"split_special_tokens": true})"_json, ""), unsupported, HasSubstr("split_special_tokens is true"));
+  EXPECT_ERROR(pieces(R"({"do_lower_case": "yes"})"_json, ""), format, HasSubstr("do_lower_case"));
 }
 
 TEST(LoadTokenizer, ManyNamesInTokenizerConfigTakeTimeInProportionToTheirNumber) {
   ModelFolder folder;
   folder.write_json("tokenizer.json", tokenizer_json());
-  json config{{"tokenizer_class", "BertTokenizer"}}, names = json::array(), map;
+  json config = R"({"tokenizer_class": "BertTokenizer"})"_json, names = json::array(), map;
   for (int i = 0; i < 200000; ++i) {
     names.push_back("<" + std::to_string(i) + ">");
     if (i < 20000) map["name" + std::to_string(i) + "_token"] = names.back();
@@ -116,12 +116,12 @@ TEST(LoadTokenizer, EachSwitchOfTheNormalizerIsRead) {
     auto all = load_tokenizer(folder.path()).encode(text).pieces;
     return std::vector<std::string>(all.begin() + 1, all.end() - 1);
   };
-  EXPECT_THAT(pieces(json::object(), "É A"), ElementsAre("e", "a"));
-  EXPECT_THAT(pieces({{"strip_accents", false}}, "É"), ElementsAre("é"));
-  EXPECT_THAT(pieces({{"strip_accents", true}, {"lowercase", false}}, "é A"), ElementsAre("e", "A"));
-  EXPECT_THAT(pieces({{"handle_chinese_chars", false}}, "a我"), ElementsAre("a我"));
-  EXPECT_THAT(pieces({{"clean_text", false}}, "a\u200b"), ElementsAre("[UNK]"));
-  EXPECT_THAT(pieces(nullptr, "A a我"), ElementsAre("A", "a我"));
+  EXPECT_THAT(pieces(json::object(), "É A"), ElementsAreArray({"e", "a"}));
+  EXPECT_THAT(pieces(R"({"strip_accents": false})"_json, "É"), ElementsAreArray({"é"}));
+  EXPECT_THAT(pieces(R"({"strip_accents": true, "lowercase": false})"_json, "é A"), ElementsAreArray({"e", "A"}));
+  EXPECT_THAT(pieces(R"({"handle_chinese_chars": false})"_json, "a我"), ElementsAreArray({"a我"}));
+  EXPECT_THAT(pieces(R"({"clean_text": false})"_json, "a\u200b"), ElementsAreArray({"[UNK]"}));
+  EXPECT_THAT(pieces(nullptr, "A a我"), ElementsAreArray({"A", "a我"}));
 }
 
 TEST(LoadTokenizer, LinesMayEndAsOnWindowsAndTheLastOneNeedNotEnd) {
@@ -136,17 +136,17 @@ TEST(LoadTokenizer, LinesMayEndAsOnWindowsAndTheLastOneNeedNotEnd) {
 
 TEST(LoadTokenizer, VocabularyAndMergesAreGpt2s) {
   ModelFolder folder;
-  folder.write_json("vocab.json", json{{"h", 0}, {"i", 1}, {"Ġ", 2}, {"hi", 3}, {"Ġhi", 4}, {"<|endoftext|>", 5}, {"Ã", 6}, {"©", 7}});
+  folder.write_json("vocab.json", R"({"h": 0, "i": 1, "Ġ": 2, "hi": 3, "Ġhi": 4, "<|endoftext|>": 5, "Ã": 6, "©": 7})"_json);
   folder.write("merges.txt", "#version: 0.2\nh i\nĠ hi\n");
   const Tokenizer tokenizer = load_tokenizer(folder.path());
   const TokenizedText tokens = tokenizer.encode("hi hi<|endoftext|>ié");
-  EXPECT_THAT(tokens.ids, ElementsAre(3, 4, 5, 1, 6, 7));
+  EXPECT_THAT(tokens.ids, ElementsAreArray({3, 4, 5, 1, 6, 7}));
   EXPECT_EQ(tokens.spans[5], (ByteSpan{19, 21}));
   EXPECT_EQ(tokenizer.decode(tokens.ids), "hi hiié");
   EXPECT_EQ(tokenizer.decode(tokens.ids, false), "hi hi<|endoftext|>ié");
-  folder.write_json("tokenizer_config.json", json{{"tokenizer_class", "RobertaTokenizer"}});
+  folder.write_json("tokenizer_config.json", R"({"tokenizer_class": "RobertaTokenizer"})"_json);
   EXPECT_ERROR(load_tokenizer(folder.path()), unsupported, AllOf(HasSubstr("tokenizer_class is 'RobertaTokenizer'"), HasSubstr("save_pretrained")));
-  folder.write_json("tokenizer_config.json", json{{"tokenizer_class", "GPT2Tokenizer"}});
+  folder.write_json("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer"})"_json);
   EXPECT_NO_THROW(load_tokenizer(folder.path()));
   folder.write("merges.txt", "#version: 0.2\nh i\nh o\n");
   EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("merges.txt: line 3: \"o\" is not in the vocabulary"));
@@ -156,32 +156,31 @@ TEST(LoadTokenizer, VocabularyAndMergesAreGpt2s) {
 
 TEST(LoadTokenizer, Gpt2sConfigIsFollowedOrRefusedByName) {
   ModelFolder folder;
-  folder.write_json("vocab.json", json{{"h", 0}, {"i", 1}, {"Ġ", 2}, {"hi", 3}, {"Ġhi", 4}, {"<|endoftext|>", 5}});
+  folder.write_json("vocab.json", R"({"h": 0, "i": 1, "Ġ": 2, "hi": 3, "Ġhi": 4, "<|endoftext|>": 5})"_json);
   folder.write("merges.txt", "h i\nĠ hi\n");
-  folder.write_json("tokenizer_config.json", json{{"add_prefix_space", true}, {"added_tokens_decoder", {{"6", {{"content", "<x>"}, {"lstrip", true}}}, {"5", {{"content", "<|endoftext|>"}, {"special", true}}}}}});
-  EXPECT_THAT(load_tokenizer(folder.path()).encode("hi  <x><|endoftext|>").ids, ElementsAre(4, 6, 5));
-  folder.write_json("tokenizer_config.json", json{{"added_tokens_decoder", {{"7", {{"content", "<x>"}}}}}});
+  folder.write_json("tokenizer_config.json", R"({"add_prefix_space": true, "added_tokens_decoder": {"6": {"content": "<x>", "lstrip": true}, "5": {"content": "<|endoftext|>", "special": true}}})"_json);
+  EXPECT_THAT(load_tokenizer(folder.path()).encode("hi  <x><|endoftext|>").ids, ElementsAreArray({4, 6, 5}));
+  folder.write_json("tokenizer_config.json", R"({"added_tokens_decoder": {"7": {"content": "<x>"}}})"_json);
   EXPECT_ERROR(load_tokenizer(folder.path()), unsupported, AllOf(HasSubstr("\"<x>\" has id 7"), HasSubstr("save as tokenizer.json")));
-  folder.write_json("tokenizer_config.json", json{{"add_bos_token", true}});
+  folder.write_json("tokenizer_config.json", R"({"add_bos_token": true})"_json);
   EXPECT_ERROR(load_tokenizer(folder.path()), unsupported, AllOf(HasSubstr("add_bos_token is true"), HasSubstr("save as tokenizer.json")));
   folder.write_json("tokenizer_config.json", json::object());
-  folder.write_json("added_tokens.json", json{{"<y>", 6}});
-  EXPECT_THAT(load_tokenizer(folder.path()).encode("hi<y>").ids, ElementsAre(3, 6));
-  folder.write_json("special_tokens_map.json", json{{"eos_token", "<|endoftext|>"}});
+  folder.write_json("added_tokens.json", R"({"<y>": 6})"_json);
+  EXPECT_THAT(load_tokenizer(folder.path()).encode("hi<y>").ids, ElementsAreArray({3, 6}));
+  folder.write_json("special_tokens_map.json", R"({"eos_token": "<|endoftext|>"})"_json);
   EXPECT_NO_THROW(load_tokenizer(folder.path()));
-  folder.write_json("special_tokens_map.json", json{{"pad_token", "<pad>"}});
+  folder.write_json("special_tokens_map.json", R"({"pad_token": "<pad>"})"_json);
   EXPECT_ERROR(load_tokenizer(folder.path()), unsupported, AllOf(HasSubstr("special_tokens_map.json: pad_token"), HasSubstr("save as tokenizer.json")));
 }
 
 TEST(LoadTokenizer, AddedTokensAndTheClassOfTokenizerConfigAreFollowed) {
   ModelFolder folder;
   folder.write("vocab.txt", kVocabularyText);
-  folder.write_json("tokenizer_config.json", json{{"tokenizer_class", "BertTokenizerFast"},
-                                                  {"added_tokens_decoder", {{"4", {{"content", "[MASK]"}, {"lstrip", true}, {"special", true}}}, {"10", {{"content", "the cat"}, {"single_word", true}}}}}});
+  folder.write_json("tokenizer_config.json", R"({"tokenizer_class": "BertTokenizerFast", "added_tokens_decoder": {"4": {"content": "[MASK]", "lstrip": true, "special": true}, "10": {"content": "the cat", "single_word": true}}})"_json);
   const TokenizedText tokens = load_tokenizer(folder.path()).encode("The cat the cats  [MASK]");
-  EXPECT_THAT(tokens.ids, ElementsAre(2, 10, 5, 7, 8, 4, 3));
+  EXPECT_THAT(tokens.ids, ElementsAreArray({2, 10, 5, 7, 8, 4, 3}));
   EXPECT_EQ(tokens.spans[5], (ByteSpan{16, 24}));
-  folder.write_json("tokenizer_config.json", json{{"tokenizer_class", "BertJapaneseTokenizer"}});
+  folder.write_json("tokenizer_config.json", R"({"tokenizer_class": "BertJapaneseTokenizer"})"_json);
   EXPECT_ERROR(load_tokenizer(folder.path()), unsupported, AllOf(HasSubstr("tokenizer_class is 'BertJapaneseTokenizer'"), HasSubstr("tokenizer.json")));
 }
 
