@@ -175,7 +175,7 @@ def test_rotary_frequencies_are_the_published_ones() -> None:
     larger = (10000.0 * 4 ** (16 / 14)) ** (-np.arange(0, 16, 2) / 16)
     np.testing.assert_allclose(polyhead.RotaryEmbedding(16, scaling="ntk", factor=4).frequencies, larger, rtol=1e-14)
 
-    # Llama 3's scaling in the form of transformers' code, which distinguishes three ranges of the wavelength.
+    # Llama 3's scaling, written as in transformers: three ranges of the wavelength are scaled differently.
     f, old, low, high = 500000.0 ** (-np.arange(0, 64, 2) / 64), 8192, 1, 4
     wavelength = 2 * np.pi / f
     smooth = (old / wavelength - low) / (high - low)

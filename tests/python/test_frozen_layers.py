@@ -11,7 +11,7 @@ import pytest
 import polyhead
 
 Rng = np.random.Generator
-SIZES = [(1, 9), (3, 40), (40, 64)]  # (B, T): few positions; a batch that is one chunk; a batch of several chunks
+SIZES = [(1, 9), (3, 40), (40, 64)]  # (B, T): few positions; a batch that the layer computes in one chunk; a batch that it computes in several chunks
 
 
 def layer_of(rng: Rng, dtype: str = "float32") -> polyhead.MultiHeadAttention:

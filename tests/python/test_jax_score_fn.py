@@ -341,7 +341,7 @@ def test_the_page_lists_functions_that_can_be_traced(wide: None) -> None:
                 primitives |= {inner.primitive.name for inner in equation.params["jaxpr"].eqns}
     assert {name for function in FUNCTIONS for name in function.primitives} <= primitives
     q, k, v = inputs()
-    for first in range(0, len(terms), 3):  # three functions at a time, to trace and compile less often
+    for first in range(0, len(terms), 3):  # three functions in each score_fn, to save time for tracing and compiling
         some = terms[first : first + 3]
         score_fn = lambda score, *_, some=some: score + sum(term(score) for _, term in some)  # noqa: E731
         both = [jax.jit(jax.value_and_grad(lambda q, f=f: (lambda out: (jnp.sum(out**2), out))(f(q)), has_aux=True))(q) for f in (lambda q: attention(q, k, v, score_fn=score_fn), lambda q: dense(q, k, v, score_fn))]  # noqa: B023

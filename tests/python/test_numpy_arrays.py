@@ -20,7 +20,7 @@ def problem(rng: np.random.Generator, dtype: Any = np.float64) -> tuple[Array, A
     return tuple(rng.standard_normal(shape).astype(dtype) for shape in [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6)])
 
 
-# Functions that return an array with the same numbers in another layout.
+# Functions that return an array with the numbers of x in another memory layout.
 def fortran(x: Array) -> Array:
     return np.asfortranarray(x)
 
@@ -430,7 +430,7 @@ def test_parameters_are_the_layers_own_memory() -> None:
             assign(layer.parameters)
     assert type(pickle.loads(pickle.dumps(layer.parameters))) is dict
     del layer
-    assert weight.shape == (8, 8) and np.isfinite(weight).all()  # the array keeps the memory of the deleted layer
+    assert weight.shape == (8, 8) and np.isfinite(weight).all()  # the array keeps the memory alive after the layer is deleted
 
 
 # --- other libraries

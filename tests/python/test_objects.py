@@ -180,7 +180,7 @@ def public_classes() -> dict[str, type]:
 
 
 def examples() -> dict[str, Callable[[], Any]]:
-    """Returns, for each public class, a function that makes an object."""
+    """Returns, for each public class, a function that makes an object of the class."""
     q = np.ones((1, 2, 3, 4), np.float32)
     out, lse = polyhead.sdpa(q, q, q, return_lse=True)
     layer = polyhead.MultiHeadAttention(8, 2)

@@ -20,7 +20,7 @@ def output(code: str) -> str:
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True, timeout=600).stdout.strip()
 
 
-PARTS = [name for name in ("jax", "distributed", "torch", "transformers", "patch") if there[name]]  # in this order, no module imports a later one
+PARTS = [name for name in ("jax", "distributed", "torch", "transformers", "patch") if there[name]]  # in this order, because none of these modules imports a later one
 
 
 @pytest.mark.parametrize("names", [PARTS] if QUICK else [[name] for name in PARTS], ids=str)

@@ -211,7 +211,7 @@ def test_what_attention_of_onnx_stays(outputs: int, attributes: dict[str, Any], 
 
 
 def test_functions_and_subgraphs() -> None:
-    """A node of a function is replaced if its attributes are numbers; a node inside of an If is replaced too."""
+    """A node inside of a model's function is replaced if its attributes are numbers. A node inside of an If is replaced, too."""
     rng = np.random.default_rng(SEED)
     arrays = {name: rng.standard_normal((2, 7, 32), dtype=np.float32) for name in "QKV"}
     info = [onnx.helper.make_tensor_value_info(name, 1, [2, 7, 32]) for name in "QKV"]

@@ -24,7 +24,7 @@ from polyhead.torch import GatedAttention, MultiheadAttention, attention, scaled
 from test_patch_openfold import openfold  # noqa: F401
 
 HEADS, WIDTH = 3, 16
-Door = Callable[[Tensor, Any], Tensor]  # a way to call polyhead: maps x [B,T,N*H] and a precision to the self-attention of x, [B,T,N*H]
+Door = Callable[[Tensor, Any], Tensor]  # A way to call polyhead. It takes x [B,T,N*H] and a precision, and returns the self-attention of x, [B,T,N*H].
 
 
 def heads(x: Tensor) -> Tensor:

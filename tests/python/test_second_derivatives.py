@@ -34,7 +34,7 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, tuple[int, ...]], dict[str, An
 
 
 class Case:
-    """A problem in float64, with random tangents and directions in the shape of each input."""
+    """A problem in float64. For each input it has a random tangent and a random direction of differentiation in the shape of the input."""
 
     def __init__(self, name: str, rng: np.random.Generator) -> None:
         (heads, groups, queries, keys, width, value), learned, self.options = CASES[name]

@@ -19,7 +19,7 @@ N, H, V = 4, 16, 8
 
 
 def naive(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, keep: Tensor | None, queries: int, keys: int, scale: float | None = None) -> Tensor:
-    """Computes one atom after the other. Atom l attends to atom m if |l - c| < queries / 2 and |m - c| < keys / 2 for the middle c of a window."""
+    """Computes the formula for one atom after the other. Atom l attends to atom m if, for the middle c of a window, |l - c| < queries / 2 and |m - c| < keys / 2."""
     length, rows = q.shape[-2], []
     k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     for atom in range(length):
@@ -111,7 +111,8 @@ def test_the_windows_of_atoms_are_blocks_of_16_keys() -> None:
 
 
 def test_no_tensor_of_all_pairs_is_made() -> None:
-    """Forward and backward raise the peak memory of the process by less than an eighth of a tensor of all pairs. The dense formula, which makes such a tensor, raises it by more, so the test can fail."""
+    """The forward and backward pass raise the process's peak memory by less than an eighth of a tensor of all pairs. The dense formula, which makes such a tensor, raises it by more: this
+    shows that the measurement works."""
     program = """
         import re, torch
         from polyhead.torch import sequence_local_attention

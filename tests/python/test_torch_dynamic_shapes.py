@@ -25,7 +25,7 @@ def _without_compiled_code() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-# --- masks that only later calls have, and lengths that change
+# --- a later call has masks that the first call did not have, or other lengths
 
 
 def masks_of_multihead(n: int) -> list[dict[str, Tensor]]:
@@ -153,7 +153,7 @@ class Called(torch.nn.Module):
         return self.call(*inputs)
 
 
-# In a quick run, each call is tested in one of the two ways, because both trace a call with the same fake results.
+# A quick run tests each call either with torch.compile or with torch.export, because both trace it with the same fake results.
 @pytest.mark.parametrize("name", list(CHOSEN)[:: 2 if QUICK else 1])
 def test_extents_may_depend_on_data_when_compiled(name: str) -> None:
     call, inputs = CHOSEN[name]

@@ -32,8 +32,8 @@ class Setting:
     add_bias_kv: bool
     add_zero_attn: bool
     batch_first: bool
-    same: str  # which inputs are the same tensor: none, kv, qkv
-    attn_mask: str  # none, bool, float, causal (a bool mask with is_causal=True)
+    same: str  # which inputs are the same tensor: "none", "kv" or "qkv"
+    attn_mask: str  # "none", "bool", "float" or "causal" (a boolean mask and is_causal=True)
     per_head: bool
     padding: str  # none, bool, float
     need_weights: bool
@@ -164,7 +164,7 @@ def test_equals_torch_on_random_settings(summary: list[str]) -> None:
     def sweep(setting: Setting) -> None:
         nonlocal empty
         inputs = setting.inputs()
-        # A documented difference: if a row is empty, torch's weights are NaN, and so are all of its gradients. If no weights are requested, torch gives 0, as polyhead does.
+        # polyhead documents this difference: if a row is empty and weights are requested, torch's weights and all of its gradients are NaN. If no weights are requested, both give 0.
         is_empty = setting.has_empty_row(inputs)
         need_weights = setting.need_weights and not is_empty
         empty += is_empty

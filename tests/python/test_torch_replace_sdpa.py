@@ -134,7 +134,7 @@ def test_models_of_torch_and_names_imported_before_are_reached() -> None:
             assert module.kept is OWN and replaced.served == 3
             exec("from torch.nn.functional import scaled_dot_product_attention as later", module.__dict__)
         assert module.scaled_dot_product_attention is OWN
-        torch.testing.assert_close(module.later(q, q, q), OWN(q, q, q), rtol=0, atol=0)  # the name is still bound to polyhead's function, which now calls torch's
+        torch.testing.assert_close(module.later(q, q, q), OWN(q, q, q), rtol=0, atol=0)  # `later` is still polyhead's function, which calls torch's function after undo()
     finally:
         del sys.modules[module.__name__]
 

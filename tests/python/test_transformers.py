@@ -48,7 +48,7 @@ def test_minilm_equals_eager(padded: bool, summary: list[str]) -> None:
     with torch.inference_mode():
         ours, eager = (minilm(name)(**inputs, output_attentions=True) for name in ("polyhead", "eager"))
     assert (inputs["attention_mask"] == 0).any() == padded
-    # Only outputs of words are compared. Outputs of padding are not used, and are twenty times as sensitive to rounding: eager itself differs there from float64 by 2e-5.
+    # Outputs of padding are not compared. Nobody uses them, and they are twenty times as sensitive to rounding: even eager differs there from float64 by 2e-5.
     words = inputs["attention_mask"].bool()
     found = max(distance(ours.last_hidden_state[words], eager.last_hidden_state[words]), distance(ours.pooler_output, eager.pooler_output))
     summary.append(f"MiniLM, {'padded' if padded else 'one sentence'}: largest difference from eager {found:.1e}")
@@ -135,7 +135,7 @@ def test_decoders_equal_eager(name: str, padded: bool) -> None:
     assert distance(ours.logits[kept], eager.logits[kept]) <= 1e-5
     assert ours.logits.isfinite().all()
     if name == "gpt2" and transformers.__version__ < "5":
-        return  # GPT-2's layers do not say that maps are requested
+        return  # this version does not tell GPT-2's layers that attention weights are requested
     assert len(ours.attentions) == len(eager.attentions) == 2
     for mine, other in zip(ours.attentions, eager.attentions):
         assert distance(mine.transpose(1, 2)[kept], other.transpose(1, 2)[kept]) <= 1e-5
@@ -198,7 +198,7 @@ def test_a_layer_without_mask_must_say_whether_it_is_causal() -> None:
     q = torch.randn(1, 2, 3, 4)
     with pytest.raises(NotImplementedError, match="causal"):
         polyhead.transformers.attention_forward(torch.nn.Module(), q, q, q, None)
-    polyhead.transformers.attention_forward(torch.nn.Module(), q[:, :, :1], q, q, None)  # a single query attends to every key, causal or not
+    polyhead.transformers.attention_forward(torch.nn.Module(), q[:, :, :1], q, q, None)  # a single query attends to every key, so a missing mask is not ambiguous
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

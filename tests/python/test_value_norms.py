@@ -101,7 +101,7 @@ def check(run: Any, v: list[np.ndarray], weights: list[np.ndarray], projected: l
         np.testing.assert_allclose(run.value_norms[layer], norms_of(values, weight, heads), rtol=2e-5)
         f = np.einsum("bnsv,env->bnse", np.repeat(values, heads // values.shape[1], axis=1), weight.reshape(weight.shape[0], heads, -1))
         added = np.einsum("bnts,bnse->bte", run.attentions[layer].astype(np.float64), f) + (0 if bias is None else bias)
-        np.testing.assert_allclose(added, output, atol=1e-4 * np.abs(output).max())  # shows that f is the vector which the layer adds
+        np.testing.assert_allclose(added, output, atol=1e-4 * np.abs(output).max())  # the sum of weights * f is the layer's output, so f is the vector whose norm is meant
 
 
 def numbers(parameter: Any) -> Any:
@@ -154,7 +154,7 @@ def test_decoders(case: str, tmp_path: Any) -> None:
     v = [split(rows[..., -32:] if gpt2 else rows, run.v.shape[2]) for rows in values.outputs]
     weights = [numbers(out.weight).T if gpt2 else numbers(out.weight) for out in outs]
     check(run, v, weights, dense.outputs, [numbers(out.bias) for out in outs])
-    assert np.array_equal(loaded.run(ids, outputs=["value_norms"]).value_norms, run.value_norms)  # the same norms without requesting v
+    assert np.array_equal(loaded.run(ids, outputs=["value_norms"]).value_norms, run.value_norms)  # the norms are the same if v is not requested
 
 
 def norms_of_page(entry: dict[str, Any]) -> np.ndarray:

@@ -119,7 +119,7 @@ def test_batches_of_arrays():
         assert entries[2]["blocked"] == [4] and "blocked" not in entries[0]
         for b in range(3):
             holds(entries[b], expected[:, b])
-    assert len(sets_of(polyhead.view([*whole]))) == 3  # a list of [B, heads, T, S] does not need tokens
+    assert len(sets_of(polyhead.view([*whole]))) == 3  # for a list of arrays [B, heads, T, S], view() needs no tokens
 
 
 @pytest.mark.parametrize("lang", [None, "en", "zh"])
