@@ -68,7 +68,7 @@ def is_python(name):
 
 
 def in_order(names):
-    """Sorts names of tests: fast programs first, files of tests/python last."""
+    """Sorts the names of test programs: fast programs first, files of tests/python last."""
     return sorted(names, key=lambda name: (is_python(name), 0 if is_python(name) else list(PROGRAMS).index(name)))
 
 
@@ -160,18 +160,18 @@ def table(rows):
     lines = ["# Mutants", "",
              "Each mutant changes a line of the library in a scratch copy, and a test must fail: `python3 tests/mutants/run.py --write` wrote this table.",
              "`golden` runs the vectors of tests/golden/vectors with the kernels, `golden_reference` with the reference; the other names are test programs",
-             "(`test_<name>`), or files of tests/python. The first program that fails is named; later ones are not run.", "", "| mutant | file | what it breaks | noticed by |", "|---|---|---|---|"]
+             "(`test_<name>`), or files of tests/python. The first program that fails is named; later ones are not run.", "", "| mutant | file | what the unchanged line ensures | noticed by |", "|---|---|---|---|"]
     lines += [f"| {m.name} | {m.file} | {m.claim} | {noticed or 'NOBODY: ' + why} |" for m, noticed, why in rows]
     return "\n".join(lines) + "\n"
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--only", default="", help="mutants whose name or file contains this")
+    arguments.add_argument("--only", default="", help="run only the mutants whose name or file contains this text")
     arguments.add_argument("--scratch", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir()) / "polyhead-mutants")
     arguments.add_argument("--jobs", type=int, default=2)
     arguments.add_argument("--write", action="store_true", help="write docs/mutants.md; only for a run over all mutants")
-    arguments.add_argument("--check", action="store_true", help="only look whether the text of each mutant is in its file, once")
+    arguments.add_argument("--check", action="store_true", help="only check that the text of each mutant occurs exactly once in its file")
     arguments = arguments.parse_args()
     if arguments.write and arguments.only:
         sys.exit("--write needs a run over all mutants, not --only")
