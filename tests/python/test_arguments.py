@@ -39,7 +39,7 @@ def test_the_lists_are_those_of_the_table() -> None:
         assert maker.written(text, made) == text, f"{file}: run scripts/make_argument_lists.py"
 
 
-def test_a_list_that_differs_is_written_anew() -> None:
+def test_an_argument_list_that_differs_is_written_again() -> None:
     maker = script()
     text = (ROOT / maker.FILES[0]).read_text()
     assert maker.written(text.replace("    attend: Array | None\n", "    other: int\n"), maker.lists()) == text

@@ -79,7 +79,7 @@ def test_numbers_of_the_table_that_no_pair_reads_are_left_alone(rng: np.random.G
 
 
 @pytest.mark.parametrize("extra", [{}, {"add_bias_kv": True, "add_zero_attn": True}])
-def test_a_layer_takes_such_a_view_too(extra: dict[str, bool], rng: np.random.Generator) -> None:
+def test_a_layer_takes_a_bias_that_is_a_view_of_a_table(extra: dict[str, bool], rng: np.random.Generator) -> None:
     layer = polyhead.MultiHeadAttention(8, 2, dtype="float64", seed=3, **extra)
     x, memory, d_out = (rng.standard_normal((2, length, 8)) for length in (T, S, T))
     table = rng.standard_normal((2, T + S - 1))

@@ -125,7 +125,7 @@ def test_int8_on_the_callers_memory(rng: np.random.Generator) -> None:
     assert polyhead.KeyValueCache(1, 1, 1, 1).key_scales is None and np.shares_memory(cache.value_scales, value_scales)
 
 
-def test_what_does_not_fit_changes_nothing() -> None:
+def test_a_refused_call_does_not_change_the_cache() -> None:
     layer = polyhead.MultiHeadAttention(8, 2)
     cache = polyhead.KeyValueCache(2, 2, 3, 4)
     x = np.ones((2, 2, 8), np.float32)

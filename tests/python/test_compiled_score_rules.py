@@ -310,7 +310,7 @@ def test_a_broken_llvmlite_is_not_needed(error: Exception, reason: str, monkeypa
 
 
 @needs_llvmlite
-def test_beyond_the_most_functions_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_functions_are_compiled_than_the_library_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of compiled functions is limited. If one more is allowed, only the first of three texts is compiled, and a second call compiles nothing."""
     monkeypatch.setattr(_score_runs._core, "most_score_run_functions", len(_score_runs._provided) + 1)
     texts = [f"float64 vs; add 0 1; {op} 2 1; subtract 3 1; maximum 4 0; 5" for op in ("minimum", "add", "divide")]

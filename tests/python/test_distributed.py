@@ -241,7 +241,7 @@ def test_numpy_arrays_and_a_communicator_of_the_programs_own() -> None:
     assert "1 head ranks x 3 ring ranks: given by the caller" in results[0]["text"] and "rank 2 of 3: 11 queries" in results[2]["text"]
 
 
-def test_one_row_says_whose_a_bias_is() -> None:
+def test_one_row_says_whether_a_bias_of_one_row_is_shared() -> None:
     """If every rank has one query, a rank's own row and a row shared by all ranks have the same shape."""
     q, k, v = (torch.randn(1, 2, 3, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
     shared = torch.randn(2, 1, 3, generator=torch.Generator().manual_seed(4))
@@ -320,7 +320,7 @@ def test_an_exception_of_a_communicator_is_the_cause_of_a_connection_error() -> 
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), SystemExit(3)])
-def test_what_is_no_exception_passes(failure: BaseException) -> None:
+def test_a_failure_that_is_no_exception_is_passed_on(failure: BaseException) -> None:
     with pytest.raises(type(failure)):
         distributed.sdpa(X, X, X, Broken(failure))
 
@@ -388,7 +388,7 @@ def test_wrong_arguments_are_named() -> None:
     assert np.array_equal(distributed.sdpa(X, X, X, ranks), polyhead.sdpa(X, X, X))  # after calls that were refused, a valid call works
 
 
-def test_gradients_that_are_not_there_are_refused() -> None:
+def test_gradients_that_do_not_exist_are_refused() -> None:
     x = torch.from_numpy(X).requires_grad_()
     out, lse = attention(x, x, x, Queues(0, 1, {}), return_lse=True)
     for loss in (lse.sum(), out.sum() + lse.sum()):
@@ -503,7 +503,7 @@ def test_a_block_brings_torchs_functions_back() -> None:
         pass
 
 
-def test_what_cannot_be_sliced_is_refused_by_name() -> None:
+def test_calls_that_cannot_be_sliced_are_refused_by_name() -> None:
     x = torch.randn(2, 5, 8)
     layer, adding = nn.MultiheadAttention(8, 2, batch_first=True), nn.MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True)
     from torch.nn.attention.bias import causal_upper_left

@@ -257,7 +257,7 @@ def test_numbers_have_units(name: str) -> None:
 
 
 @called_names
-def test_probabilities_are_said_to_be_such(name: str) -> None:
+def test_docstrings_say_that_dropout_is_a_probability(name: str) -> None:
     for argument, text in described_arguments(name).items():
         if argument in ("dropout", "dropout_p") and not refers_to(text):
             assert "probabilit" in text, f"{argument}: {text!r}"

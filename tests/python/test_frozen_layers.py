@@ -40,7 +40,7 @@ def test_a_frozen_layer_gives_the_same_bits_and_gradients(sequences: int, length
             assert given.parameters[name].flags.writeable
 
 
-def test_its_parameters_cannot_be_written(rng: Rng) -> None:
+def test_parameters_of_a_frozen_layer_cannot_be_written(rng: Rng) -> None:
     layer = layer_of(rng)
     assert not layer.is_frozen
     frozen = layer.frozen()
@@ -53,7 +53,7 @@ def test_its_parameters_cannot_be_written(rng: Rng) -> None:
         assert np.array_equal(array, layer.parameters[name])
 
 
-def test_the_layer_that_it_came_from_may_change(rng: Rng) -> None:
+def test_the_layer_from_which_a_frozen_layer_was_made_may_change(rng: Rng) -> None:
     layer, x = layer_of(rng), rng.normal(size=(1, 9, 32)).astype(np.float32)
     before = layer(x)
     frozen = layer.frozen()
@@ -64,7 +64,7 @@ def test_the_layer_that_it_came_from_may_change(rng: Rng) -> None:
 
 
 @pytest.mark.parametrize("how", ["copy", "pickle"])
-def test_copies_of_it_are_frozen(how: str, rng: Rng) -> None:
+def test_copies_of_a_frozen_layer_are_frozen(how: str, rng: Rng) -> None:
     frozen, x = layer_of(rng).frozen(), rng.normal(size=(1, 9, 32)).astype(np.float32)
     frozen.causal = True
     twin = copy.deepcopy(frozen) if how == "copy" else pickle.loads(pickle.dumps(frozen))

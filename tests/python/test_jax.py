@@ -372,7 +372,7 @@ def test_transforms(name: str, jit: bool, wide: None, rng: np.random.Generator) 
         close(a, b, 1e-11, name)
 
 
-def test_what_has_no_derivative_says_so(rng: np.random.Generator) -> None:
+def test_derivatives_that_do_not_exist_are_refused(rng: np.random.Generator) -> None:
     q = numbers(rng, 1, 2, 3, 4)
     rule = {"attend": np.zeros((3, 3), bool), "empty_rows": "uniform"}
     with pytest.raises(NotImplementedError, match="no gradient of lse with empty_rows='uniform'"):

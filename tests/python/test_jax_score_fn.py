@@ -167,7 +167,7 @@ def test_layouts_have_the_same_bits() -> None:
     assert same(one, jax.jit(lambda q, table: attention(q, k, v, score_fn=make(table)))(q, table))
 
 
-def test_it_is_the_score_rule_with_masks_bias_softcap_sink_and_weights() -> None:
+def test_score_fn_can_be_combined_with_masks_bias_softcap_sink_and_weights() -> None:
     q, k, v = inputs(np.float32)
     options = {"softcap": 3.0, "bias": jnp.ones((T, S)) * 0.25, "sink": jnp.zeros(N), "window": (6, 4), "key_lengths": np.array([S, 11])}
     out, lse, p = attention(q, k, v, score_fn=lambda score, b, h, q, k: score, return_lse=True, return_attention_weights=True, **options)

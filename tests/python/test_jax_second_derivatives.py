@@ -451,7 +451,7 @@ def test_numbers_are_the_same_with_and_without_jit(rng: np.random.Generator) -> 
 # What is refused.
 
 
-def test_what_is_refused_says_so(rng: np.random.Generator) -> None:
+def test_second_derivatives_that_do_not_exist_are_refused(rng: np.random.Generator) -> None:
     q = numbers(rng, 1, 2, 3, 4)
     f = lambda q: (attention(q, q, q) ** 2).sum()  # noqa: E731
     lse = lambda q: attention(q, q, q, return_lse=True)[1].sum()  # noqa: E731

@@ -315,7 +315,7 @@ def test_too_many_dimensions_are_refused() -> None:
 
 
 @pytest.mark.parametrize("thing", [[[1.0]], 1.0, "q", {}, object(), range(3), np.float64(1), lambda: 0], ids=lambda thing: type(thing).__name__)
-def test_what_is_no_array_is_a_type_error(thing: Any) -> None:
+def test_an_object_that_is_no_array_is_an_error(thing: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"(^|sdpa_forward: )q is "):
         polyhead.sdpa(thing, K, V)
 

@@ -87,6 +87,6 @@ def test_help_and_dir_work_without_the_packages() -> None:
     assert told == "['distributed', 'sdpa'] True"
 
 
-def test_another_name_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     told = output("import polyhead\nprint(hasattr(polyhead, 'tensorflow'), hasattr(polyhead, '_none'))")
     assert told == "False False"

@@ -83,7 +83,7 @@ def test_projections_without_biases_are_refused_by_esm(counter: Counter) -> None
     require_same(PATCH, lambda: layer(x, x, x, need_head_weights=True), {}, layer, counter, calls=1)
 
 
-def test_what_esm_takes_otherwise(counter: Counter) -> None:  # noqa: F811
+def test_calls_that_esm_reads_differently_are_left_to_esm(counter: Counter) -> None:  # noqa: F811
     """If keys have more sequences than queries, esm's view turns them into more keys. A mask of pairs may have another dtype. Both calls are left to esm."""
     layer, x = randomize(MultiheadAttention(8, 2)), torch.randn(5, 2, 8)
     other, mask = torch.randn(5, 4, 8), torch.randn(5, 5, dtype=torch.float64)
@@ -141,7 +141,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_left_to_esm(name: str, counter: Counter) -> None:  # noqa: F811
+def test_calls_that_are_left_to_esm(name: str, counter: Counter) -> None:  # noqa: F811
     layer = randomize(MultiheadAttention(8, 2, use_rotary_embeddings=name == "scores"))
     x = torch.randn(5, 2, 8)
     require_same(PATCH, lambda: layer(x, x, x, **CASES[name]), {}, layer, counter, calls=0, grad=False)

@@ -44,7 +44,7 @@ def inputs(length: int, leading: tuple[int, ...] = (2,), kv_heads: int = N, dtyp
 @pytest.mark.parametrize(("length", "queries", "keys"), [(200, 32, 128), (128, 32, 128), (7, 32, 128), (65, 32, 64), (33, 8, 8), (50, 6, 10), (96, 32, 32)])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kv_heads", [N, 1])
-def test_it_is_attention_window_by_window(length: int, queries: int, keys: int, masked: bool, kv_heads: int) -> None:
+def test_sequence_local_attention_is_attention_window_by_window(length: int, queries: int, keys: int, masked: bool, kv_heads: int) -> None:
     given = inputs(length, kv_heads=kv_heads)
     windows = -(-length // queries)
     pairs = torch.randn(2, windows, queries, keys, N, dtype=torch.float64, requires_grad=True)

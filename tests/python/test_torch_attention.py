@@ -393,7 +393,7 @@ def test_a_wrong_argument_is_refused_by_name(given: dict[str, Any], kind: type[E
         attention(**(good | given))
 
 
-def test_gradients_that_are_not_there_are_refused_by_name() -> None:
+def test_gradients_that_do_not_exist_are_refused_by_name() -> None:
     q = torch.randn(1, 2, 5, 4, dtype=torch.float64, requires_grad=True)
     attend = torch.zeros(5, 5, dtype=torch.bool)
     with pytest.raises(NotImplementedError, match="no gradient of lse with empty_rows='uniform'"):

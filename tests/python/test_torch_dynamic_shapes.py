@@ -92,7 +92,7 @@ def test_an_encoder_of_torch_may_be_given_a_padded_batch_later(training: bool) -
         torch.testing.assert_close(compiled(x, src_key_padding_mask=padding), encoder(x, src_key_padding_mask=padding))
 
 
-def test_what_does_not_fit_is_refused_with_changing_lengths_too() -> None:
+def test_masks_of_wrong_shapes_are_refused_also_with_changing_lengths() -> None:
     compiled = torch.compile(LATER["MultiheadAttention"][0], fullgraph=True, backend=BACKEND)
     for length in (5, 9):
         compiled(torch.randn(2, length, 16), key_padding_mask=torch.zeros(2, length) > 0)

@@ -472,7 +472,7 @@ def test_copies_pickles_and_functional_calls_have_their_own_parameters(which: in
 
 @each_layer
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_not_plain_eager_torch_goes_through_its_operators(which: int, one_call: list[bool]) -> None:
+def test_calls_that_are_not_plain_eager_use_torchs_operators(which: int, one_call: list[bool]) -> None:
     layer, call, _, x = example(which)
     exact = call(layer, x)
     one_call.clear()

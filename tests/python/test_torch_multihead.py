@@ -222,7 +222,7 @@ def test_inference_equals_the_fast_path_of_torch() -> None:
             torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
-def test_is_a_part_of_torch_models() -> None:
+def test_the_layer_can_be_a_part_of_torch_models() -> None:
     encoder = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True).train()
     x = torch.randn(2, 5, 16)
     padding = torch.zeros(2, 5, dtype=torch.bool)
@@ -421,7 +421,7 @@ def test_a_float32_mask_keeps_its_numbers_beside_16_bits(kind: str, dtype: torch
     assert (mask.grad - wide_mask.grad).abs().max() <= 2e-2 * max(1.0, wide_mask.grad.abs().max().item())
 
 
-def test_warns_of_nothing() -> None:
+def test_masks_of_different_dtypes_cause_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         MultiheadAttention(12, 3)(X, X, X, key_padding_mask=torch.zeros(2, 4), attn_mask=MASK)

@@ -164,7 +164,7 @@ def test_gradient_of_a_mask_has_its_own_shape_and_dtype() -> None:
         torch.testing.assert_close(mask.grad, expected)
 
 
-def test_no_gradient_is_computed_that_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_requested_gradients_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[set[str]] = []
     backward = _eager._Attention.backward
 

@@ -270,7 +270,7 @@ def test_vmap_of_second_order(in_dims: tuple[int | None, ...]) -> None:
     require_equal(vmap(products(attention), in_dims)(*given), vmap(exact, in_dims)(*given))
 
 
-def test_dual_tensors_in_every_door() -> None:
+def test_every_function_takes_dual_tensors() -> None:
     torch.manual_seed(3)
     q, k, v, moved = (torch.randn(2, 2, 5, 4, dtype=torch.float64) for _ in range(4))
     plain = lambda x: formula(x, k, v)[0]  # noqa: E731
@@ -400,7 +400,7 @@ def test_third_derivatives_are_refused() -> None:
         jacfwd(jacfwd(loss_of))(x)
 
 
-def test_what_has_no_second_derivative_is_refused_by_name() -> None:
+def test_second_derivatives_that_do_not_exist_are_refused_by_name() -> None:
     x = torch.randn(1, 2, 3, 4)
     attend = torch.tensor([[True, True, False]] * 2 + [[False] * 3])
     uniform: dict[str, Any] = {"attend": attend, "empty_rows": "uniform"}

@@ -174,7 +174,7 @@ def test_a_sliding_window_that_no_mask_contains_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["sinks", "cache", "head_mask", "indices", "block_indices", "something_new"])
-def test_an_argument_that_it_does_not_have_is_an_error(name: str) -> None:
+def test_an_argument_that_attention_forward_does_not_have_is_an_error(name: str) -> None:
     q, layer = torch.zeros(1, 2, 3, 4), torch.nn.Module()
     layer.is_causal = True
     assert polyhead.transformers.attention_forward(layer, q, q, q, None, **{name: None}, use_cache=True, sliding_window=3)[1] is None
@@ -323,7 +323,7 @@ def test_a_family_with_attention_of_its_own_is_refused_when_it_is_built() -> Non
 
 
 @pytest.mark.parametrize("implementation", ["polyhead", {"": "polyhead"}])
-def test_it_is_refused_when_the_implementation_is_changed(implementation: Any) -> None:
+def test_an_unsupported_family_is_refused_when_the_implementation_is_changed(implementation: Any) -> None:
     model = transformers.AutoModelForCausalLM.from_config(transformers.BloomConfig(**BLOOM), attn_implementation="eager")
     with pytest.raises(NotImplementedError, match="bloom"):
         model.set_attn_implementation(implementation)
@@ -332,7 +332,7 @@ def test_it_is_refused_when_the_implementation_is_changed(implementation: Any) -
 
 
 @pytest.mark.skipif(transformers.__version__ < "5", reason="in this version Bloom makes its mask itself")
-def test_it_is_refused_when_a_mask_is_made() -> None:
+def test_an_unsupported_family_is_refused_when_a_mask_is_made() -> None:
     """An implementation set in the config directly avoids the check of set_attn_implementation(). A family that computes attention in its own code is then refused when
     transformers makes its mask."""
     model = transformers.AutoModelForCausalLM.from_config(transformers.BloomConfig(**BLOOM), attn_implementation="eager")

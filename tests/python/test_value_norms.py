@@ -46,7 +46,7 @@ def test_norms_are_the_formula(heads: int, shared: int, dtype: Any) -> None:
     assert isinstance(tensor, torch.Tensor) and np.array_equal(tensor.numpy(), found)
 
 
-def test_maps_times_norms() -> None:
+def test_norm_weighted_maps_are_attention_weights_times_norms() -> None:
     q, k, v, weight = random.standard_normal((2, 4, 6, 8)), random.standard_normal((2, 2, 9, 8)), random.standard_normal((2, 2, 9, 5)), random.standard_normal((7, 20))
     norms = polyhead.value_norms(v, weight)
     p = polyhead.maps(q, k, causal="bottom_right")
@@ -187,7 +187,7 @@ def test_norms_may_be_tensors_of_any_floating_dtype() -> None:
             assert np.array_equal(norms_of_page(entry), batch[:, place].float().numpy())
 
 
-def test_what_has_no_norms_is_refused() -> None:
+def test_weighting_norm_is_refused_if_there_are_no_norms() -> None:
     p = random.dirichlet(np.ones(5), (2, 3, 5)).astype(np.float32)
     layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
     x = torch.randn(1, 5, 8)

@@ -82,7 +82,7 @@ def test_rotations_of_decoders(case: str, tmp_path: Any) -> None:
     assert (len(sets_of(page)[0]["vectors"]["rotary"]["cos"]) > 1) == (case == "gemma3")
 
 
-def test_no_rotation_where_there_is_none(tmp_path: Any) -> None:
+def test_a_page_of_a_model_without_rotary_positions_has_no_rotation(tmp_path: Any) -> None:
     test_language_models.saved_model("gpt2", tmp_path)
     save_words(tmp_path)
     entry = sets_of(polyhead.view(tmp_path, " ".join(WORDS[token] for token in IDS)))[0]

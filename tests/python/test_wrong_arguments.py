@@ -121,7 +121,7 @@ def test_the_table_has_every_public_function_and_every_argument(summary: list[st
 
 
 @pytest.mark.parametrize("function", TABLE)
-def test_the_good_arguments_are_good(function: str, tmp_path: Path) -> None:
+def test_the_valid_arguments_of_the_table_are_accepted(function: str, tmp_path: Path) -> None:
     call, good, _ = TABLE[function]
     call(**(good | ({"path": tmp_path / "layer.npz"} if function == "save" else {})))
 
