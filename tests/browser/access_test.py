@@ -7,8 +7,8 @@ import re
 
 from session import axe_violations, colours_of, pixels_of, prints, reload, run, title
 
-# Sets of axe-core's rules. COLOURS and OTHERS each take half as long as ALL. A dark page differs from a light page in its colours only, so COLOURS is enough for the
-# dark page; a small page has the same colours, so OTHERS is enough for the small page.
+# Sets of rules of axe-core, which checks accessibility. COLOURS and OTHERS each take half as long as ALL. A dark page differs from a light page in its colours only,
+# so COLOURS is enough for the dark page. A small page has the same colours as a large one, so OTHERS is enough for it.
 ALL, COLOURS, OTHERS = {}, {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}, {"rules": {"color-contrast": {"enabled": False}}}
 
 
@@ -31,7 +31,7 @@ def style(session, selector, name):
 
 
 def check_axe(checks, session, choose, rules=ALL):
-    """Brings the page into each of its states; axe-core must find no violation of `rules` in any of them."""
+    """Brings the page into each of its states. In none of them may axe-core find a violation of `rules`."""
     def clean(state):
         wrong = [f"{one['id']}: {one['nodes'][0]['html'][:120]} {one['nodes'][0]['failureSummary'][:200]}" for one in axe_violations(session.page, rules)]
         checks.that(not wrong, f"axe-core finds nothing: {state}", wrong)
@@ -57,16 +57,16 @@ def check_axe(checks, session, choose, rules=ALL):
     page.locator("#cover").fill("60")
     clean("the strongest links")
     session.hover(*choose.cells(1)[0])
-    clean("a head, a cell pointed at")
+    clean("a head, with the pointer on a cell")
     page.locator(".cells").click()
-    clean("a worked cell, and the list of heads that link the cell's words")
+    clean("a pinned cell: how its weight is computed, and the weight of its two words in every head")
     page.locator("#special").select_option("hide")
     clean("a head without special tokens")
     page.locator('[data-view="lines"]').click()
     clean("lines")
     page.locator('[data-view="read"]').click()
     page.locator(".read-body .piece").nth(3).click()
-    clean("the text, a word chosen")
+    clean("the text, with a chosen word")
     page.locator('[data-view="compare"]').click()
     page.locator(".pane.b .cells").hover()
     clean("two heads compared")
@@ -85,9 +85,9 @@ def check_axe(checks, session, choose, rules=ALL):
     head, cell = divmod(largest, expected.rows * expected.columns)
     session.open(*divmod(head, expected.heads))
     page.locator(".words.left .label").nth(cell // expected.columns).hover()
-    clean("lines: the query word of the largest attention weight")
+    clean("lines, with the pointer on the query word of the largest attention weight")
     page.locator(".words.right .label").nth(cell % expected.columns).hover()
-    clean("lines: the key word of the largest attention weight")
+    clean("lines, with the pointer on the key word of the largest attention weight")
 
 
 def check_borders(checks, session, choose):
@@ -113,7 +113,7 @@ def check_keys(checks, session, choose):
     layer, head = (0, 1) if expected.heads > 1 else (1, 0)
     spoken = page.locator("#status").text_content()
     wanted = f"{title(layer, head)}: {expected.pair(0, 0)} {page.locator('#readout .weight').text_content()}"
-    checks.that(spoken == wanted, "after the key n, a screen reader hears the next head and its weight of the pair", (spoken, wanted))
+    checks.that(spoken == wanted, "after the key n, a screen reader speaks the next head and its weight of the same two words", (spoken, wanted))
     checks.that(page.title().startswith(title(layer, head)), "the tab's title names the head", page.title())
     page.keyboard.press("N")
     checks.that(session.text("#head-title") == title(layer + 1, head), "N shows the same head of the next layer", session.text("#head-title"))
@@ -159,12 +159,12 @@ def check_print(checks, session, choose):
     checks.that(sum(light) > 1.5 * sum(dark) and luminance(colours(style(session, "body", "backgroundColor"))[0]) > 0.9, "print: a dark page prints light", (sum(dark), sum(light)))
     session.page.emulate_media(media="screen")
     session.page.wait_for_timeout(300)
-    checks.that(pixels_of(session.page.locator(".cells canvas")) == dark, "print: afterwards the page is dark again")
+    checks.that(pixels_of(session.page.locator(".cells canvas")) == dark, "after printing, the page is dark again")
 
 
 def check_legend(checks, session, choose):
     session.open(*choose.heads(1)[0])
-    checks.that(session.page.locator("#legend").is_visible(), "an open head has its colour legend at 800 pixels")
+    checks.that(session.page.locator("#legend").is_visible(), "on a page of 800 pixels, an open head has its colour legend")
 
 
 def check_wide(checks, session, choose):

@@ -64,12 +64,12 @@ def check_model(checks, session, choose):
         pin(session, row, column)
         found, dot, steps, weights = worked(session)
         wrong = {name: error for name, error in found.items() if not error <= TOLERANCE}
-        checks.that(not wrong, f"layer {layer}, head {head}, {row} to {column}: each number follows from those before it", wrong)
+        checks.that(not wrong, f"layer {layer}, head {head}, row {row}, column {column}: each number of the calculation follows from the numbers before it", wrong)
         by_hand = softmax([score if at != column else dot / math.sqrt(width) for at, score in enumerate([number(line[1]) for line in table(session, ".softmax")[:-1]])])[column]
         weight = expected.weight(layer, head, row, column)
-        checks.that(abs(by_hand - weight) <= TOLERANCE and abs(steps["weight"][1] - weight) <= TOLERANCE, f"the numbers on the page give the model's weight {weight:.6f}", (by_hand, steps["weight"]))
+        checks.that(abs(by_hand - weight) <= TOLERANCE and abs(steps["weight"][1] - weight) <= TOLERANCE, f"the numbers on the page lead to the model's attention weight {weight:.6f}", (by_hand, steps["weight"]))
         every = max(abs(weights[at] - expected.weight(layer, head, row, at)) for at in range(expected.columns))
-        checks.that(every <= TOLERANCE, "the numbers of the other keys give their weights", every)
+        checks.that(every <= TOLERANCE, "the page shows the model's attention weights of the other keys", every)
         checks.that(session.text("#worked-title") == f"“{expected.word(expected.queries, row)}” → “{expected.word(expected.keys, column)}”, worked out" and not page.locator("#worked-note").is_visible(),
                     "the panel names the two words and shows no note", session.text("#worked-title"))
         page.keyboard.press("Escape")
@@ -83,7 +83,7 @@ def type_feature(page, feature):
 
 
 def check_kept(checks, session, choose):
-    """A cell can be pinned with the arrow keys; the address keeps the pinned cell; it stays pinned when another head is opened."""
+    """The arrow keys pin a cell. The page's address keeps the pinned cell. The cell stays pinned when another head is opened."""
     page, expected = session.page, session.expected
     session.open(1, 2)
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
@@ -95,14 +95,14 @@ def check_kept(checks, session, choose):
     before = page.locator("#worked-body").text_content()
     reload(page)
     session.drawn()
-    checks.that(page.locator("#worked-body").text_content() == before and "v[5]" in before, "the address keeps the cell and the feature")
+    checks.that(page.locator("#worked-body").text_content() == before and "v[5]" in before, "after a reload, the page shows the same cell and feature, which are in its address")
     page.locator(".cells").focus()
     page.keyboard.press("n")
-    checks.that(page.locator("#worked-body").text_content() != before and session.text("#worked-title") == wanted, "another head shows its own numbers of the same pair")
+    checks.that(page.locator("#worked-body").text_content() != before and session.text("#worked-title") == wanted, "in another head, the same pair is shown with that head's numbers")
     page.locator("#special").select_option("hide")
-    checks.that(len(table(session, ".softmax")) == expected.columns + 1, "hidden tokens still count in the row's sum")
+    checks.that(len(table(session, ".softmax")) == expected.columns + 1, "the softmax of the row still includes hidden tokens")
     page.keyboard.press("m")
-    checks.that("mean over heads" in session.text("#worked-note") and page.locator("#worked-body").text_content() == "", "a mean over heads says why it has no q and k", session.text("#worked-note"))
+    checks.that("mean over heads" in session.text("#worked-note") and page.locator("#worked-body").text_content() == "", "the mean of heads has a note which says why it has no q and k", session.text("#worked-note"))
 
 
 def check_export(checks, session, choose):
@@ -118,8 +118,8 @@ def check_export(checks, session, choose):
     squares = [element.get("fill") for element in root.iter("{http://www.w3.org/2000/svg}rect") if element.get("stroke-width")]
     shown = [f"#{red:02x}{green:02x}{blue:02x}" for strip in page.locator("#worked-body .squares[role=img]:not(.bounds *)").all() for red, green, blue, _ in zip(*[iter(pixels_of(strip))] * 4)]
     width = len(table(session, ".features")) - 1
-    del shown[3 * width:4 * width]  # q, which the page shows once more above its products with all keys
-    checks.that(len(set(squares)) > 20 and squares == shown, "the figure has the coloured squares of the page, in its order", (len(squares), len(shown)))
+    del shown[3 * width:4 * width]  # the page shows q a second time, above the products of q with all keys; the figure does not
+    checks.that(len(set(squares)) > 20 and squares == shown, "the figure has the page's coloured squares, in the same order", (len(squares), len(shown)))
     if not prints(page):
         return
     page.emulate_media(media="print")
@@ -169,7 +169,7 @@ def check_arrays(checks, session, arrays, choose):
         wrong = {name: error for name, error in found.items() if not error <= TOLERANCE}
         bias = arrays.bias[head][t * KEYS + s]
         checks.that(not wrong and abs(steps["biased"][1] - (SCALE * dot + bias)) <= TOLERANCE and f"{bias:.6f}" in steps["biased"][0] and "kept" in steps["score"][0],
-                    f"head {head}: product, scale, bias and mask follow from one another", (wrong, steps))
+                    f"head {head}: product, scale, bias and mask lead to the score", (wrong, steps))
         checks.that(abs(steps["weight"][1] - arrays.weights[head][t][s]) <= TOLERANCE, "the weight on the page equals that of the arrays, with bias, mask and shared keys", steps["weight"])
         for feature in range(VALUES):
             type_feature(page, feature)
@@ -177,7 +177,7 @@ def check_arrays(checks, session, arrays, choose):
             checks.that(abs(shown - arrays.outputs[head][t][feature]) <= TOLERANCE, f"feature {feature} of the head's output", (shown, arrays.outputs[head][t][feature]))
         pin(session, t, 2)
         found, _, steps, _ = worked(session)
-        checks.that("left out" in steps["score"][0] and steps["score"][1] == -math.inf and steps["weight"][1] == 0, "a masked key: its score is -∞, its weight 0", steps)
+        checks.that("left out" in steps["score"][0] and steps["score"][1] == -math.inf and steps["weight"][1] == 0, "a masked key has the score -∞ and the weight 0", steps)
         pin(session, 4, s)
         _, _, steps, _ = worked(session)
         checks.that("every key is masked" in steps["weight"][0] and steps["weight"][1] == 0, "a row whose keys are all masked says so", steps)

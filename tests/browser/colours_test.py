@@ -51,7 +51,7 @@ def lightness(red, green, blue):
     return sum(a * b for a, b in zip((0.2104542553, 0.793617785, -0.0040720468), cones))
 
 
-WEAK, STEP = 0.02, 0.02  # an attention weight, and the least difference of its lightness from that of the smallest weight above 0
+WEAK, STEP = 0.02, 0.02  # WEAK is an attention weight. Its colour and that of the smallest weight above 0 must differ in lightness by STEP.
 
 
 def one_weak(data):
@@ -68,7 +68,7 @@ def check_weak(checks, session):
             session.settled()
             pixels = pixels_of(session.page.locator(place).first)
             ground, weak = (lightness(*pixels[at:at + 3]) for at in (0, 4))
-            checks.that(abs(weak - ground) >= STEP, f"{place}, scale {scale}: a weight of {WEAK} differs from the ground by a lightness of {STEP} or more", (ground, weak))
+            checks.that(abs(weak - ground) >= STEP, f"{place}, scale {scale}: the colours of the weights {WEAK} and (nearly) 0 differ in lightness by {STEP} or more", (ground, weak))
 
 
 def rounds(test):

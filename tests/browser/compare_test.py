@@ -10,12 +10,12 @@ import xml.etree.ElementTree as xml
 
 from session import colours_of, divergence, encoded, exported, exported_rows, middle_of, reload, run, title, variant
 
-EACH = 7.7e-6  # error of an attention weight that is stored in 16 bits
+EACH = 7.7e-6  # largest error of an attention weight that is stored in 16 bits
 HOSTILE = ["[CLS]", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "\u202eabc", '"><b>', "&lt;", "{{data}}", "__proto__", "'", "\\u003c", "[SEP]"]
 
 
 class Maps:
-    """The attention maps of the test's arrays. With shift=n, each head has the map of the head n places later."""
+    """The attention maps that the page must show, from the test's arrays. With shift=n, each head has the map of the head n places later."""
 
     def __init__(self, expected, shift=0):
         self.expected, self.shift = expected, shift
@@ -77,17 +77,17 @@ def check_cells(checks, session, choose, mine, theirs, other, what):
             found = told(session)
             if isinstance(found, str) or any(abs(x - y) > 0.5e-4 + 2 * EACH for x, y in zip(found, (a, b, a - b))):
                 wrong.append((pane, row, column, found, (a, b, a - b)))
-    checks.that(not wrong, f"{what}: A, B and A − B are those of the arrays", wrong[:3])
+    checks.that(not wrong, f"{what}: A, B and A − B agree with the arrays", wrong[:3])
     differences = [a - b for a, b in zip(maps.row(*mine, row), other.row(*theirs, row))]
     listed = [float(one.replace("−", "-")) for one in session.page.locator("#row-list .number").all_text_contents()]
     sizes = sorted(map(abs, differences), reverse=True)  # two keys may have differences of the same size and opposite signs, in either order
     right = all(abs(abs(x) - size) < 1e-4 and min(abs(x - y) for y in differences) < 1e-4 for x, size in zip(listed, sizes))
-    checks.that(len(listed) == 6 and right, f"{what}: the largest differences of the row", (listed, differences))
+    checks.that(len(listed) == 6 and right, f"{what}: the list of the row has its largest differences", (listed, differences))
     bits = divergence(maps.row(*mine, row), other.row(*theirs, row))
-    checks.that(abs(float(re.search(r"([\d.]+) bits", session.text("#row-sum")).group(1)) - bits) < 0.0015, f"{what}: distance of the two rows", (session.text("#row-sum"), bits))
+    checks.that(abs(float(re.search(r"([\d.]+) bits", session.text("#row-sum")).group(1)) - bits) < 0.0015, f"{what}: the distance of the two rows agrees with the arrays", (session.text("#row-sum"), bits))
     said = session.text(".pane.difference .told")
     wanted = maps.distance(mine, other, theirs)
-    checks.that(abs(float(re.search(r"([\d.]+) bits", said).group(1)) - wanted) < 0.0015, f"{what}: distance of the heads {wanted:.3f} bits", said)
+    checks.that(abs(float(re.search(r"([\d.]+) bits", said).group(1)) - wanted) < 0.0015, f"{what}: the distance of the two heads is {wanted:.3f} bits", said)
     colours = colours_of(session.page.locator(".pane.difference .cells canvas"))
     legend = colours_of(session.page.locator(".pane.difference .bar-of-colours"))
     wrong = []
@@ -112,8 +112,8 @@ def check_heads(checks, session, choose):
     offered = [tuple(map(int, one.split("."))) for one in page.locator(".near button").evaluate_all("(all) => all.map((one) => one.dataset.other)")]
     bits = [float(one.split()[-1]) for one in page.locator(".near button").all_text_contents()]
     alike = all(abs(distances[one] - distances[other]) < 1e-3 for one, other in zip(offered, nearest))  # two heads may be equally similar, in either order
-    checks.that(len(offered) == 5 and alike and all(abs(x - distances[place]) < 0.0055 for x, place in zip(bits, offered)), f"the most alike heads of {mine}: {offered}", (nearest[:5], bits))
-    checks.that(session.text(".pane.b h3") == f"B: {title(*offered[0])}", "the most alike head is B at first", session.text(".pane.b h3"))
+    checks.that(len(offered) == 5 and alike and all(abs(x - distances[place]) < 0.0055 for x, place in zip(bits, offered)), f"the page offers the five heads that are most similar to {mine}: {offered}", (nearest[:5], bits))
+    checks.that(session.text(".pane.b h3") == f"B: {title(*offered[0])}", "at first, B is the most similar head", session.text(".pane.b h3"))
     check_cells(checks, session, choose, mine, offered[0], maps, f"{mine} and {offered[0]}")
     theirs = choose.heads(1)[0]
     page.locator("#other-layer").select_option(str(theirs[0]))
@@ -155,11 +155,11 @@ def check_same(checks, session, choose):
 
 
 def check_empty(checks, session, choose):
-    """The head 0.0 has no attention weights, so no row in common with any other head: it is not offered as one of the most similar heads."""
+    """All attention weights of head 0.0 are 0, so it cannot be compared with other heads. The page must not offer it as one of the most similar heads."""
     session.open(session.expected.layers - 1, session.expected.heads - 1)
     session.page.locator('[data-view="compare"]').click()
     offered = session.page.locator(".near button").evaluate_all("(all) => all.map((one) => one.dataset.other)")
-    checks.that(len(offered) == 5 and "0.0" not in offered and session.text(".pane.b h3") != f"B: {title(0, 0)}", "a head without attention weights is not similar to any other", offered)
+    checks.that(len(offered) == 5 and "0.0" not in offered and session.text(".pane.b h3") != f"B: {title(0, 0)}", "a head without attention weights is not among the most similar heads", offered)
 
 
 def without_first_head(expected):
@@ -174,18 +174,18 @@ def check_texts(checks, session, choose):
     page.locator("#other-text").select_option("1")
     page.locator("#other-layer").select_option(str(theirs[0]))
     page.locator("#other-head").select_option(str(theirs[1]))
-    checks.that("differ in 3 words" in session.text(".compare > .note"), "the page says that words differ", session.text(".compare > .note"))
+    checks.that("differ in 3 words" in session.text(".compare > .note"), "the page says in how many words the texts differ", session.text(".compare > .note"))
     check_cells(checks, session, choose, mine, theirs, Maps(expected, 5), "two texts")
     hover(session, "a", 2, 3)
     checks.that("(B: grey → cat)" in session.text("#readout"), "the readout also shows the words of B", session.text("#readout"))
     page.locator("#other-text").select_option("2")
-    checks.that(not page.locator(".pane.difference").is_visible() and "no difference" in session.text(".compare > .note"), "for maps of different extents no difference is shown, and the page says so")
+    checks.that(not page.locator(".pane.difference").is_visible() and "no difference" in session.text(".compare > .note"), "for maps of different sizes the page shows no difference and says so")
     row, column = expected.rows - 3, 1
     hover(session, "b", row, column)
     found = float(session.text(".pane.b .told").split()[-1])
     wanted = expected.weight(*theirs, row, column)
     checks.that(abs(found - wanted) < 0.6e-4, "the pane of B shows the weight of head B", (found, wanted))
-    checks.that(page.locator(".pane.b .row-band").is_visible() and not page.locator(".pane.a .row-band").is_visible(), "maps of different extents have separate cursors")
+    checks.that(page.locator(".pane.b .row-band").is_visible() and not page.locator(".pane.a .row-band").is_visible(), "maps of different sizes have separate cursors")
 
 
 def check_still(checks, session):
@@ -196,7 +196,7 @@ def check_still(checks, session):
     session.settled()
     before = session.page.evaluate("scrollY")
     for pane in ("a", "b", "difference"):
-        # not by hover(), which may scroll the page
+        # move the pointer without hover(), which may scroll the page
         session.page.mouse.move(*session.page.evaluate("(pane) => { const box = document.querySelector(`.pane.${pane} .cells`).getBoundingClientRect(); return [box.left + box.width / 2, box.top + box.height / 2]; }", pane))
         session.settled()
         checks.that(session.page.evaluate("scrollY") == before > 0, f"pointing at a cell of {pane} does not scroll", (before, session.page.evaluate("scrollY")))
@@ -204,7 +204,7 @@ def check_still(checks, session):
 
 
 def check_file(checks, session, choose, other, folder):
-    """A second page can be opened with the file chooser or dropped; a file that is not a page of polyhead is refused, and the message has its name."""
+    """A second page can be opened with the file chooser or by dropping it. The page refuses a file that polyhead did not make, with a message that names the file."""
     page = session.page
     alerts = []
     page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
@@ -219,11 +219,11 @@ def check_file(checks, session, choose, other, folder):
     variant(other, edit, hostile)
     page.locator("#other-file").set_input_files(hostile)
     page.locator(".pane.b .told", has_text="hostile").wait_for()  # the pane appears before the file is read, so wait for the file's name
-    checks.that(session.text(".pane.b h3") == f"B: {title(*mine)}" and "<b>hostile.html" in session.text(".pane.b .told"), "a page opened: its head is B", session.text(".pane.b .told"))
+    checks.that(session.text(".pane.b h3") == f"B: {title(*mine)}" and "<b>hostile.html" in session.text(".pane.b .told"), "after a second page is opened, B is a head of this page", session.text(".pane.b .told"))
     check_cells(checks, session, choose, mine, mine, Maps(session.expected, 5), "two pages")
     check_still(checks, session)
     labels = page.locator(".pane.b .queries .label").all_text_contents()
-    checks.that(labels[1] == HOSTILE[1] and page.locator(".pane img, .pane b, .told b").count() == 0 and not alerts, "words of the other page stay text", (labels, alerts))
+    checks.that(labels[1] == HOSTILE[1] and page.locator(".pane img, .pane b, .told b").count() == 0 and not alerts, "the page does not run or render HTML in the words of the other page", (labels, alerts))
     page.locator("#text").select_option("1")
     checks.that(session.text("#sentence") == HOSTILE[1], "the other page's text can be read alone too", session.text("#sentence"))
     session.drawn()

@@ -33,7 +33,8 @@ def check_numbers(checks, session, choose, table):
     expected, page = session.expected, session.page
     shown(session)
     rows = exported_rows(page)
-    # A weight stored in 16 bits has an error of 7.7e-6. The derivative of the divergence by a weight is the log2 of a ratio of weights, so errors grow to less than 5e-4.
+    # A weight stored in 16 bits has an error of up to 7.7e-6. The derivative of the divergence with respect to a weight is the log2 of a ratio of weights, so the
+    # error of a distance is less than 5e-4.
     worst = max(abs(float(rows[i + 1][j + 1]) - table[i][j]) for i in range(len(table)) for j in range(len(table)))
     checks.that(len(rows) == len(table) + 1 and worst < 5e-4, f"{len(table)} x {len(table)} distances, error at most {worst:.1e} bits")
     wrong = []
@@ -43,7 +44,7 @@ def check_numbers(checks, session, choose, table):
         said = session.text("#distances .told")
         if not said.startswith(wanted) or abs(float(said.split(": ")[1].split()[0]) - table[i][j]) > 1e-3:
             wrong.append((said, wanted, table[i][j]))
-    checks.that(not wrong, "the pair under the pointer and its distance are shown", wrong[:3])
+    checks.that(not wrong, "the page names the two heads under the pointer and shows their distance", wrong[:3])
     legend = colours_of(page.locator("#distances .bar-of-colours"))
     colours = colours_of(page.locator("#distances .cells canvas"))
     largest = max(map(max, table))
@@ -53,9 +54,9 @@ def check_numbers(checks, session, choose, table):
             at = 255 * (1 - math.sqrt(bits / largest))
             if colours[i * len(table) + j] not in legend[max(0, math.floor(at - 1)):math.ceil(at + 1) + 1]:
                 wrong.append((i, j, at))
-    checks.that(not wrong, "every pair has the colour of its distance", wrong[:3])
+    checks.that(not wrong, "the cell of every two heads has the colour of their distance", wrong[:3])
     ticks = page.locator("#distances .ticks span").all_text_contents()
-    checks.that(ticks == [f"{largest:.2f} bits: unlike", f"{largest / 4:.2f}", "0: alike"], "the legend says which colour is which distance", ticks)
+    checks.that(ticks == [f"{largest:.2f} bits: unlike", f"{largest / 4:.2f}", "0: alike"], "the legend shows the colours of the distances", ticks)
 
 
 def check_click(checks, session, choose, table):
@@ -71,7 +72,7 @@ def check_click(checks, session, choose, table):
     reload(page)
     session.drawn()
     page.locator("#distances .cells").wait_for()
-    checks.that(heads() == named(i, j) and page.locator("#distances .cell-band").is_visible(), "a reload keeps the comparison and its place in the map")
+    checks.that(heads() == named(i, j) and page.locator("#distances .cell-band").is_visible(), "a reload keeps the compared heads, and the cursor on their cell of the map of distances")
     page.locator("#back").click()
     page.locator("#order").uncheck()
     page.locator("#distances .cells").focus()
@@ -92,7 +93,7 @@ def check_order(checks, session, groups, order):
     places = [int(layer) * heads + int(head) for layer, head in (label.split("·") for label in labels())]
     found = [groups[at] for at in places]
     changes = sum(a != b for a, b in zip(found, found[1:]))
-    checks.that(sorted(places) == list(range(len(groups))) and changes == len(set(groups)) - 1, f"{order}: every head once, heads of a group together", found)
+    checks.that(sorted(places) == list(range(len(groups))) and changes == len(set(groups)) - 1, f"{order}: the map has every head once, and heads of the same pattern are neighbours", found)
     reload(page)
     session.drawn()
     page.locator("#distances .cells").wait_for()

@@ -13,7 +13,7 @@ PATCHES = ["[CLS]"] + [f"{row},{column}" for row in range(1, 4) for column in ra
 SENTENCES = [f"{start} of this small text, which is long enough to be cut." for start in ("The first sentence", "Another one", "The end")]
 SIZE = (6, 8)  # height and width of the image, which has 3 x 2 patches of 2 x 4 pixels
 
-# Returns [index, row, column, colour, is it framed?] of each patch of the at-th grid, from the boxes that the browser draws.
+# Returns [index, row, column, colour, has it a frame?] of each patch. Grid 0 lies over the image; grid 1, beside it, shows the colours.
 SQUARES = """(at) => [...document.querySelectorAll('.read-body .patches')[at].querySelectorAll('.piece')].map((piece) => {
   const box = piece.getBoundingClientRect(), whole = piece.parentElement.getBoundingClientRect();
   return [Number(piece.dataset.index), Math.floor((box.top + box.height / 2 - whole.top) / whole.height * 3), Math.floor((box.left + box.width / 2 - whole.left) / whole.width * 2),
@@ -30,12 +30,12 @@ def check_patches(checks, session, digit, greys):
     session.expected = digit
     session.open(layer, head)
     pressed = page.locator('#views [aria-pressed="true"]').text_content()
-    checks.that(pressed == "Image", "an image opens as image", pressed)
+    checks.that(pressed == "Image", "the text of an image opens in the view Image", pressed)
     for at, what in enumerate(("over the image", "tinted")):
         places = [(index, row, column) for index, row, column, *_ in page.evaluate(SQUARES, at)]
-        checks.that(places == [(1 + 2 * row + column, row, column) for row in range(3) for column in range(2)], f"patches row by row: {what}", places)
+        checks.that(places == [(1 + 2 * row + column, row, column) for row in range(3) for column in range(2)], f"the patches are in the order row by row ({what})", places)
     shown = pixels_of(page.locator(".patches img"))[::4]
-    checks.that(shown == greys, "the image has its pixels", (shown, greys))
+    checks.that(shown == greys, "the image on the page has the pixels of the data", (shown, greys))
     # Click patch 3 (row 1, column 0) at its centre, in the image and not in the grid beside it.
     page.locator(".patches img").locator("xpath=following-sibling::*[3]").click()
     ramp = pixels_of(page.locator("#legend"))
@@ -44,12 +44,12 @@ def check_patches(checks, session, digit, greys):
         level = round(255 * digit.weight(layer, head, 3, index) ** 0.5)
         if colour not in [ramp[4 * i:4 * i + 3] for i in range(max(0, level - 1), min(256, level + 2))]:
             wrong.append((index, colour))
-    checks.that(not wrong, "the patches have the colours of the weights from the chosen one", wrong)
+    checks.that(not wrong, "each patch has the colour of the weight that the chosen patch gives it", wrong)
     lit = [[index for index, *_, lit in page.evaluate(SQUARES, at) if lit] for at in (0, 1)]
     checks.that(lit == [[3], [3]], "the chosen patch is framed in the image and in the grid", lit)
     page.locator(".read-body .patches").nth(1).locator('[data-index="6"]').hover()
     wrong = session.right(layer, head, 3, 6)
-    checks.that(not wrong, "pointing at another patch shows its weight", wrong)
+    checks.that(not wrong, "pointing at another patch shows the weight that the chosen patch gives it", wrong)
     page.locator('.read-body').focus()
     for key, wanted in (("ArrowDown", 5), ("ArrowRight", 6), ("ArrowUp", 4), ("Home", 0)):
         page.keyboard.press(key)
@@ -61,7 +61,7 @@ def check_patches(checks, session, digit, greys):
     checks.that("entropy" in known and not any(word in known for word in ("previous", "next", "sink", "positional", "distance")), "patches have no measures of a sequence", known)
     checks.that(page.locator("#link-title span").filter(visible=True).all_text_contents() == ["Which heads link two patches?"], "the page links patches, not words", session.text("#link-title"))
     note = session.text(".read > .quiet")
-    checks.that("who looks at “1,2”" in note, "the note names the other direction: who looks at a patch", note)
+    checks.that("who looks at “1,2”" in note, "in the other direction, the note says that the colours show who looks at the patch", note)
     page.keyboard.press("n")
     reload(page)
     session.drawn()
@@ -77,9 +77,9 @@ def check_patches(checks, session, digit, greys):
     for width in (390, 768, 1280):
         session.resize(width)
         session.drawn()
-        boxes = page.locator(".read-body .patches").evaluate_all("(both) => both.map((one) => one.getBoundingClientRect().toJSON())")  # reads both boxes in one call, because they may move between two calls
+        boxes = page.locator(".read-body .patches").evaluate_all("(both) => both.map((one) => one.getBoundingClientRect().toJSON())")  # read both boxes in one call, because the page may move between two calls
         fits = page.evaluate("document.documentElement.scrollWidth <= innerWidth") and all(box["x"] >= 0 and box["x"] + box["width"] <= width and box["width"] > 100 for box in boxes)
-        checks.that(fits and boxes[0]["y"] == boxes[1]["y"], f"{width} pixels: image and grid are side by side", boxes)
+        checks.that(fits and boxes[0]["y"] == boxes[1]["y"], f"on a page of {width} pixels, image and grid are side by side", boxes)
 
 
 def check_sentences(checks, session):
@@ -96,10 +96,10 @@ def check_sentences(checks, session):
           const box = label.getBoundingClientRect(), strip = label.parentElement.getBoundingClientRect();
           return box.left >= strip.left - 1 && box.top >= strip.top - 1;
         })""")
-        checks.that(inside, f"{width} pixels: labels stay in their strips")
+        checks.that(inside, f"on a page of {width} pixels, the labels do not stick out of the row of labels")
     told = [session.text(f"#{side}-title") for side in ("row", "column")]
     checks.that(SENTENCES[1] in told[0] and SENTENCES[2] in told[1], "the lists name whole sentences", told)
-    checks.that("Attention weights say where a head looks" in session.text(".names"), "the page says what attention weights are not")
+    checks.that("Attention weights say where a head looks" in session.text(".names"), "the page says that attention weights do not explain the model's answer")
 
 
 def rounds(test):

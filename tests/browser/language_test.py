@@ -11,10 +11,10 @@ import re
 
 from session import exported, reload, run
 
-# Names of file formats, keys of the keyboard, languages and people are not translated.
+# Words that a Chinese page may have in Latin letters: names of file formats, keys of the keyboard, languages, people and methods.
 NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon", "Kobayashi", "Abnar", "Zuidema", "rollout", "softmax", "exp", "out"}
 
-# Returns all visible texts, and those of tooltips and screen readers, without the words that come from the reader or the model.
+# Returns the page's own texts: what is visible, in tooltips, or for screen readers. Words of the user or the model are left out.
 TEXTS = """() => {
   const texts = [];
   for (const element of document.querySelectorAll('body, body *')) {
@@ -101,7 +101,7 @@ def states(session):
 
 
 def own_words(session):
-    """Returns the words that come from the reader or the model, and so may be English in a Chinese page."""
+    """Returns the words of the user or the model, which may be English in a Chinese page."""
     words = set(re.findall(r"[A-Za-z]+", f"{session.expected.data['title']} {session.expected.data['model']}"))
     for text in session.expected.data["texts"]:
         for side in ("queries", "keys"):
@@ -119,9 +119,9 @@ def check_chinese(checks, session):
     checks.that(session.page.locator("html").get_attribute("lang") == "zh-CN", "lang is zh-CN")
     for state in states(session):
         texts = session.page.evaluate(TEXTS)
-        checks.that(any("头" in text for text in texts) and not left_in(texts, words), f"Chinese: {state}", left_in(texts, words))
+        checks.that(any("头" in text for text in texts) and not left_in(texts, words), f"state '{state}': all texts are Chinese", left_in(texts, words))
         wrong = left_in([session.page.title()], words)
-        checks.that(not wrong, f"title of the tab: {state}", wrong)
+        checks.that(not wrong, f"state '{state}': the title of the tab is Chinese", wrong)
 
 
 def check_english(checks, session):
@@ -129,13 +129,13 @@ def check_english(checks, session):
     for state in states(session):
         texts = session.page.evaluate(TEXTS)
         wrong = [text for text in texts if re.search(r"[\u4e00-\u9fff]", text.replace("语言", "").replace("中文", ""))]
-        checks.that(len(texts) > 20 and not wrong, f"English: {state}", wrong)
+        checks.that(len(texts) > 20 and not wrong, f"state '{state}': all texts are English", wrong)
         wrong = [text for text in texts if re.search(r"\{\d|undefined|\[object", text)]
-        checks.that(not wrong, f"all places are filled: {state}", wrong)
+        checks.that(not wrong, f"state '{state}': no text has an unfilled placeholder", wrong)
 
 
 def several_texts(data):
-    """Adds unknown tokens, words of several pieces, segments, known links, masked keys, sets of maps and a second text: for each of them the page shows further texts."""
+    """Adds what makes the page show more of its texts: unknown tokens, words of several pieces, segments, known links, masked keys, sets of maps and a second text."""
     text = data["texts"][0]
     text["queries"].update(unknown=[[2, "狐狸"], [5, "犬"]], segment=[0] * 6 + [1] * (len(text["queries"]["pieces"]) - 6))
     text["queries"]["pieces"][4] = "##fox"
@@ -210,7 +210,7 @@ def check_width(checks, session):
           const within = (box) => box.left >= figure.left && box.right <= figure.right && box.top >= figure.top;
           return [...place.querySelectorAll('text')].filter((text) => !within(text.getBoundingClientRect())).map((text) => text.textContent);
         }""", exported(page, "svg")[1].decode())
-        checks.that(not outside, f"words are within the figure {address}", outside)
+        checks.that(not outside, f"all words are inside the exported figure of the address '{address}'", outside)
 
 
 def check_switch(checks, session):
@@ -222,7 +222,7 @@ def check_switch(checks, session):
     page.locator("#menu summary").click()
     page.locator("#lang").select_option("zh")
     page.keyboard.press("Escape")
-    checks.that(session.text("#head-title") == "第 0 层 · 第 5 头" and "lang=zh" in page.url, "chosen in the menu", page.url)
+    checks.that(session.text("#head-title") == "第 0 层 · 第 5 头" and "lang=zh" in page.url, "choosing Chinese in the menu changes the page and its address", page.url)
     reload(page)
     session.drawn()
     checks.that(session.text("#head-title") == "第 0 层 · 第 5 头", "a reload keeps the language")

@@ -34,7 +34,7 @@ def check_cover(checks, session, choose):
         wanted = [strongest(row(t), percent / 100) for t in range(expected.rows)]
         count = sum(map(len, wanted))
         said = session.text("#cover-value")
-        checks.that(said == f"{percent} % of each row: {count} of {expected.rows * expected.columns} links", f"{percent} %: {count} links", said)
+        checks.that(said == f"{percent} % of each row: {count} of {expected.rows * expected.columns} links", f"{percent} % of each row: the page counts {count} links", said)
         pixels = pixels_of(page.locator(".cells canvas"))
         wrong = []
         for t in range(expected.rows):
@@ -42,14 +42,14 @@ def check_cover(checks, session, choose):
                 at = 4 * (t * expected.columns + s)
                 if pixels[at:at + 3] != (before[at:at + 3] if s in wanted[t] else first) and pixels[at + 3]:
                     wrong.append((t, s))
-        checks.that(not wrong, f"{percent} %: the strongest links, and no others, keep their colour", wrong)
+        checks.that(not wrong, f"{percent} % of each row: only the cells of the strongest links keep their colour", wrong)
     t, s = choose.cells(1)[0]
     session.hover(t, s)
     wrong = session.right(layer, head, t, s)
-    checks.that(not wrong, "a weight that is not drawn is still shown in the headline", wrong)
+    checks.that(not wrong, "the headline also shows the weight of a cell without colour", wrong)
     reload(page)
     session.drawn()
-    checks.that(session.text("#cover-value").startswith("50 %"), "a reload keeps the part")
+    checks.that(session.text("#cover-value").startswith("50 %"), "a reload keeps the percentage")
 
 
 def check_merge(checks, session, choose):
@@ -58,7 +58,7 @@ def check_merge(checks, session, choose):
     session.open(layer, head)
     page.locator("#merge").check()
     labels = page.locator(".queries .label").all_text_contents()
-    checks.that(labels == WORDS and page.locator("#merge-note").is_visible(), "pieces become words, and the page says how", labels)
+    checks.that(labels == WORDS and page.locator("#merge-note").is_visible(), "the pieces of a word are merged, and a note says how", labels)
     wrong = []
     for i, rows in enumerate(GROUPS):
         for j, columns in enumerate(GROUPS):
@@ -66,7 +66,7 @@ def check_merge(checks, session, choose):
             wanted = sum(expected.weight(layer, head, t, s) for t in rows for s in columns) / len(rows)
             if abs(float(session.shown_weight()) - wanted) > 1e-4:
                 wrong.append((i, j, session.shown_weight(), wanted))
-    checks.that(not wrong, "attention to a word is the sum over its pieces, from a word the mean", wrong)
+    checks.that(not wrong, "attention to a word is the sum over its pieces; attention from a word is the mean over its pieces", wrong)
     page.locator("#special").select_option("hide")
     checks.that(page.locator(".queries .label").all_text_contents() == WORDS[1:-1], "special tokens can be hidden too")
     page.locator("#merge").uncheck()
@@ -74,7 +74,7 @@ def check_merge(checks, session, choose):
 
 
 def check_whole(checks, session):
-    checks.that(not session.page.locator("#merge").is_visible(), "without pieces there is nothing to merge")
+    checks.that(not session.page.locator("#merge").is_visible(), "if no word has several pieces, the page does not offer to merge them")
 
 
 def check_many(checks, session):
@@ -82,7 +82,7 @@ def check_many(checks, session):
     session.open(0, 0)
     session.page.locator('[data-view="lines"]').click()
     note = session.text(".lines > .quiet")
-    checks.that("Only the 2000 strongest links are drawn" in note, "the page says that it draws the strongest links alone", note)
+    checks.that("Only the 2000 strongest links are drawn" in note, "the page says that it draws only the 2000 strongest links", note)
     inked = session.page.locator(".lines canvas").evaluate("""(canvas) => { const rows = new Set(), { width, height } = canvas, data = canvas.getContext("2d").getImageData(0, 0, 4, height).data;
         for (let y = 0; y < height; y++) if ([0, 1, 2, 3].some((x) => data[4 * (4 * y + x) + 3])) rows.add(Math.floor(90 * y / height)); return rows.size; }""")
     checks.that(20 <= inked <= 30, "2000 links come from 23 words", inked)

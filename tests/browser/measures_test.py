@@ -56,14 +56,15 @@ def check_numbers(checks, session, choose):
     for row in rows:
         for name, wanted in measured(expected, int(row["layer"]), int(row["head"])).items():
             worst[name] = max(worst.get(name, 0), abs(float(row[name]) - wanted))
-    # A weight stored in 16 bits has an error of 7.7e-6. Entropy, distance and positional share sum over all weights of a row, with the factors log2(1/p) and |t - s|, or divided by a sum that may be small, so their errors are larger.
+    # A weight stored in 16 bits has an error of up to 7.7e-6. Three measures have larger errors, because they sum over all weights of a row: entropy with the factors
+    # log2(1/p), distance with the factors |t - s|, and positional share divides by a sum that may be small.
     allowed = {"entropy in bits": 1e-3, "distance in tokens": 1e-3, "positional share": 1e-3}
-    checks.that(len(worst) == 11 and all(error <= allowed.get(name, 3e-5) for name, error in worst.items()), f"measures of {len(rows)} heads", worst)
+    checks.that(len(worst) == 11 and all(error <= allowed.get(name, 3e-5) for name, error in worst.items()), f"the exported measures of {len(rows)} heads agree with the arrays", worst)
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
     shown = session.page.locator("#badges li").all_text_contents()
     want = measured(expected, layer, head)
-    checks.that(f"previous token {round(100 * want['previous token'])} %" in shown and f"distance {want['distance in tokens']:.1f} tokens" in shown, "an open head says what it does", shown)
+    checks.that(f"previous token {round(100 * want['previous token'])} %" in shown and f"distance {want['distance in tokens']:.1f} tokens" in shown, "an open head shows its measures", shown)
 
 
 def check_order(checks, session, name):
@@ -77,19 +78,19 @@ def check_order(checks, session, name):
     order = shown()
     close = all(values[a] - values[b] > -1e-3 for a, b in zip(order, order[1:]))
     checks.that(sorted(order) == places and order[0] == wanted[0] and close, f"sorted by {name}: {order[:3]}", wanted[:3])
-    checks.that(page.locator("#grid .thumb").first.get_attribute("aria-label").startswith(f"{title(*wanted[0])}, {name.split(' in ')[0]} "), "a thumbnail says its measure")
+    checks.that(page.locator("#grid .thumb").first.get_attribute("aria-label").startswith(f"{title(*wanted[0])}, {name.split(' in ')[0]} "), "the label of a thumbnail has the head's value of the measure")
     page.locator("#least").fill("40")
     least = 0.4 * (max(values.values()) if " in " in name else 1)
     kept = [place for place in wanted if values[place] >= least]
     checks.that(shown() == [place for place in order if place in kept] and session.text("#least-value").endswith(f"{len(kept)} head{'' if len(kept) == 1 else 's'}"),
-                f"at least 40 % of the most: {len(kept)} heads stay", (len(shown()), session.text("#least-value")))
+                f"with the limit of 40 %, {len(kept)} heads stay visible", (len(shown()), session.text("#least-value")))
     page.keyboard.press("Escape")
     reload(page)
     session.drawn()
-    checks.that(shown() == [place for place in order if place in kept], "a reload keeps the order and the limit below which heads are hidden")
+    checks.that(shown() == [place for place in order if place in kept], "a reload keeps the order of the heads, and the limit below which heads are hidden")
     page.locator("#sort").uncheck()
     dim = page.locator("#grid .thumb.dim:not(.mean)").count()
-    checks.that(dim == len(places) - len(kept), "ordered by layer, the other heads are dimmed", dim)
+    checks.that(dim == len(places) - len(kept), "when heads are ordered by layer, those below the limit are dimmed", dim)
 
 
 def check_none(checks, session):

@@ -5,7 +5,8 @@
 """
 from session import colours_of, prints, reload, run
 
-# FRAME: [left, top, width, height] of the frame as shares of the minimap. VISIBLE: the same of the visible part, as shares of the matrix. Both must agree.
+# FRAME returns [left, top, width, height] of the frame as fractions of the minimap. VISIBLE returns those of the visible part as fractions of the matrix. They must be
+# nearly equal.
 FRAME = """() => {
   const whole = document.querySelector('#minimap canvas').getBoundingClientRect(), frame = document.querySelector('.minimap-frame').getBoundingClientRect();
   return [(frame.left - whole.left) / whole.width, (frame.top - whole.top) / whole.height, frame.width / whole.width, frame.height / whole.height];
@@ -23,7 +24,7 @@ def visible(session):
 
 
 def same(session, checks, claim):
-    session.settled()  # the page handles the scrolling only in the next animation frame
+    session.settled()  # the page reacts to scrolling in the next animation frame
     frame, seen = session.page.evaluate(FRAME), session.page.evaluate(VISIBLE)
     checks.that(max(abs(a - b) for a, b in zip(frame, seen)) < 0.03, claim, (frame, seen))
     return seen
@@ -42,22 +43,22 @@ def check_minimap(checks, session, choose):
     checks.that(not visible(session), "a map that fits has no minimap")
     zoom(session)
     checks.that(visible(session), "a map that does not fit has a minimap")
-    at = same(session, checks, "the frame is what is visible")
+    at = same(session, checks, "the frame marks the visible part")
     checks.that(at[0] < 0.01 and at[1] < 0.01 and at[2] < 0.9, "at first the beginning is visible", at)
     checks.that(len({colour[:3] for colour in colours_of(page.locator("#minimap canvas"))}) > 3, "the minimap has the colours of the map")
     box = page.locator("#minimap canvas").bounding_box()
     page.mouse.click(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2)
     at = same(session, checks, "a click moves the frame")
-    checks.that(abs(at[0] + at[2] - 1) < 0.03 and abs(at[1] + at[3] - 1) < 0.03, "in the corner the end is visible", at)
+    checks.that(abs(at[0] + at[2] - 1) < 0.03 and abs(at[1] + at[3] - 1) < 0.03, "a click in the last corner shows the end of the map", at)
     page.mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2)
     page.mouse.down()
     page.mouse.move(box["x"] + 1, box["y"] + 1, steps=4)
     page.mouse.up()
     at = same(session, checks, "a drag moves the frame")
-    checks.that(at[0] < 0.01 and at[1] < 0.01, "back to the beginning", at)
+    checks.that(at[0] < 0.01 and at[1] < 0.01, "a drag to the first corner shows the beginning of the map", at)
     page.locator("#stage").evaluate("(stage) => stage.scrollTo(60, 40)")
     same(session, checks, "scrolling moves the frame too")
-    checks.that(page.locator("#minimap").get_attribute("aria-hidden") == "true", "the minimap is hidden from screen readers, whose users have the arrow keys")
+    checks.that(page.locator("#minimap").get_attribute("aria-hidden") == "true", "the minimap is hidden from screen readers (their users move with the arrow keys)")
     page.locator('[data-view="lines"]').click()
     checks.that(not visible(session), "the view of lines has no minimap")
     page.locator('[data-view="matrix"]').click()
@@ -73,10 +74,10 @@ def check_minimap(checks, session, choose):
 def check_narrow(checks, session, choose):
     session.open(*choose.heads(1)[0])
     zoom(session)
-    checks.that(visible(session), "a page of the width of a phone has a minimap too")
-    same(session, checks, "the frame is what is visible on a phone")
+    checks.that(visible(session), "a page as narrow as a phone has a minimap too")
+    same(session, checks, "on a page as narrow as a phone, the frame marks the visible part")
     wide = session.page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    checks.that(wide <= 0, "the page does not become wider", wide)
+    checks.that(wide <= 0, "the minimap does not make the page wider than the screen", wide)
 
 
 def rounds(test):

@@ -12,7 +12,7 @@ import time
 
 from session import Checks, Choose, Expected, parsed, started_browser, title
 
-# The iframe that Page._repr_html_ (python/polyhead/_view.py) writes. A notebook that does not trust its output adds a sandbox.
+# The iframe that Page._repr_html_ (python/polyhead/_view.py) writes. A notebook adds the attribute sandbox if it does not trust the output.
 FRAME = '<!doctype html><meta charset="utf-8"><h1>Notebook</h1><iframe srcdoc="{}" style="width:100%;height:720px;border:0" title="attention" {}></iframe>'
 HOVER = """() => {
   const cells = document.querySelector('.cells'), box = cells.getBoundingClientRect(), side = box.width / %d;
@@ -59,8 +59,8 @@ def check_chromium(checks, browser, path, name, fits, expected, choose):
             tab.wait_for_timeout(300)
             heights.append(tab.evaluate("() => document.querySelector('iframe').clientHeight"))
         inner = tab.frames[1].evaluate("() => document.documentElement.scrollHeight")
-        checks.that(len(set(heights)) == 1 and heights[0] == inner and inner != 720, f"{name}: the frame is as high as the page, and stays so", (heights, inner))
-    checks.that(not complaints, f"{name}: nothing on the console", complaints)
+        checks.that(len(set(heights)) == 1 and heights[0] == inner and inner != 720, f"{name}: the iframe becomes as high as the page and keeps this height", (heights, inner))
+    checks.that(not complaints, f"{name}: the browser's console is empty", complaints)
     tab.close()
 
 
@@ -86,7 +86,7 @@ def check_firefox(checks, path, expected, choose):
         until = lambda holds, seconds=60: Wait(driver, timeout=seconds).until(lambda _: holds())  # Firefox handles a click after the call returns
 
         def press(selector, holds):
-            for _ in range(5):  # while the iframe still changes its height, a click may hit another element: try again
+            for _ in range(5):  # While the iframe still changes its height, a click may hit another element. Therefore try again.
                 find(selector).click()
                 try:
                     return until(holds, 4)
@@ -107,12 +107,12 @@ def check_firefox(checks, path, expected, choose):
         press("#back", lambda: not find("#head").is_displayed())
         checks.that(True, "Firefox: the buttons Lines and Back work")
         heights = "return [document.documentElement.scrollHeight, frameElement.clientHeight]"
-        for _ in range(20):  # the iframe takes the height of the page some time after the layout
+        for _ in range(20):  # the iframe gets the height of the page some time after the page's layout
             inner, outer = driver.execute_script(heights)
-            if inner <= outer <= inner + 1:  # Firefox rounds half pixels
+            if inner <= outer <= inner + 1:  # Firefox rounds heights with half a pixel
                 break
             time.sleep(0.3)
-        checks.that(inner <= outer <= inner + 1 and inner != 720, "Firefox: the frame is as high as the page", (outer, inner))
+        checks.that(inner <= outer <= inner + 1 and inner != 720, "Firefox: the iframe becomes as high as the page", (outer, inner))
     except Exception as error:
         checks.that(False, "Firefox: the controls can be used", str(error).splitlines()[:1] or type(error).__name__)
     finally:

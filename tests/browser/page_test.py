@@ -15,10 +15,10 @@ def check_grid(checks, session, choose):
     expected = session.expected
     thumbs = session.page.locator(".thumb:not(.mean)").count()
     checks.that(thumbs == expected.layers * expected.heads, f"one thumbnail for each of {expected.layers * expected.heads} heads", thumbs)
-    checks.that(session.page.locator(".thumb.mean").count() == expected.layers + expected.wholes, "a mean for each layer, one of all, and the rollout")
+    checks.that(session.page.locator(".thumb.mean").count() == expected.layers + expected.wholes, "there are thumbnails for the mean of each layer, the mean of all layers, and the rollout")
     checks.that(session.page.locator(".thumb:not([aria-label])").count() == 0, "every thumbnail has a label")
     if max(expected.rows, expected.columns) > 96:
-        return  # larger thumbnails are pooled: a pixel stands for several cells
+        return  # a pixel of the thumbnail of a larger map stands for several cells
     for layer, head in choose.heads(4):
         colours = colours_of(session.page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"] img'))
         darkness = [(765 - sum(colour[:3])) * (colour[3] > 0) for colour in colours]  # a weight of exactly 0 is transparent
@@ -38,23 +38,23 @@ def check_hover(checks, session, choose):
             session.hover(row, column)
             wrong.append(session.right(layer, head, row, column))
             if session.lit() != [[row], [column]]:
-                wrong.append(f"row {row} and column {column} pointed at, lit are {session.lit()}")
+                wrong.append(f"with the pointer on row {row} and column {column}, the rows and columns {session.lit()} are highlighted")
             if session.text("#where") != f"Attention from row {row} to column {column}.":
                 wrong.append(session.text("#where"))
         wrong = [message for message in wrong if message]
-        checks.that(not wrong, f"layer {layer}, head {head}: 6 cells show their words and weight, and light up their words", wrong)
+        checks.that(not wrong, f"layer {layer}, head {head}: pointing at any of 6 cells shows its words and weight, and highlights these words", wrong)
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
     row = choose.cells(1)[0][0]
     session.page.locator(f'.queries .label[data-index="{row}"]').hover()
     best = max(range(expected.columns), key=lambda column: expected.weight(layer, head, row, column))
     first = session.text("#row-list li:first-child .word")
-    checks.that(session.lit() == [[row], []] and first == expected.word(expected.keys, best), "pointing at a row's word lists what it attends to most",
+    checks.that(session.lit() == [[row], []] and first == expected.word(expected.keys, best), "pointing at a row's word lists the words to which it attends most",
                 (session.lit(), first))
 
 
 def check_pinned(checks, session, choose):
-    """When a pair is pinned, headline and lists stay those of the pair while the pointer moves, and the layout does not change."""
+    """When a cell is pinned, the headline and the lists keep showing its two words while the pointer moves, and the layout does not change."""
     expected, page = session.expected, session.page
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
@@ -67,15 +67,15 @@ def check_pinned(checks, session, choose):
     before = page.evaluate(places)
     session.hover(*other)
     said = session.text("#where")
-    checks.that(not session.right(layer, head, row, column) and session.text("#detail") == lists, "a pinned pair keeps the headline and the lists", session.text("#readout"))
+    checks.that(not session.right(layer, head, row, column) and session.text("#detail") == lists, "the headline and the lists keep showing the pinned cell while the pointer is on another cell", session.text("#readout"))
     shown = said.split()[-1].replace("≈", "")
     error = abs(float(shown) - expected.weight(layer, head, *other))
     checks.that(said.startswith("Under the pointer: " + " ".join(expected.pair(*other).split())) and error <= (max(RELATIVE * float(shown), 4e-6) if expected.approximate else ABSOLUTE),
-                "the line below names the pair under the pointer", said)
-    checks.that(session.lit() == [[other[0]], [other[1]]] and page.locator(".label.pinned").count() == 2 and page.locator(".pin-band").is_visible(), "both pairs are marked", session.lit())
-    checks.that(page.evaluate(places) == before, "nothing moves", (before, page.evaluate(places)))
+                "the line below the headline names the two words under the pointer", said)
+    checks.that(session.lit() == [[other[0]], [other[1]]] and page.locator(".label.pinned").count() == 2 and page.locator(".pin-band").is_visible(), "the pinned cell and the cell under the pointer are marked", session.lit())
+    checks.that(page.evaluate(places) == before, "the layout does not change while the pointer moves", (before, page.evaluate(places)))
     page.mouse.move(2, 2)
-    checks.that(session.text("#where") == f"Attention from row {row} to column {column}.", "when the pointer leaves, only the pinned pair is named", session.text("#where"))
+    checks.that(session.text("#where") == f"Attention from row {row} to column {column}.", "when the pointer leaves the map, only the pinned cell is named", session.text("#where"))
 
 
 def check_special(checks, session, choose):
@@ -89,7 +89,7 @@ def check_special(checks, session, choose):
     session.open(layer, head)
     session.page.locator("#special").select_option("hide")
     labels = session.page.locator(".strip .label")
-    checks.that(labels.count() == len(rows) + len(columns), "hiding special tokens takes their rows and columns away", labels.count())
+    checks.that(labels.count() == len(rows) + len(columns), "hiding special tokens removes their rows and columns", labels.count())
     checks.that("no longer sum to 1" in session.text("#special-note") and session.page.locator("#special-note").is_visible(),
                 "the page says that rows no longer sum to 1")
     wrong = []
@@ -97,9 +97,9 @@ def check_special(checks, session, choose):
         row, column = choose.random.choice(rows), choose.random.choice(columns)
         session.hover(rows.index(row), columns.index(column))
         wrong.append(session.right(layer, head, row, column))
-    checks.that(not any(wrong), "weights stay as they are when special tokens are hidden", wrong)
+    checks.that(not any(wrong), "hiding special tokens does not change the weights of other tokens", wrong)
     session.page.locator("#special").select_option("show")
-    checks.that(labels.count() == expected.rows + expected.columns, "special tokens come back", labels.count())
+    checks.that(labels.count() == expected.rows + expected.columns, "special tokens can be shown again", labels.count())
 
 
 def check_keyboard(checks, session):
@@ -194,7 +194,7 @@ def check_theme(checks, session, dark):
         checks.that(min(contrasts) >= 4.5, "text has a contrast of 4.5 or more", contrasts)
         ramp = [luminance(" ".join(map(str, colour[:3]))) for colour in colours_of(session.page.locator("#legend"))]
         steps = [(after - before) * (1 if is_dark else -1) for before, after in zip(ramp, ramp[1:])]
-        checks.that(min(steps) >= 0 and abs(ramp[0] - ground) < 0.1, "the colour scale starts at the page's own shade and goes steadily away from it",
+        checks.that(min(steps) >= 0 and abs(ramp[0] - ground) < 0.1, "the colour scale starts at the page's background, and each next colour differs more from it in brightness",
                     (ramp[0], ramp[-1], min(steps)))
         session.page.keyboard.press("t")
 
@@ -205,23 +205,23 @@ def check_preview(checks, session, choose):
     special = set(expected.queries["special"])
 
     def striking(layer, head):
-        """The sum over the rows of the largest weight on a key that is neither the first nor special, nor within one position of the query."""
+        """Returns a sum over the rows: the largest weight on a key that is not the first, not special, and more than one position from the query."""
         keys = lambda t: [s for s in range(1, expected.columns) if s not in special and abs(t - s) > 1]
         return sum(max((expected.weight(layer, head, t, s) for s in keys(t)), default=0) for t in range(expected.rows))
 
     most = max(((layer, head) for layer in range(expected.layers) for head in range(expected.heads)), key=lambda place: striking(*place))
     map_of = lambda layer, head: page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"] img').get_attribute("src")
     shown = lambda: (session.text("#preview h3"), page.locator("#preview image").get_attribute("href"))
-    checks.that(shown() == (title(*most), map_of(*most)), "the preview shows the head whose words look most strongly at one other word", shown()[0])
+    checks.that(shown() == (title(*most), map_of(*most)), "at first, the preview shows the head whose words attend most strongly to single other words", shown()[0])
     words = page.locator("#preview text").all_text_contents()
     wanted = [expected.word(side, index) for side in (expected.queries, expected.keys) for index in range(len(side["pieces"]))]
     checks.that(sorted(words) == sorted(wanted), "the rows and columns of the preview have their words", words)
     layer, head = choose.heads(1)[0]
     page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"]').hover()
-    checks.that(shown() == (title(layer, head), map_of(layer, head)), "the head under the pointer is shown", shown()[0])
+    checks.that(shown() == (title(layer, head), map_of(layer, head)), "the preview shows the head under the pointer", shown()[0])
     page.keyboard.press("ArrowRight")
     focused = page.evaluate("() => document.activeElement.getAttribute('aria-label')")
-    checks.that(shown()[0] == focused, "the head with the focus is shown", (shown()[0], focused))
+    checks.that(shown()[0] == focused, "the preview shows the head with the focus", (shown()[0], focused))
     sides = lambda: page.evaluate("() => ['#preview', '#grid'].map((one) => document.querySelector(one).getBoundingClientRect()).map((box) => [box.left, box.right, box.top, box.bottom])")
     for width, place in ((1080, "beside"), (768, "below"), (390, "above")):
         session.resize(width)
@@ -238,7 +238,7 @@ def check_narrow(checks, session, choose):
     grid = session.page.evaluate(overflow)
     shift = session.page.evaluate("""() => new Promise((done) => { let sum = 0; new PerformanceObserver((list) => { for (const one of list.getEntries()) sum += one.value; })
         .observe({ type: "layout-shift", buffered: true }); setTimeout(() => done(sum), 200); })""")
-    checks.that(shift < 0.1, "nothing jumps while the page loads", shift)
+    checks.that(shift < 0.1, "elements do not move while the page loads", shift)
     session.page.locator("#measure").select_option("previous")
     sides = session.page.evaluate("() => [...document.querySelectorAll('#grid .thumb')].map((one) => Math.min(one.offsetWidth, one.offsetHeight))")
     badges = session.page.locator("#grid .badge:visible").count()
@@ -246,7 +246,7 @@ def check_narrow(checks, session, choose):
     checks.that(min(sides) >= 44 and badges >= heads, "thumbnails are large enough for a finger, and each head has its badge", (min(sides), badges, heads))
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
-    checks.that(grid <= 0 and session.page.evaluate(overflow) <= 0, "400 pixels are wide enough for the page, with and without a head", grid)
+    checks.that(grid <= 0 and session.page.evaluate(overflow) <= 0, "the page of all heads and the page of a head fit into 400 pixels", grid)
     row, column = choose.cells(1)[0]
     session.hover(row, column)
     wrong = session.right(layer, head, row, column)
@@ -254,9 +254,9 @@ def check_narrow(checks, session, choose):
     session.page.evaluate("([layer, head]) => { location.hash = `layer=${layer}&head=${head}&row=1&column=1`; }", [layer, head])
     session.page.locator(".values").wait_for()
     cut = session.page.evaluate("() => [...document.querySelectorAll('.part .scroll')].map((one) => one.scrollWidth - one.clientWidth)")
-    checks.that(len(cut) == 4 and max(cut) <= 0, "the tables of a worked cell are not cut off", cut)
+    checks.that(len(cut) == 4 and max(cut) <= 0, "the tables that show how a weight is computed are not cut off", cut)
     moving = session.page.evaluate("() => getComputedStyle(document.querySelector('.row-band')).transitionDuration")
-    checks.that(moving == "0s", "reduced motion is respected", moving)
+    checks.that(moving == "0s", "the page has no animations for a reader who wants less motion", moving)
 
 
 def rounds(test):
@@ -265,7 +265,7 @@ def rounds(test):
     vectors = sum(len(json.dumps(text.get("vectors", ""))) for text in data["texts"])
     test.checks.that(vectors < 1e6 * data["limit"] + 1000, f"q, k and v are within their budget of {data['limit']} MB", vectors)
     size = test.page.stat().st_size - vectors
-    test.checks.that(size < test.arguments.max_bytes, f"{size} bytes besides q, k and v are less than {test.arguments.max_bytes}", size)
+    test.checks.that(size < test.arguments.max_bytes, f"without q, k and v, the page has {size} bytes; fewer than {test.arguments.max_bytes} are allowed", size)
     return [
         ("grid", check_grid, [choose], {}),
         ("hover", check_hover, [choose], {}),

@@ -8,7 +8,7 @@ from session import ABSOLUTE, RELATIVE, encoded, reload, run, title
 
 
 def usual(expected, layer, head, row, column):
-    """Returns a head's mean weight of all other pairs at the same distance. Pairs with special tokens are left out unless the chosen pair has one."""
+    """Returns a head's mean weight over all other pairs of words at the same distance. Pairs with a special token are left out, unless the chosen pair has one."""
     special = set() if {row, column} & set(expected.queries["special"]) else set(expected.queries["special"])
     places = [t for t in range(expected.rows) if t != row and 0 <= t + column - row < expected.columns and not {t, t + column - row} & special]
     weights = [expected.weight(layer, head, t, t + column - row) for t in places]
@@ -16,7 +16,7 @@ def usual(expected, layer, head, row, column):
 
 
 def listed(page):
-    """Returns (layer, head, weight, mean weight at that distance or None, text of the mark) of each line."""
+    """Returns (layer, head, weight, mean weight of other pairs at this distance or None, text of the mark) of each line of the page's list of heads."""
     lines = page.locator("#link-list li").evaluate_all("""(lines) => lines.map((line) => [Number(line.dataset.layer), Number(line.dataset.head), line.querySelector('.number').textContent,
         line.querySelector('.mark')?.textContent ?? ''])""")
     return [(layer, head, float(text.replace("≈", "").split(" · ")[0]), float(text.replace("≈", "").split("usual ")[1]) if "usual" in text else None, mark) for layer, head, text, mark in lines]
@@ -30,19 +30,19 @@ def check_pair(checks, session, choose):
         page.locator("#link-key").select_option(str(column))
         lines = listed(page)
         wrong = [line for line in lines if abs(line[2] - expected.weight(line[0], line[1], row, column)) > ABSOLUTE]
-        checks.that(len(lines) == expected.layers * expected.heads and not wrong, f"{expected.pair(row, column)}: every head with its weight", wrong[:3])
-        checks.that([line[2] for line in lines] == sorted((line[2] for line in lines), reverse=True), "the largest weight first")
+        checks.that(len(lines) == expected.layers * expected.heads and not wrong, f"{expected.pair(row, column)}: the list has every head with its weight", wrong[:3])
+        checks.that([line[2] for line in lines] == sorted((line[2] for line in lines), reverse=True), "the list begins with the largest weight")
         away = [line for line in lines if (line[3] is None) != (usual(expected, *line[:2], row, column) is None) or line[3] is not None and abs(line[3] - usual(expected, *line[:2], row, column)) > ABSOLUTE]
-        checks.that(not away, "each weight is beside the head's mean weight of the other pairs at that distance", away[:3])
+        checks.that(not away, "beside each weight, the list has the head's mean weight of other pairs at this distance", away[:3])
         marked = [line for line in lines if bool(line[4]) != ((usual(expected, *line[:2], row, column) or 0) >= 0.5)]
-        checks.that(not marked, "heads that look there anyway are marked", marked[:3])
+        checks.that(not marked, "a head is marked if its mean weight of other pairs at this distance is 0.5 or more", marked[:3])
         page.locator("#link-rank").select_option("above")
         above = [line[2] - (line[3] or 0) for line in listed(page)]
-        checks.that(all(a >= b - 2e-4 for a, b in zip(above, above[1:])), "ordered by the weight minus the mean weight at that distance", above[:6])
+        checks.that(all(a >= b - 2e-4 for a, b in zip(above, above[1:])), "the list can be ordered by the weight minus the mean weight of other pairs at this distance", above[:6])
         page.locator("#link-rank").select_option("weight")
         opacity = page.locator(".thumb:not(.mean)").evaluate_all("(all) => all.map((one) => [Number(one.dataset.layer), Number(one.dataset.head), Number(getComputedStyle(one.firstChild).opacity)])")
         faint = [one for one in opacity if abs(one[2] - (0.12 + 0.88 * expected.weight(*one[:2], row, column) ** 0.5)) > 0.01]
-        checks.that(not faint, "the opacity of a thumbnail grows with the square root of that weight", faint[:3])
+        checks.that(not faint, "the opacity of a head's thumbnail grows with the square root of the pair's weight", faint[:3])
     page.wait_for_function(f"() => location.hash.endsWith('row={row}&column={column}')")
     reload(page)
     session.drawn()
@@ -53,17 +53,17 @@ def check_pair(checks, session, choose):
     page.keyboard.press("Enter")
     checks.that(session.text("#head-title") == title(*lines[0][:2]) and session.shown_weight() == f"{lines[0][2]:.4f}", "a head of the list opens with the pair pinned", session.text("#head-title"))
     page.locator("#link-clear").click()
-    checks.that(page.locator(".thumb.tinted").count() == 0 and not page.locator("#link-list").is_visible() and not page.locator("#worked").is_visible(), "Clear unpins the pair")
+    checks.that(page.locator(".thumb.tinted").count() == 0 and not page.locator("#link-list").is_visible() and not page.locator("#worked").is_visible(), "the button Clear unpins the pair")
 
 
 def check_diagonal(checks, session, choose):
-    """If every word of a head attends to the previous token, the head is marked for pairs at this distance and not for others."""
+    """In head 0.0 every word attends to the previous token. The head must be marked for two neighbouring words, and not for words at another distance."""
     page = session.page
     for column, wanted in ((3, "mostly looks 1 token back"), (2, "")):
         page.locator("#link-query").select_option("4")
         page.locator("#link-key").select_option(str(column))
         mark = next(line[4] for line in listed(page) if line[:2] == (0, 0))
-        checks.that(mark == wanted, f"{4 - column} back: {wanted or 'no mark'}", mark)
+        checks.that(mark == wanted, f"the mark of the head for a key {4 - column} before the query is '{wanted}'", mark)
 
 
 def look_back(data):
@@ -83,11 +83,11 @@ def check_cross(checks, session, choose):
     page.locator("#link-query").select_option("3")
     page.locator("#link-key").select_option("4")
     lines = listed(page)
-    checks.that(lines[0][3] is None and "no meaning" in session.text("#link-note") and "k4" in page.locator("#link-key").text_content(), "between two texts there is no distance, and the page says so", session.text("#link-note"))
+    checks.that(lines[0][3] is None and "no meaning" in session.text("#link-note") and "k4" in page.locator("#link-key").text_content(), "if queries and keys are different texts, the page says that a distance has no meaning", session.text("#link-note"))
 
 
 def check_shared(checks, session, choose):
-    """If the page shares out the weights of special tokens, the list shows each weight divided by the sum of its row over the words."""
+    """If the page shares out the weights of special tokens, the list shows each weight divided by the sum of its row over the tokens that are not special."""
     expected, page = session.expected, session.page
     words = [s for s in range(expected.columns) if s not in expected.queries["special"]]
     row, column = choose.random.sample(words, 2)
@@ -97,20 +97,21 @@ def check_shared(checks, session, choose):
     page.locator("#link-query").select_option(str(row))
     page.locator("#link-key").select_option(str(column))
     lines = listed(page)
-    # The page shows two digits of a quotient of numbers that have an error of 7.7e-6. If a row gives words only a small weight, the quotient has a large relative error.
+    # The page shows two digits of a quotient. Its dividend and the terms of its divisor have errors of up to 7.7e-6, so the quotient has a large relative error if the
+    # divisor is small.
     near = lambda shown, wanted, least: abs(shown - wanted) <= RELATIVE * wanted + 7.7e-6 * (1 + len(words)) / least
     wrong = [(line, share(*line[:2], row, column)) for line in lines if not near(line[2], share(*line[:2], row, column), total(*line[:2], row))]
-    checks.that(len(lines) == expected.layers * expected.heads and not wrong, f"{expected.pair(row, column)}: every head with its weight, special tokens shared out", wrong[:3])
+    checks.that(len(lines) == expected.layers * expected.heads and not wrong, f"{expected.pair(row, column)}: the list has every head with its weight, divided by the row's sum over the tokens that are not special", wrong[:3])
     places = [t for t in words if t != row and t + column - row in words]
     away = [line for line in lines if (line[3] is None) != (not places) or places and not near(line[3], sum(share(*line[:2], t, t + column - row) for t in places) / len(places), min(total(*line[:2], t) for t in places))]
-    checks.that(not away, "each weight is beside the mean of such weights at that distance", away[:3])
+    checks.that(not away, "beside each divided weight, the list has the mean of the divided weights at the same distance", away[:3])
     page.locator("#special").select_option("show")
     wrong = [line for line in listed(page) if abs(line[2] - expected.weight(*line[:2], row, column)) > ABSOLUTE]
-    checks.that(not wrong, "shown again: the model's weights", wrong[:3])
+    checks.that(not wrong, "when special tokens are shown again, the list has the model's weights", wrong[:3])
 
 
 def check_first(checks, session, choose):
-    """If the address names two words, the page first lists the weight that each head gives to this pair. For the list it decodes these weights alone, and no whole map."""
+    """If the address names two words, the page first lists the weight of this pair in each head. For the list it decodes only these weights, not whole maps."""
     expected, page = session.expected, session.page
     row, column = choose.cells(1)[0]
     # Each reading of this clock advances it by 1 s. The page therefore exceeds its time budget at once and draws no thumbnail before the next frame.
@@ -122,7 +123,7 @@ def check_first(checks, session, choose):
     away = [line for line in listed(page) if line[3] is not None and abs(line[3] - usual(expected, *line[:2], row, column)) > ABSOLUTE]
     longest = page.evaluate("longest")
     checks.that(0 < longest <= 8, "no map was decoded for the list", longest)
-    checks.that(len(listed(page)) == expected.layers * expected.heads and not wrong and not away, f"{expected.pair(row, column)}: the weights of maps that are not decoded", (wrong[:3], away[:3]))
+    checks.that(len(listed(page)) == expected.layers * expected.heads and not wrong and not away, f"{expected.pair(row, column)}: the list is right although no map is decoded", (wrong[:3], away[:3]))
 
 
 def check_merged(checks, session, choose):
@@ -135,7 +136,7 @@ def check_merged(checks, session, choose):
         wanted = sum(expected.weight(layer, head, t, s) for t in (2, 3) for s in (4, 5, 6)) / 2
         if abs(weight - wanted) > 2 * ABSOLUTE:
             wrong.append((layer, head, weight, wanted))
-    checks.that(not wrong, "merged words: the sum over a word's pieces, the mean over the other's", wrong[:3])
+    checks.that(not wrong, "for merged words, the list has the sum over the pieces of the key word, and the mean over the pieces of the query word", wrong[:3])
 
 
 def pieces(data):

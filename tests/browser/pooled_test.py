@@ -76,20 +76,20 @@ def check_cells(checks, session, pooled):
             where = session.text("#where")
             if pooled.row(row)[0] not in where or pooled.column(column)[0] not in where or ("Largest" in where) != (pooled.kind == "largest"):
                 wrong.append(where)
-        checks.that(not wrong, f"{pooled.kind}, layer {layer}, head {head}: cells show the number of their block, with its tokens", wrong[:2])
+        checks.that(not wrong, f"{pooled.kind}, layer {layer}, head {head}: pointing at a cell shows its pooled number, and the tokens of its two blocks", wrong[:2])
     sums = [session.text("#row-sum"), session.text("#column-sum")]
-    checks.that(any(sums) == (pooled.kind == "share"), f"{pooled.kind}: the sums of rows and columns are shown where they have a meaning", sums)
+    checks.that(any(sums) == (pooled.kind == "share"), f"{pooled.kind}: the sums of rows and columns are shown only for maps of shares", sums)
     listed = page.locator("#row-list .word").all_text_contents()
     weights = sorted((pooled.weight(1, 2, row, at) for at in range(pooled.key_blocks)), reverse=True)[:len(listed)]
     shown = [float(text) for text in page.locator("#row-list .number").all_text_contents()]
-    checks.that(shown and max(abs(a - b) for a, b in zip(shown, weights)) <= ABSOLUTE, "the list of a row has its largest blocks", (shown, weights))
+    checks.that(shown and max(abs(a - b) for a, b in zip(shown, weights)) <= ABSOLUTE, "the list of a row has the blocks with its largest numbers", (shown, weights))
 
 
 def check_mean(checks, session, pooled):
     session.page.goto(f"{session.url}#layer=0&head=mean&row=1&column=2")
     session.page.wait_for_selector("#readout .weight")
     wanted = sum(pooled.weight(0, head, 1, 2) for head in range(HEADS)) / HEADS
-    checks.that(abs(float(session.shown_weight()) - wanted) <= ABSOLUTE and "over heads" in session.text("#where"), "the mean of heads is the mean of their pooled numbers, and has this name", session.text("#where"))
+    checks.that(abs(float(session.shown_weight()) - wanted) <= ABSOLUTE and "over heads" in session.text("#where"), "the map of the mean shows the mean of the heads' pooled numbers, and says so", session.text("#where"))
 
 
 def check_words(checks, session, pooled):
@@ -98,23 +98,23 @@ def check_words(checks, session, pooled):
     counts = len(pooled.words), len(pooled.keys or pooled.words)
     sizes = max((i + 1) * counts[0] // pooled.blocks - i * counts[0] // pooled.blocks for i in range(pooled.blocks)), max((i + 1) * counts[1] // pooled.key_blocks - i * counts[1] // pooled.key_blocks for i in range(pooled.key_blocks))
     note = session.text("#pooled-note")
-    checks.that([int(number) for number in re.findall(r"\d+", note)] == [*counts, *sizes], "a note gives the numbers of tokens and the size of a block", note)
+    checks.that([int(number) for number in re.findall(r"\d+", note)] == [*counts, *sizes], "a note gives the numbers of tokens, and how many tokens a block has", note)
     checks.that("at most" in note or all(count % blocks == 0 for count, blocks in zip(counts, (pooled.blocks, pooled.key_blocks))), "if blocks have different numbers of tokens, the note says 'at most'", note)
     caption = session.text("#legend-caption")
     checks.that(("Largest attention weight" in caption, "Share of attention" in caption) == (pooled.kind == "largest", pooled.kind == "share"), "the legend says what a cell is", caption)
     page.locator("#menu summary").click()
     page.locator('#menu [data-dialog="about"]').click()
     about = page.locator("#about").inner_text()
-    checks.that(("do not sum to 1" in about) == (pooled.kind == "largest") and "so that each row sums to 1" not in about, "About says whether rows sum to 1", about[:200])
-    checks.that(all(name in about for name in ("previous", "entropy", "distance", "comparisons")), "About names what is left out")
+    checks.that(("do not sum to 1" in about) == (pooled.kind == "largest") and "so that each row sums to 1" not in about, "the dialog About says whether rows sum to 1", about[:200])
+    checks.that(all(name in about for name in ("previous", "entropy", "distance", "comparisons")), "the dialog About names the views and measures that pooled maps do not have")
     page.keyboard.press("Escape")
     measures = page.locator("#measure option").all_text_contents()
-    checks.that(measures == ["none"] and not visible(session, "#measure"), "no measure of single tokens", measures)
+    checks.that(measures == ["none"] and not visible(session, "#measure"), "the page of a pooled map offers no measure that needs single tokens", measures)
     page.goto(f"{session.url}#layer=0&head=0&view=read&heads=distances&row=0&column=0&special=hide&measure=entropy")
     page.reload()
     page.wait_for_selector(".cells")
     shown = [name for name in ("#heads-as", "#views", "#cover-control", "#special-control", "#pieces-control", "#distances", "#worked", ".read", "#link-list .usual") if page.locator(name).count() and visible(session, name)]
-    checks.that(not shown and visible(session, ".matrix"), "an address of a view of tokens opens the matrix; controls that need single tokens are absent", shown)
+    checks.that(not shown and visible(session, ".matrix"), "if the address names a view that needs single tokens, the page opens the matrix, without the controls that need single tokens", shown)
     ranked = [float(text) for text in page.locator("#link-list b").all_text_contents()]
     wanted = sorted((pooled.weight(layer, head, 0, 0) for layer in range(LAYERS) for head in range(HEADS)), reverse=True)
     checks.that(max(abs(a - b) for a, b in zip(ranked, wanted)) <= ABSOLUTE and len(ranked) == len(wanted), "heads are ranked by their pooled number for the pair of blocks", ranked)
@@ -129,7 +129,7 @@ def check_files(checks, session, pooled):
     row = pooled.random.randrange(pooled.blocks)
     wanted = [pooled.weight(1, 0, row, column) for column in range(pooled.key_blocks)]
     right = table[row + 1][0] == pooled.row(row)[1] and max(abs(float(a) - b) for a, b in zip(table[row + 1][1:], wanted)) <= 1e-6
-    checks.that(len(table) == pooled.blocks + 1 and right and table[0][1] == pooled.column(0)[1] and "word" not in table[0][0], "CSV: blocks with their tokens", table[0][:2])
+    checks.that(len(table) == pooled.blocks + 1 and right and table[0][1] == pooled.column(0)[1] and "word" not in table[0][0], "CSV: rows and columns are named after the tokens of their blocks", table[0][:2])
     checks.that(str(len(pooled.words)) in (svg := exported(page, "svg")[1].decode()) and session.text("#legend-caption") in svg, "SVG: says that the map is pooled, and what a cell is", svg[:400])
 
 
@@ -143,7 +143,7 @@ def main():
             session = Session(browser, path, type("Expected", (), {"text": 0}))
             for check in (check_words, check_cells, check_mean, check_files):
                 check(checks, session, pooled)
-            for theme in ("light", "dark") if pooled.blocks < 512 else ():  # the elements are those of the page with fewer blocks, and axe-core takes seconds for 512
+            for theme in ("light", "dark") if pooled.blocks < 512 else ():  # axe-core takes seconds for 512 blocks, and a page with fewer blocks has the same kinds of elements
                 session.page.goto(f"{session.url}#layer=0&head=0&row=1&column=1&theme={theme}")
                 session.page.reload()
                 session.page.wait_for_selector("#readout .weight")
@@ -152,7 +152,7 @@ def main():
             for width in (390, 768, 1280, 1920):
                 session.resize(width, 900)
                 wide = session.page.evaluate("document.documentElement.scrollWidth")
-                checks.that(wide <= width, f"{width} pixels: the page does not scroll sideways", wide)
+                checks.that(wide <= width, f"at a width of {width} pixels, the page does not scroll sideways", wide)
             check_quiet(checks, session, f"page {at}")
             session.context.close()
     print(f"{checks.passed} passed, {checks.failed} failed")

@@ -13,7 +13,7 @@ CHINESE = "每个词看其他词。"
 HOSTILE = ["first", "\u202eabc", "after", "<img src=x onerror=alert(1)>", "</p><script>alert(2)</script>", "&lt;", "\u2067x", "__proto__", '"', "{{data}}", "last"]
 BYTES = ["Don", "'t", "Ġlook", "Ġback", ",", "Ġsaid", "ĠOr", "pheus", ".", "Ċ", "He"]
 
-# Returns [index, background colour, is it chosen?] of each word of a paragraph.
+# Returns [index, background colour, is the word chosen?] of each word of a paragraph.
 WORDS = """(paragraph) => [...paragraph.querySelectorAll('.piece')].map(
     (piece) => [Number(piece.dataset.index), getComputedStyle(piece).backgroundColor, piece.classList.contains('lit')])"""
 
@@ -23,7 +23,8 @@ def colours(session):
 
 
 def wrong_tints(ramp, words, weight):
-    """Returns the words with a wrong background. The right colour is at the level 255 sqrt(weight) of the legend; the error of 16 bits and of rounding is at most one level."""
+    """Returns the words with a wrong background. The right colour is colour number 255 sqrt(weight) of the legend. Weights are stored in 16 bits and rounded, so the
+    colours next to it are right, too."""
     wrong = []
     for index, background, _ in words:
         shown, level = tuple(map(int, re.findall(r"\d+", background)[:3])), round(255 * weight(index) ** 0.5)
@@ -48,31 +49,31 @@ def check_read(checks, session, choose):
     ramp = colours(session)
     mean = lambda s: sum(expected.weight(layer, head, t, s) for t in range(expected.rows)) / expected.rows
     wrong = wrong_tints(ramp, text_of(session).evaluate(WORDS), mean)
-    checks.that(not wrong and "mean attention" in session.text(".read > .quiet"), "no word chosen: tinted by the mean attention that a word gets", wrong)
+    checks.that(not wrong and "mean attention" in session.text(".read > .quiet"), "if no word is chosen, the background of each word shows the mean attention that it receives", wrong)
     for t, s in choose.cells(3):
         if t == s:
             continue
         word_at(session, t).click()
         words = text_of(session).evaluate(WORDS)
         wrong = wrong_tints(ramp, words, lambda s: expected.weight(layer, head, t, s))
-        checks.that(not wrong, f"a click on word {t} tints where it looks", wrong)
+        checks.that(not wrong, f"after a click on word {t}, the background of each word shows the attention weight that word {t} gives it", wrong)
         checks.that([index for index, _, lit in words if lit] == [t], "the chosen word has a frame", words)
         wrong = []
         for other in range(expected.heads):
             wrong += wrong_tints(ramp, page.locator(".card .running").nth(other).evaluate(WORDS), lambda s: expected.weight(layer, other, t, s))
-        checks.that(not wrong and page.locator(".card").count() == expected.heads, "the heads of the layer below are tinted by their own weights", wrong[:3])
+        checks.that(not wrong and page.locator(".card").count() == expected.heads, "below, each head of the layer has a small copy of the text, coloured by its weights", wrong[:3])
         word_at(session, s).hover()
         wrong = session.right(layer, head, t, s)
         checks.that(not wrong, "pointing at another word shows the weight between the two words", wrong)
         page.locator('[data-reading="looked"]').click()
         wrong = wrong_tints(ramp, text_of(session).evaluate(WORDS), lambda s: expected.weight(layer, head, s, t))
-        checks.that(not wrong, f"the other way: who looks at word {t}", wrong)
+        checks.that(not wrong, f"in the other direction, the background of each word shows the attention weight that it gives word {t}", wrong)
         word_at(session, s).hover()
         wrong = session.right(layer, head, s, t)
-        checks.that(not wrong, "the other way: the weight from the other word to this word", wrong)
+        checks.that(not wrong, "in the other direction, pointing at a word shows its weight for the chosen word", wrong)
         page.locator('[data-reading="looks"]').click()
         word_at(session, t).click()
-        checks.that("mean attention" in session.text(".read > .quiet"), "a second click lets go of the word")
+        checks.that("mean attention" in session.text(".read > .quiet"), "a second click on the chosen word ends the choice")
 
 
 def check_kept(checks, session, choose):
@@ -116,8 +117,8 @@ def check_keys(checks, session, choose):
     session.resize(390)
     page.keyboard.press("ArrowDown")
     low, first = (word_at(session, index).bounding_box() for index in (chosen()[0], 0))
-    checks.that(low["y"] > first["y"] and abs(low["x"] - first["x"]) < 60, "arrow down: the word below", (first, low))
-    checks.that("Where “" in session.text("#status"), "a screen reader hears where the word looks", session.text("#status"))
+    checks.that(low["y"] > first["y"] and abs(low["x"] - first["x"]) < 60, "arrow down chooses the word below", (first, low))
+    checks.that("Where “" in session.text("#status"), "a screen reader speaks the words to which the chosen word attends", session.text("#status"))
 
 
 def check_spelling(checks, session, text, pieces):
@@ -125,9 +126,9 @@ def check_spelling(checks, session, text, pieces):
     session.open(0, 0)
     session.page.locator('[data-view="read"]').click()
     shown = text_of(session).evaluate("(p) => { const copy = p.cloneNode(true); copy.querySelectorAll('.special').forEach((chip) => chip.remove()); return copy.textContent.replaceAll('\\u200b', ''); }")
-    checks.that(shown == text, "pieces read as the text", shown)
+    checks.that(shown == text, "the pieces together are the text as it was written", shown)
     chips = session.page.locator(".read-body .piece.special").all_text_contents()
-    checks.that(chips == [piece for piece in pieces if piece.startswith("[")], "special tokens are chips", chips)
+    checks.that(chips == [piece for piece in pieces if piece.startswith("[")], "special tokens, and no other tokens, have the style of special tokens", chips)
     first, last = (word_at(session, index).bounding_box()["x"] for index in (0, 2))
     checks.that((first > last) == (text == ARABIC), "Arabic text runs from right to left, other texts do not", (first, last))
 
@@ -137,13 +138,13 @@ def check_hostile(checks, session):
     session.page.locator('[data-view="read"]').click()
     shown = text_of(session).locator(".piece").all_text_contents()
     elements = text_of(session).evaluate("(p) => [...p.querySelectorAll('*')].map((element) => element.tagName)")
-    checks.that(shown == HOSTILE and set(elements) <= {"SPAN", "BDI"}, "hostile words stay words", (shown, elements))
+    checks.that(shown == HOSTILE and set(elements) <= {"SPAN", "BDI"}, "the page does not run or render HTML in words", (shown, elements))
     first, after = (word_at(session, index).bounding_box()["x"] for index in (0, 2))
-    checks.that(first < after, "a word that changes the direction does not turn its neighbours", (first, after))
+    checks.that(first < after, "a word that changes the writing direction does not change it for its neighbours", (first, after))
 
 
 def check_two(checks, session, choose):
-    """If queries and keys are different texts, the view shows both, and a word of one text tints the words of the other."""
+    """If queries and keys are different texts, the view shows both. Choosing a word of one text colours the words of the other by their attention weights."""
     expected, page = session.expected, session.page
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
@@ -152,19 +153,19 @@ def check_two(checks, session, choose):
     t, s = choose.cells(1)[0]
     word_at(session, t, 0).click()
     wrong = wrong_tints(ramp, text_of(session, 1).evaluate(WORDS), lambda s: expected.weight(layer, head, t, s))
-    checks.that(not wrong, "a word of the first text tints the words of the second", wrong)
+    checks.that(not wrong, "choosing a word of the queries colours the words of the keys by its weights", wrong)
     word_at(session, s, 1).hover()
     wrong = session.right(layer, head, t, s)
     checks.that(not wrong, "pointing at a word of the other text shows the weight between the two words", wrong)
     word_at(session, s, 1).click()
     wrong = wrong_tints(ramp, text_of(session, 0).evaluate(WORDS), lambda t: expected.weight(layer, head, t, s))
-    checks.that(not wrong, "a word of the second text tints the words that look at it", wrong)
+    checks.that(not wrong, "choosing a word of the keys colours the words of the queries by their weights for it", wrong)
 
 
 def check_long(checks, session, view):
     session.open(0, 0)
     pressed = session.page.locator('[data-view][aria-pressed="true"]').get_attribute("data-view")
-    checks.that(pressed == view, f"{session.page.locator('.thumb').count()} maps open as {view}", pressed)
+    checks.that(pressed == view, f"a page with {session.page.locator('.thumb').count()} maps opens a head in the view '{view}'", pressed)
 
 
 def check_export(checks, session, choose):
@@ -175,7 +176,7 @@ def check_export(checks, session, choose):
     svg = exported(page, "svg")[1].decode()
     tints = {background for _, background, _ in text_of(session).evaluate(WORDS)}
     missing = [tint for tint in tints if "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", tint)[:3]) not in svg]
-    checks.that(not missing, "the exported figure has every tint", missing)
+    checks.that(not missing, "the exported figure has the background colour of every word", missing)
     words = [piece for piece in text_of(session).locator(".piece").all_text_contents() if f">{piece}</text>" not in svg]
     checks.that(not words, "the exported figure has every word", words)
 

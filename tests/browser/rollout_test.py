@@ -22,19 +22,19 @@ def check_numbers(checks, session, choose):
     wanted = rollout(expected)
     session.open("rollout", "mean")
     checks.that(session.text("#head-title") == "Rollout over all layers" and "not what was carried" in session.text("#rollout-note") and page.locator("#rollout-note").is_visible(), "the rollout has its name, and a paragraph that says what it leaves out")
-    checks.that(page.locator("#badges li").count() == 0, "measures of heads are not shown for the rollout")
+    checks.that(page.locator("#badges li").count() == 0, "the page shows no measure of a head for the rollout")
     wrong = []
     for row, column in choose.cells(6):
         session.hover(row, column)
         shown = float(session.shown_weight())
         if abs(shown - wanted[row][column]) > 2 * ABSOLUTE:
             wrong.append((row, column, shown, wanted[row][column]))
-    checks.that(not wrong, "6 cells show the rollout", wrong)
+    checks.that(not wrong, "6 cells show the numbers of the rollout", wrong)
     rows = exported_rows(page)
     worst = max(abs(float(x) - wanted[t][s]) for t, row in enumerate(rows[1:]) for s, x in enumerate(row[1:]))
     checks.that(len(rows) == expected.rows + 1 and worst < 2e-5 and rows[0][0] == "rollout", f"CSV: every number, error at most {worst:.1e}", (rows[0][0], worst))
     page.mouse.click(*page.locator(".cells").evaluate("(one) => { const box = one.getBoundingClientRect(); return [box.left + 5, box.top + 5]; }"))
-    checks.that("product over layers" in session.text("#worked-note"), "the rollout has no q and k, and the page says so", session.text("#worked-note"))
+    checks.that("product over layers" in session.text("#worked-note"), "a note says why cells of the rollout have no q and k", session.text("#worked-note"))
     reload(page)
     session.drawn()
     checks.that(session.text("#head-title") == "Rollout over all layers", "the address keeps the rollout", session.text("#head-title"))
@@ -49,11 +49,11 @@ def check_numbers(checks, session, choose):
 
 def check_none(checks, session, why):
     page = session.page
-    checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0 and page.locator(".thumb").count() > 0, f"there is no rollout {why}")
+    checks.that(page.locator('.thumb[data-layer="rollout"]').count() == 0 and page.locator(".thumb").count() > 0, f"the page offers no rollout {why}")
     page.goto(session.url + "#layer=rollout")
     page.reload()
     session.drawn()
-    checks.that(page.locator("#head").is_hidden(), f"the address of a rollout shows all heads {why}")
+    checks.that(page.locator("#head").is_hidden(), f"the address of a rollout opens the page of all heads {why}")
 
 
 def rounds(test):
@@ -63,7 +63,7 @@ def rounds(test):
         text["weights"], text["layers"] = text["weights"][:1], 1
         text.pop("vectors", None)
 
-    def long(text, size=794):  # rollout would take 2 layers * 794^3 multiplications
+    def long(text, size=794):  # a rollout would need 2 layers * 794^3 = 1.0e9 multiplications, more than the page computes
         codes = ("AQAA" * (size * size * 2 // 3 + 1))[:-(-size * size * 2 // 3) * 4]
         padding = -(size * size * 2) % 3
         text.update(layers=2, heads=1, weights=[[codes[:len(codes) - padding] + "=" * padding]] * 2, queries={"pieces": [f"w{i}" for i in range(size)], "special": [], "unknown": []})

@@ -9,7 +9,7 @@ import math
 from measures_test import measured
 from session import axe_violations, encoded, exported, reload, run, title
 
-# x and y of a point, from the ticks of the axes: the labels of the ticks are the numbers that a reader sees.
+# Returns [layer, head, x, y] of each point. x and y are read off the axes, with the numbers that label the ticks.
 POINTS = """() => {
   const texts = [...document.querySelectorAll('#scatter .plot text')].filter((one) => one.getAttribute('font-size') === '12').map((one) => [one.getAttribute('text-anchor'), Number(one.getAttribute('x')), Number(one.getAttribute('y')), one.textContent]);
   const line = (ticks) => { const [a, b] = [ticks[0], ticks.at(-1)]; return (at) => a[1] + (at - a[0]) * (b[1] - a[1]) / (b[0] - a[0]); };
@@ -38,7 +38,7 @@ def make_measured(expected):
 
 
 def make_five(expected):
-    """Five texts with the same maps, in which head 0.1 looks at the previous token, beside five measured texts."""
+    """Five texts in the page, all with the same maps, in which head 0.1 attends to the previous token. The page also has measures over five other texts."""
     def edit(data):
         make_measured(expected)(data)
         data["measured"]["texts"] = 5
@@ -52,7 +52,7 @@ def make_five(expected):
 
 
 def make_tabs(expected):
-    """A text with two sets of maps of the same extents; the heads of the first one were measured."""
+    """A text with two sets of maps of the same size. The page has measures of the heads of the first set only."""
     def edit(data):
         make_measured(expected)(data)
         data["measured"]["name"] = "Encoder"
@@ -94,7 +94,7 @@ def check_points(checks, session, wanted, what):
     found = {(layer, head): (x, y) for layer, head, x, y in points}
     far = max((math.dist(found[place], wanted[place]) for place in wanted if place in found), default=math.inf)
     largest = max(max(map(abs, place)) for place in wanted.values())
-    checks.that(found.keys() == wanted.keys() and far <= STEP * max(1, largest), f"{what}: {len(wanted)} points at their values", (len(found), far))
+    checks.that(found.keys() == wanted.keys() and far <= STEP * max(1, largest), f"{what}: the {len(wanted)} points are at the values of their heads", (len(found), far))
 
 
 def check_one_text(checks, session, choose):
@@ -106,7 +106,7 @@ def check_one_text(checks, session, choose):
         page.locator("#scatter-y").select_option(y)
         names = {"previous": "previous token", "entropy": "entropy in bits", "distance": "distance in tokens", "separators": "separators"}
         check_points(checks, session, {place: tuple(measured(expected, *place)[names[one]] for one in (x, y)) for place in places}, f"{y} against {x} of one text")
-    checks.that(not page.locator(".names-of-heads").is_visible() and page.locator("#scatter circle[stroke-width='1.5'][data-at]").count() == 0, "one text gives no head a name")
+    checks.that(not page.locator(".names-of-heads").is_visible() and page.locator("#scatter circle[stroke-width='1.5'][data-at]").count() == 0, "heads get no name from the measures of a single text")
     page.locator("#scatter-x").select_option("layer")
     check_points(checks, session, {place: (place[0], measured(expected, *place)["separators"]) for place in places}, "a measure against the layer")
     page.locator(".formulas summary").click()
@@ -120,7 +120,7 @@ def check_one_text(checks, session, choose):
 def check_over_texts(checks, session, choose):
     expected, page = session.expected, session.page
     values = values_over_texts(expected)
-    checks.that(page.locator("#scatter").is_visible() and page.locator("#over").input_value() == "file", "a page with measured texts opens with their scatter")
+    checks.that(page.locator("#scatter").is_visible() and page.locator("#over").input_value() == "file", "a page with measures over texts opens with their scatter plot")
     page.locator("#scatter-x").select_option("previous")
     page.locator("#scatter-y").select_option("induction")
     wanted = {place: (values["previous"][place][0], values["induction"][place][0]) for place in values["previous"]}
@@ -132,7 +132,7 @@ def check_over_texts(checks, session, choose):
     circle = page.locator(f'#scatter circle[data-layer="{place[0]}"][data-head="{place[1]}"][data-at]')
     label = circle.get_attribute("aria-label")
     mean, spread, *_ = values["previous"][place]
-    checks.that(label.startswith(f"{title(*place)}: ") and f"previous token {round(100 * mean)} % ± {round(100 * spread)} %" in label, "a point says mean and spread", label)
+    checks.that(label.startswith(f"{title(*place)}: ") and f"previous token {round(100 * mean)} % ± {round(100 * spread)} %" in label, "the label of a point has the mean and the standard deviation over the texts", label)
     circle.hover(force=True)
     checks.that(session.text("#scatter .told").startswith("Layer"), "pointing at a head names it", session.text("#scatter .told"))
     nearest = page.locator("#scatter .told").text_content().split(":")[0]
@@ -144,7 +144,7 @@ def check_over_texts(checks, session, choose):
     badges = page.locator("#badges li").all_text_contents()
     checks.that(badges[0] == "previous token in 20 of 20 texts at least 50 %" and page.locator("#badges li.named").count() == 1, "the open head has its name as a badge", badges)
     page.locator("#over").select_option("text")
-    checks.that(page.locator("#badges li.named").count() == 0, "with the measures of one text, the badge is gone")
+    checks.that(page.locator("#badges li.named").count() == 0, "when the measures of one text are chosen, the head has no badge with a name")
 
 
 def check_keys(checks, session):
@@ -159,15 +159,15 @@ def check_keys(checks, session):
     checks.that(first in values["previous"], "an arrow key reaches the points", first)
     order = sorted(values["previous"], key=lambda place: values["previous"][place][0])
     page.keyboard.press("ArrowRight")
-    checks.that(values["previous"][tuple(at())][0] >= values["previous"][first][0] and tuple(at()) != first, "right: the next head in the order of x")
+    checks.that(values["previous"][tuple(at())][0] >= values["previous"][first][0] and tuple(at()) != first, "arrow right goes to the next head in the order of x")
     up = tuple(at())
     page.keyboard.press("ArrowUp")
-    checks.that(values["induction"][tuple(at())][0] >= values["induction"][up][0] and tuple(at()) != up, "up: the next in the order of y")
+    checks.that(values["induction"][tuple(at())][0] >= values["induction"][up][0] and tuple(at()) != up, "arrow up goes to the next head in the order of y")
     chosen = tuple(at())
     page.keyboard.press("Enter")
     checks.that(session.text("#head-title") == title(*chosen), "Enter opens the head", len(order))
     page.keyboard.press("Escape")
-    checks.that(tuple(at()) == chosen, "Escape goes back to the point")
+    checks.that(tuple(at()) == chosen, "Escape goes back to the head's point")
 
 
 def check_grid(checks, session):
@@ -176,31 +176,31 @@ def check_grid(checks, session):
     session.drawn()
     notes = page.evaluate("() => [...document.querySelectorAll('#grid .thumb')].filter((one) => one.dataset.note).map((one) => [Number(one.dataset.layer), Number(one.dataset.head), one.dataset.note])")
     named = [place for place, (*_, held) in values_over_texts(expected)["previous"].items() if held >= 18]
-    checks.that([tuple(one[:2]) for one in notes] == named and all(one[2] == "previous token" for one in notes), "thumbnails show names that hold", notes[:3])
+    checks.that([tuple(one[:2]) for one in notes] == named and all(one[2] == "previous token" for one in notes), "the thumbnails of heads that have a name show it", notes[:3])
     page.locator("#measure").select_option("induction")
     note = page.locator('.thumb[data-layer="0"][data-head="1"]').get_attribute("data-note")
-    checks.that(note == "13 %\n± 10 %", "a thumbnail has mean and spread of the measured texts", note)
+    checks.that(note == "13 %\n± 10 %", "a thumbnail shows the mean and the standard deviation over the texts", note)
 
 
 NOTES = "() => [...document.querySelectorAll('#grid .thumb')].filter((one) => one.dataset.note).map((one) => [Number(one.dataset.layer), Number(one.dataset.head), one.dataset.note].join(' '))"
 
 
 def check_sources(checks, session):
-    """Names below the thumbnails follow the source of the measures, also if both sources have as many texts."""
+    """The names below the thumbnails follow the chosen source of the measures, also if both sources have the same number of texts."""
     page = session.page
     named = [f"{layer} {head} previous token" for (layer, head), (*_, held) in values_over_texts(session.expected)["previous"].items() if held >= 18]
-    checks.that(page.evaluate(NOTES) == named, "the measured texts name heads", page.evaluate(NOTES))
+    checks.that(page.evaluate(NOTES) == named, "thumbnails show the names from the measures over other texts", page.evaluate(NOTES))
     page.locator("#over").select_option("all")
     page.wait_for_function("() => document.querySelector('.thumb[data-layer=\"0\"][data-head=\"1\"]').dataset.note === 'previous token'")
     ready = page.evaluate(NOTES)
-    checks.that("0 1 previous token" in ready and ready != named, "the texts of the page name others as soon as they are measured, without a chosen measure", ready)
+    checks.that("0 1 previous token" in ready and ready != named, "when the page's own texts are chosen, the thumbnails show the names from these texts, also if no measure is chosen", ready)
     page.locator("#over").select_option("file")
-    checks.that(page.evaluate(NOTES) == named, "and back", page.evaluate(NOTES))
+    checks.that(page.evaluate(NOTES) == named, "when the other texts are chosen again, the thumbnails show their names again", page.evaluate(NOTES))
     page.locator("#special").select_option("share")
     option = page.locator("#over option").last.text_content()
-    checks.that("not merged or shared out" in option, "sharing out does not change texts that are not in the page, and the page says so", option)
+    checks.that("not merged or shared out" in option, "the page says that sharing out does not change the measures over texts that are not in the page", option)
     page.locator('[data-heads="scatter"]').click()
-    checks.that("of pieces and with special tokens" in session.text("#scatter"), "the text below the scatter says so too")
+    checks.that("of pieces and with special tokens" in session.text("#scatter"), "the text below the scatter plot says that its measures are of pieces and include special tokens")
 
 
 def check_tabs(checks, session):
@@ -208,29 +208,29 @@ def check_tabs(checks, session):
     options = lambda: page.locator("#over option").evaluate_all("(all) => all.map((one) => one.value)")
     checks.that(options() == ["text", "file"], "the first set of maps has the measures", options())
     page.locator("#tabs button", has_text="Decoder").click()
-    checks.that("file" not in options() and page.locator(".names-of-heads button").count() == 0, "another set of maps with as many heads does not have them", options())
+    checks.that("file" not in options() and page.locator(".names-of-heads button").count() == 0, "another set of maps with as many heads does not have these measures", options())
 
 
 def check_norms(checks, session):
-    """A page that opens with the scatter and norm-weighted maps leads to the maps, and from there to attention weights."""
+    """If the page opens with the scatter plot and norm-weighted maps, the reader can go to the maps and choose attention weights there."""
     page = session.page
-    checks.that(page.locator("#scatter").is_visible() and page.locator('[data-heads="maps"]').is_visible() and not page.locator('[data-heads="distances"]').is_visible(), "the scatter has a way to the maps, and none to distances")
+    checks.that(page.locator("#scatter").is_visible() and page.locator('[data-heads="maps"]').is_visible() and not page.locator('[data-heads="distances"]').is_visible(), "the scatter plot has a button for the maps, and none for distances")
     page.locator('[data-heads="maps"]').click()
     session.drawn()
     checks.that(page.locator("#grid").is_visible() and page.locator("#weighting").input_value() == "norm", "the maps are norm-weighted")
     page.locator("#weighting").select_option("attention")
-    checks.that(page.locator('[data-heads="distances"]').is_visible(), "attention weights have distances again")
+    checks.that(page.locator('[data-heads="distances"]').is_visible(), "when attention weights are chosen, the page has the button for distances")
 
 
 def check_pooled(checks, session):
     page = session.page
-    checks.that(page.locator("#scatter").is_visible(), "a page of a pooled text opens with its scatter")
+    checks.that(page.locator("#scatter").is_visible(), "a page with pooled maps and measures opens with the scatter plot")
     page.locator('[data-heads="maps"]').click()
     session.drawn()
-    checks.that(page.locator("#grid").is_visible() and not page.locator('[data-heads="distances"]').is_visible(), "the scatter of a pooled text leads to the maps, and not to distances")
+    checks.that(page.locator("#grid").is_visible() and not page.locator('[data-heads="distances"]').is_visible(), "the page with pooled maps has a button for the maps, and none for distances")
     page.locator("#measure").select_option("induction")
     note = page.locator('.thumb[data-layer="0"][data-head="1"]').get_attribute("data-note")
-    checks.that(note == "13 %\n± 10 %", "their thumbnails have the measured numbers", note)
+    checks.that(note == "13 %\n± 10 %", "the thumbnails of pooled maps have the measured numbers", note)
 
 
 def check_negative(checks, session):
@@ -238,7 +238,7 @@ def check_negative(checks, session):
     page.locator('[data-heads="scatter"]').click()
     page.locator("#scatter-x").select_option("without")
     page.locator("#scatter-y").select_option("previous")
-    check_points(checks, session, {place: (value, measured(session.expected, *place)["previous token"]) for place, value in wanted.items()}, "numbers below 0")
+    check_points(checks, session, {place: (value, measured(session.expected, *place)["previous token"]) for place, value in wanted.items()}, "a measure with numbers below 0")
     outside = page.evaluate("() => { const [left, right] = document.querySelector('#scatter .plot path[fill=none]').getAttribute('d').match(/M([\\d.]+).*H([\\d.]+)/).slice(1).map(Number); return [...document.querySelectorAll('#scatter circle[data-at]')].map((one) => Number(one.getAttribute('cx'))).filter((x) => x < left || x > right); }")
     checks.that(not outside, "every point is within the axes", outside)
 
@@ -257,7 +257,7 @@ def check_access(checks, session):
 def check_figure(checks, session):
     page = session.page
     svg = exported(page, "svg")[1].decode()
-    checks.that(svg.count("<circle") == session.expected.layers * session.expected.heads and "var(" not in svg, "the figure has all points, and colours that other programs read", svg.count("<circle"))
+    checks.that(svg.count("<circle") == session.expected.layers * session.expected.heads and "var(" not in svg, "the exported figure has all points, and its colours are no CSS variables, which other programs cannot read", svg.count("<circle"))
 
 
 def rounds(test):

@@ -1,4 +1,4 @@
-"""Helpers of the tests of the viewer's page: Session, a tab with the page open; Expected, the expected contents; Checks, which counts the checks."""
+"""Helpers for the tests of the viewer's page. A Session is a tab with the page open, Expected has the expected contents, and Checks counts the checks."""
 import argparse
 import base64
 import contextlib
@@ -29,11 +29,11 @@ EMULATED = {"color_scheme", "reduced_motion", "forced_colors"}  # options of a t
 SKIPPED = 77  # the exit code of a test that cannot run here
 
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script', re.S)
-ABSOLUTE = 0.5e-4 + 7.7e-6   # error of four decimals, plus that of weights stored in 16 bits (include/polyhead/viewer.h)
-RELATIVE = 0.05 + 0.026      # relative error of two digits, plus that of weights stored in 8 bits
+ABSOLUTE = 0.5e-4 + 7.7e-6   # error of a number with four decimals, plus that of a weight stored in 16 bits (include/polyhead/viewer.h)
+RELATIVE = 0.05 + 0.026      # relative error of a number with two digits, plus that of a weight stored in 8 bits
 
-# The pixels of a canvas or image, read from a copy so that the page's own canvas keeps its place on the graphics card. The pixels leave the browser in base64:
-# Playwright wraps every number of an array in an object of its own, which takes seconds for a canvas.
+# Returns the pixels of a canvas or an image. They are read from a copy, because reading would move the page's own canvas out of graphics memory. They are encoded in
+# base64, because Playwright would make an object of every number of an array, which takes seconds for a canvas.
 PIXELS = """(image) => {
   const copy = document.createElement('canvas');
   copy.width = image.naturalWidth ?? image.width;
@@ -64,7 +64,7 @@ def middle_of(cells, row, column):
 
 
 def prints(page):
-    """Whether a test can show the page as printed: in Firefox, WebDriver BiDi cannot emulate that."""
+    """Returns whether a test can show the page as it is printed. In Firefox it cannot, because WebDriver BiDi does not emulate printing."""
     return page.context.browser.browser_type.name == "chromium"
 
 
@@ -74,7 +74,7 @@ def downloaded(page, click):
         with page.expect_download() as waiting:
             click()
         return waiting.value.suggested_filename, pathlib.Path(waiting.value.path()).read_bytes()
-    # Playwright does not report downloads of Firefox, which writes the file under the name of the download. While it writes, a second file ends in ".part".
+    # Playwright does not report downloads of Firefox. Firefox creates the file of the download, and beside it a file ".part" until the download is complete.
     folder = firefox_downloads
     for path in folder.iterdir():
         path.unlink()
@@ -100,7 +100,7 @@ def exported_rows(page):
     return list(csv.reader(io.StringIO(exported(page, "csv")[1].decode("utf-8-sig"))))
 
 
-# The page adapts its layout to its size in the next animation frame, and in another frame if the first adaptation moved an element.
+# The page adapts its layout to a new size in the next animation frame. If this moves an element, the page adapts again in the frame after that.
 SETTLED = """async () => {
   const places = () => JSON.stringify([...document.querySelectorAll('body, #stage, .cells, .patches')].map((one) => one.getBoundingClientRect()));
   let before, now;
@@ -209,7 +209,7 @@ class Session:
 
     def hover(self, row_place, column_place):
         """Scrolls a cell into view and moves the pointer to its middle. The cell is given by its row and column among the cells that are shown."""
-        self.settled()  # otherwise the cell may move before the pointer arrives
+        self.settled()  # otherwise a late change of the layout could move the cell away from the pointer
         x, y = self.page.evaluate("""([row, column]) => {
           const stage = document.querySelector('#stage'), cells = document.querySelector('.cells');
           const style = getComputedStyle(cells.parentElement);
@@ -242,9 +242,9 @@ class Session:
 
 
 def check_quiet(checks, session, where):
-    checks.that(not session.complaints, f"{where}: nothing on the console", session.complaints)
+    checks.that(not session.complaints, f"{where}: the browser's console has no message", session.complaints)
     outside = [url for url in session.requests if url.split("#")[0] != session.url and not url.startswith("data:")]
-    checks.that(not outside, f"{where}: no request but for the page itself", outside)
+    checks.that(not outside, f"{where}: the page loads nothing from the network", outside)
 
 
 def axe_violations(page, options=None):
@@ -308,7 +308,7 @@ def started_firefox(playwright):
             browser = playwright.firefox.launch(channel="moz-firefox", executable_path=firefox, downloads_path=downloads)
             browser.new_context().close()
         except PlaywrightError as error:
-            # A crash of Firefox may end in a "channel error", which is no reason to skip.
+            # A "channel error" may mean that Firefox crashed. Then the test fails and is not skipped.
             if "unknown command" in str(error) or ("Unsupported" in str(error) and "channel" in str(error)):
                 skip(f"this version of Playwright cannot drive this Firefox (tests/browser/requirements.txt names versions that can): {str(error).splitlines()[0]}")
             raise
@@ -368,8 +368,8 @@ def run_checks(arguments, checks, browser, rounds):
         session = Session(browser, expected=expected, **{"path": arguments.page, **tab})
         try:
             check(checks, session, *rest)
-        except Exception as error:  # a check that raises has failed; continue with the others
-            checks.that(False, f"{name}: could be carried out", error)
+        except Exception as error:  # count the exception as a failed check, and continue with the next round
+            checks.that(False, f"{name}: ends without an exception", error)
         check_quiet(checks, session, name)
         session.context.close()
     print(f"{checks.passed} passed, {checks.failed} failed")

@@ -9,13 +9,13 @@ import re
 from session import Expected, axe_violations, colours_of, encoded, exported, reload, run
 
 SURE, POSSIBLE = [(1, 1), (2, 3), (3, 2)], [(3, 4), (4, 5)]
-WITH_SPECIAL = SURE + [(0, 0), (4, 6)]  # the last two are links of special tokens: the page outlines them, but leaves them out of the alignment error rate
+WITH_SPECIAL = SURE + [(0, 0), (4, 6)]  # The last two links have special tokens. The page outlines them, but does not count them in the alignment error rate.
 SPECIAL_ROWS, SPECIAL_COLUMNS, MASKED = [0], [0, 6], [5]
 GERMAN, ENGLISH = ["<s>", "Katzen", "saßen", "auf", "Matten"], ["<s>", "Cats", "on", "sat", "the", "mats", "</s>"]
 
 
 class Made(Expected):
-    """A set of random attention maps, and the contents that the page must show of it."""
+    """A set of random attention maps, and what the page must show of them."""
 
     def __init__(self, source, index, queries, keys, layers, heads):
         self.text, self.queries, self.keys = index, {"pieces": queries}, {"pieces": keys or queries}
@@ -55,8 +55,8 @@ def tab(session, name):
 def check_tabs(checks, session, sets, choose):
     page, (fox, cross, _, _) = session.page, sets
     names = lambda: page.locator("#tabs button").all_text_contents()
-    checks.that(names() == ["Encoder", "Cross-attention"], "a tab for each set of maps", names())
-    checks.that(page.locator("#text option").count() == 2, "the sets of one text are one entry of the selector")
+    checks.that(names() == ["Encoder", "Cross-attention"], "the page has a tab for each set of maps", names())
+    checks.that(page.locator("#text option").count() == 2, "a text with several sets of maps is a single entry of the list of texts")
     session.open(5, 11)
     tab(session, "Cross-attention")
     checks.that(page.locator("#head").is_hidden() and page.locator(".thumb").count() == 2 * 4 + 1, "the other set has its own layers and heads")
@@ -85,12 +85,12 @@ def check_links(checks, session, sets, choose):
             said = page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"]').get_attribute("aria-label")
             if abs(float(said.split()[-1]) - error_rate(cross, layer, head)) > 0.0005:
                 wrong.append((said, error_rate(cross, layer, head)))
-    checks.that(not wrong, "each head's alignment error rate follows from the head's links", wrong)
+    checks.that(not wrong, "the page shows the alignment error rate of each head's links", wrong)
     layer, head = choose.random.randrange(2), choose.random.randrange(3)
     session.open(layer, head)
     note = session.text("#links-note")
     a, b, c, d, rate = map(float, re.search(r"1 − \((\d+) \+ (\d+)\) / \((\d+) \+ (\d+)\) = ([\d.-]+)", note).groups())
-    checks.that(abs(1 - (a + b) / (c + d) - rate) < 0.0005 and abs(rate - error_rate(cross, layer, head)) < 0.0005 and (c, d) == (4, 3), "the note computes the rate without links of special tokens", note)
+    checks.that(abs(1 - (a + b) / (c + d) - rate) < 0.0005 and abs(rate - error_rate(cross, layer, head)) < 0.0005 and (c, d) == (4, 3), "the note shows how the rate is computed; links of special tokens do not count", note)
     for hidden in (False, True):
         page.locator("#special").select_option("hide" if hidden else "show")
         rows, columns = ([place for place in range(count) if not (hidden and place in special)] for count, special in ((5, SPECIAL_ROWS), (7, SPECIAL_COLUMNS)))
@@ -103,17 +103,17 @@ def check_links(checks, session, sets, choose):
             return [Math.round((box.top - cells.top) / side), Math.round((box.left - cells.left) / side), mark.className];
           });
         }""")
-        checks.that(sorted(map(tuple, shown)) == wanted, f"known links are outlined{' without special tokens' if hidden else ''}", (shown, wanted))
+        checks.that(sorted(map(tuple, shown)) == wanted, f"the cells of the known links are outlined{'; special tokens are hidden' if hidden else ''}", (shown, wanted))
     svg = exported(page, "svg")[1].decode()
     checks.that(svg.count('stroke="#ffb800"') == 5 and "Cross-attention" in svg, "the exported figure has the known links, and the name of the set", svg.count('stroke="#ffb800"'))
     page.locator('[data-view="lines"]').click()
     gold = sum(red > 150 and green > 90 and blue < 60 and opacity > 150 for red, green, blue, opacity in colours_of(page.locator(".lines canvas")))
-    checks.that(gold > 500, "lines: known links are gold", gold)
+    checks.that(gold > 500, "the view Lines draws known links in gold", gold)
     page.locator('[data-view="read"]').click()
     page.locator('.read-body .running').first.locator('[data-index="3"]').click()
     linked = page.locator(".read-body .piece.linked").all_text_contents()
     check_access(checks, session, "text of two sides with known links")
-    checks.that(sorted(linked) == sorted(ENGLISH[s] for t, s in SURE + POSSIBLE if t == 3), "text: the known words are underlined", linked)
+    checks.that(sorted(linked) == sorted(ENGLISH[s] for t, s in SURE + POSSIBLE if t == 3), "the view Text underlines the words that known links join to the chosen word", linked)
 
 
 def check_masked(checks, session, sets):
@@ -131,7 +131,7 @@ def check_masked(checks, session, sets):
 
 def check_layer(checks, session, sets, gates, choose):
     page, (_, _, biased, plain) = session.page, sets
-    head, t = 1, choose.random.randrange(6)  # not head 0, which a gate strip that ignored the head would show
+    head, t = 1, choose.random.randrange(6)  # head 1, because a strip that always shows the gates of head 0 must fail
     session.open(0, head)
     axes = page.locator(".strip-corner").text_content()
     checks.that(axes == "residue j →residue i ↓", "the axes have their names", axes)
@@ -144,20 +144,20 @@ def check_layer(checks, session, sets, gates, choose):
             colour = colours[row * 4 + column]
             if colour[:3] not in [one[:3] for one in ramp[max(0, level - 1):level + 2]]:
                 wrong.append((row, column, colour))
-    checks.that(not wrong and len(colours) == 24, "the strip shows the gates of the head", wrong)
+    checks.that(not wrong and len(colours) == 24, "the strip beside the map shows the gates of the open head", wrong)
     session.hover(t, 1)
     check_access(checks, session, "a map with a gate")
     numbers = [float(x) for x in re.findall(r"\d\.\d+", session.text("#gate-note"))]
     wanted = [sum(gates[head][t]) / 4, min(gates[head][t]), max(gates[head][t])]
-    checks.that(len(numbers) == 3 and all(abs(a - b) < 1e-4 for a, b in zip(numbers, wanted)), "the page shows mean and range of the row's gate", (numbers, wanted))
+    checks.that(len(numbers) == 3 and all(abs(a - b) < 1e-4 for a, b in zip(numbers, wanted)), "the page shows the mean, the smallest and the largest number of the row's gate", (numbers, wanted))
     cells, gate = (page.locator(name).bounding_box() for name in (".cells", ".gate"))
-    checks.that(gate["x"] > cells["x"] + cells["width"] and abs(gate["y"] - cells["y"]) < 1 and abs(gate["height"] - cells["height"]) < 1, "the strip of gates is beside the rows", (cells, gate))
+    checks.that(gate["x"] > cells["x"] + cells["width"] and abs(gate["y"] - cells["y"]) < 1 and abs(gate["height"] - cells["height"]) < 1, "the strip of gates is right of the map and as high as the map", (cells, gate))
     for name, expected in (("With", biased), ("Without", plain)):
         tab(session, f"{name} the pair bias")
         session.hover(t, 3)
         session.expected = expected
         wrong = session.right(0, head, t, 3)
-        checks.that(not wrong, f"{name.lower()} the pair bias: its own weights, in the same head", wrong)
+        checks.that(not wrong, f"the tab {name.lower()} the pair bias shows its own weights of the same head", wrong)
 
 
 def check_blocks(checks, session):
@@ -175,22 +175,22 @@ def check_blocks(checks, session):
             session.open(3, 4)
         session.hover(len(rows) - 1, 1)
         wrong = session.right(3, 4, rows[-1], columns[1])
-        checks.that(not wrong and page.locator(".queries .label").count() == len(rows) and page.locator("#block-note").is_visible(), f"{name}: its words and weights, in all heads", wrong)
+        checks.that(not wrong and page.locator(".queries .label").count() == len(rows) and page.locator("#block-note").is_visible(), f"block {name}: all heads show the words and weights of the block", wrong)
     page.locator("#block").select_option("0-1")
     page.locator('[data-view="read"]').click()
     shown = [[int(piece.get_attribute("data-index")) for piece in text.locator(".piece").all()] for text in page.locator(".read-body .running").all()]
-    checks.that(shown == [parts["A"], parts["B"]], "text: the words that look and the words that are looked at", shown)
+    checks.that(shown == [parts["A"], parts["B"]], "the view Text shows the words of part A as queries and those of part B as keys", shown)
     page.locator('.read-body .piece[data-index="2"]').click()
     page.locator('.read-body .piece[data-index="6"]').hover()
     wrong = session.right(3, 4, 2, 6)
-    checks.that(not wrong, "text: the weight from one part to the other", wrong)
+    checks.that(not wrong, "the view Text shows the weights from part A to part B", wrong)
     page.locator('[data-view="matrix"]').click()
     page.locator("#block").select_option("1-1")
     reload(page)
     session.drawn()
     checks.that(page.locator("#block").input_value() == "1-1" and page.locator(".queries .label").count() == len(parts["B"]), "a reload keeps the block")
     page.locator("#block").select_option("all")
-    checks.that(page.locator(".queries .label").count() == len(pieces) and page.locator("#block-note").is_hidden(), "the whole map comes back")
+    checks.that(page.locator(".queries .label").count() == len(pieces) and page.locator("#block-note").is_hidden(), "the whole map can be chosen again")
 
 
 def rounds(test):

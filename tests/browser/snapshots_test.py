@@ -11,11 +11,11 @@ STEPS = (0, 10, 40)
 
 
 def part_of(step):
-    return (step + 10) / 50  # the factor of all maps of this step; 1 for the last step
+    return (step + 10) / 50  # a test's maps of this step are the model's maps times this factor, which is 1 for the last step
 
 
 def add_steps(expected):
-    """Makes the page's text three snapshots, out of order, and a second text with two."""
+    """Gives the page's text three snapshots, which are not in the order of their steps, and adds a second text with two snapshots."""
     def edit(data):
         first = data["texts"][0]
         snapshots = []
@@ -31,7 +31,7 @@ def add_steps(expected):
 
 
 def add_tabs(data):
-    """Gives each snapshot a second tab with a text of its own, as a translator's decoder has the translation."""
+    """Gives each snapshot a second tab with another text, as the tab of a translator's decoder shows the translation."""
     data["texts"] = [{**copy.deepcopy(one), "name": name, "text": text} for one in data["texts"] for name, text in (("Encoder", one["text"]), ("Decoder", f"translated {one['text']} {one['step']}"))]
 
 
@@ -39,7 +39,7 @@ def shows(session, checks, step, place, pair, how):
     expected = session.expected
     wanted = part_of(step) * expected.weight(*place, *pair)
     shown = session.shown_weight()
-    checks.that(session.text("#step-value") == f"{step} of 40" and session.text("#step-answer") == f"answer {step}" and abs(float(shown) - wanted) < 1e-4, f"{how}: step {step}, the maps of this step, and the same pair", (session.text("#step-value"), shown, wanted))
+    checks.that(session.text("#step-value") == f"{step} of 40" and session.text("#step-answer") == f"answer {step}" and abs(float(shown) - wanted) < 1e-4, f"{how}: the page shows step {step}, its maps, and the same pair of words", (session.text("#step-value"), shown, wanted))
 
 
 def check_slider(checks, session, choose):
@@ -58,12 +58,12 @@ def check_slider(checks, session, choose):
     shows(session, checks, 40, place, pair, "the key End")
     page.keyboard.press("ArrowLeft")
     shows(session, checks, 10, place, pair, "the left arrow key")
-    checks.that(slider.get_attribute("aria-valuetext") == "10 of 40: answer 10", "the slider says step and answer", slider.get_attribute("aria-valuetext"))
+    checks.that(slider.get_attribute("aria-valuetext") == "10 of 40: answer 10", "the slider tells screen readers the step and the model's answer", slider.get_attribute("aria-valuetext"))
     reload(page)
     shows(session, checks, 10, place, pair, "a reload")
     checks.that(not page.locator("#over").is_visible(), "measures are not averaged over the steps of a text")
     page.locator("#text").select_option(label="1: other")
-    checks.that(page.locator("#step").get_attribute("max") == "1", "another text has its own steps")
+    checks.that(page.locator("#step").get_attribute("max") == "1", "the slider has the steps of the other text")
     checks.that(page.locator("#over option").last.text_content().startswith("2 texts: "), "measures are averaged over the texts of one step", page.locator("#over option").all_text_contents())
 
 

@@ -7,7 +7,7 @@ import math
 
 from session import exported, pixels_of, reload, run
 
-EACH = 7.7e-6  # error of an attention weight that is stored in 16 bits
+EACH = 7.7e-6  # largest error of an attention weight that is stored in 16 bits
 
 
 def check_faded(checks, session, choose):
@@ -36,7 +36,7 @@ def check_faded(checks, session, choose):
 
 
 def check_rows(checks, session, choose, layer, head):
-    """A random weight of each row. A row whose sum over the words is too small for an error of at most 0.01 is NaN."""
+    """Checks a random number of each row. If the row's sum over the words is so small that the error could exceed 0.01, the page must show NaN."""
     expected, page = session.expected, session.page
     session.open(layer, head)
     page.locator("#special").select_option("share")
@@ -47,7 +47,7 @@ def check_rows(checks, session, choose, layer, head):
         at = choose.random.randrange(len(words))
         session.hover(place, at)
         shown, total = float(session.shown_weight().lstrip("≈ ")), math.fsum(row)
-        wanted, error = row[at] / total, EACH / total  # the weights of the page have the error EACH
+        wanted, error = row[at] / total, EACH / total  # a weight of the page has an error of up to EACH
         if abs(total - least) > len(row) * EACH and (math.isnan(shown) != (total < least) or abs(shown - wanted) > 0.051 * wanted + error * (1 + len(row) * wanted)):
             wrong.append((t, words[at], shown, wanted, total))
     checks.that(not wrong, "shared out: each row is divided by its sum over the words", wrong[:3])
@@ -66,11 +66,11 @@ def check_shared(checks, session, choose):
     check_rows(checks, session, choose, layer, head)
     checks.that(session.shown_weight().startswith(("≈", "NaN")) and "not the model's attention weights" in session.text("#special-note"), "shared out: the page says that the numbers are not the model's weights", session.text("#special-note"))
     name, figure = exported(page, "svg")
-    checks.that("special tokens shared out" in figure.decode() and "special-tokens" in name, "shared out: a figure says so", name)
+    checks.that("special tokens shared out" in figure.decode() and "special-tokens" in name, "shared out: the exported figure and its file name say so", name)
     page.locator("#special").select_option("show")
     session.hover(1, 1)
     wrong = session.right(layer, head, 1, 1)
-    checks.that(not wrong, "shown again: the model's weights", wrong)
+    checks.that(not wrong, "when special tokens are shown again, the page has the model's weights", wrong)
 
 
 def rounds(test):

@@ -40,10 +40,10 @@ def check_numbers(checks, session, choose, every):
             wanted = (statistics.mean(values), statistics.stdev(values))
             worst[name] = max(worst.get(name, 0), *(abs(float(row[at + i]) - one) for i, one in enumerate(wanted)))
     allowed = {"entropy in bits": 1e-3, "distance in tokens": 1e-3, "positional share": 1e-3}
-    checks.that(len(worst) == 11 and all(error <= allowed.get(name, 3e-5) for name, error in worst.items()), f"mean and standard deviation of {len(rows)} heads over three texts", worst)
+    checks.that(len(worst) == 11 and all(error <= allowed.get(name, 3e-5) for name, error in worst.items()), f"the exported means and standard deviations of {len(rows)} heads over three texts agree with the arrays", worst)
     place = choose.heads(1)[0]
     values = every[place]["previous token"]
-    errors = (-3e-5, 0, 3e-5)  # of weights stored in 16 bits; they may change how a percentage is rounded
+    errors = (-3e-5, 0, 3e-5)  # weights stored in 16 bits may have these errors, which may change how a percentage is rounded
     labels = {f"{round(100 * (statistics.mean(values) + of_mean))} % ± {round(100 * abs(statistics.stdev(values) + of_spread))} %" for of_mean in errors for of_spread in errors}
     thumb = page.locator(f'.thumb[data-layer="{place[0]}"][data-head="{place[1]}"]')
     checks.that(any(thumb.get_attribute("aria-label").endswith(f", previous token {label}") for label in labels), "a thumbnail shows mean and standard deviation", (thumb.get_attribute("aria-label"), labels))
@@ -61,10 +61,10 @@ def check_order(checks, session, every):
     mean = {place: statistics.mean(values["entropy in bits"]) for place, values in every.items()}
     shown = lambda: [tuple(map(int, one)) for one in page.evaluate("() => [...document.querySelectorAll('#grid .thumb')].map((one) => [one.dataset.layer, one.dataset.head])")]
     order = shown()
-    checks.that(sorted(order) == sorted(mean) and all(mean[a] - mean[b] > -1e-3 for a, b in zip(order, order[1:])), "sorted by the mean")
+    checks.that(sorted(order) == sorted(mean) and all(mean[a] - mean[b] > -1e-3 for a, b in zip(order, order[1:])), "heads are sorted by the mean over the texts")
     page.locator("#least").fill("60")
     kept = [place for place in order if mean[place] >= 0.6 * max(mean.values())]
-    checks.that(shown() == kept, f"filtered by the mean: {len(kept)} heads", len(shown()))
+    checks.that(shown() == kept, f"the limit applies to the mean over the texts, which leaves {len(kept)} heads", len(shown()))
     reload(page)
     session.drawn()
     page.wait_for_function("() => document.querySelector('#grid .row.sorted .thumb[data-note*=\"±\"]')")
@@ -74,7 +74,7 @@ def check_order(checks, session, every):
 
 
 def check_one(checks, session):
-    checks.that(not session.page.locator("#over").is_visible(), "one text has no spread")
+    checks.that(not session.page.locator("#over").is_visible(), "a page with one text does not offer means over texts")
 
 
 def rounds(test):

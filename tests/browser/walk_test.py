@@ -31,9 +31,9 @@ def outputs_of(expected, layer, head, v):
 
 
 def check_colours(checks, session, numbers, claim):
-    """The last matrix has these numbers: equal numbers have equal colours."""
+    """Checks that the last matrix on the page has the colours of these numbers: equal numbers must have equal colours."""
     pixels, bound = pixels_of(session.page.locator("#walk-body figure").last.locator("canvas")), max(map(abs, numbers))
-    colours = collections.defaultdict(collections.Counter)  # place on the scale of 256 colours -> count of each drawn colour
+    colours = collections.defaultdict(collections.Counter)  # for each place on the scale of 256 colours: {colour on the page: how often}
     for at, one in enumerate(numbers):
         colours[round(127.5 + 127.5 * one / bound)][tuple(pixels[4 * at:4 * at + 3])] += 1
     alike = sum(max(found.values()) for found in colours.values()) / len(numbers)
@@ -41,7 +41,7 @@ def check_colours(checks, session, numbers, claim):
 
 
 def check_steps(checks, session, choose):
-    """The shapes of every step, with the sizes of the model, and the numbers of the chosen pair."""
+    """Checks that every step shows its matrices' shapes with the sizes of the model, and the numbers of the chosen pair."""
     page, expected = session.page, session.expected
     entry = expected.data["texts"][0]
     layer, head = choose.heads(1)[0]
@@ -63,19 +63,19 @@ def check_steps(checks, session, choose):
         if name == "q · k":
             q, k = vectors(expected, "q", layer, head), vectors(expected, "k", layer, head)
             dot = sum(q[row * H + i] * k[column * H + i] for i in range(H))
-            checks.that(abs(number(session.text("#walk-body .told").rsplit("= ", 1)[1]) - dot) <= 1e-5, "the number of the chosen pair", session.text("#walk-body .told"))
+            checks.that(abs(number(session.text("#walk-body .told").rsplit("= ", 1)[1]) - dot) <= 1e-5, "the step shows q · k of the chosen pair", session.text("#walk-body .told"))
         if name == "softmax":
-            checks.that(abs(number(session.text("#walk-body .told").rsplit(": ", 1)[1]) - expected.weight(layer, head, row, column)) <= 1e-5, "its attention weight", session.text("#walk-body .told"))
+            checks.that(abs(number(session.text("#walk-body .told").rsplit(": ", 1)[1]) - expected.weight(layer, head, row, column)) <= 1e-5, "the step shows the attention weight of the chosen pair", session.text("#walk-body .told"))
         if name == "Times v":
             v = vectors(expected, "v", layer, head)
-            check_colours(checks, session, outputs_of(expected, layer, head, v), "the colours of the output are those of the sums of weight × v")
+            check_colours(checks, session, outputs_of(expected, layer, head, v), "the matrix of the output has the colours of the sums of weight × v")
         if at + 1 < len(STEPS):
             page.locator("#walk-next").click()
-    checks.that(page.locator("#walk-next").is_disabled() and page.locator("#walk-body").evaluate("(body) => body === document.activeElement"), "the last step has no next, and the focus goes on to the body")
+    checks.that(page.locator("#walk-next").is_disabled() and page.locator("#walk-body").evaluate("(body) => body === document.activeElement"), "at the last step, the button Next is disabled and the focus moves to the step")
     checks.that("walk=8" in page.url or page.evaluate("new Promise((done) => setTimeout(() => done(location.hash), 200))").find("walk=8") >= 0, "the address keeps the step", page.url)
     reload(page)
     session.drawn()
-    checks.that(heading(session) == f"9 of 9: {STEPS[-1]}", "the address brings the step back", heading(session))
+    checks.that(heading(session) == f"9 of 9: {STEPS[-1]}", "after a reload, the page shows the step in its address", heading(session))
     violations = axe_violations(page)
     checks.that(not violations, "no violation of accessibility", [violation["id"] for violation in violations])
 
@@ -90,46 +90,46 @@ def check_keys(checks, session, choose):
     checks.that(heading(session).startswith("3 of"), "arrow keys change the step", heading(session))
     before = session.text("#readout")
     page.keyboard.press("ArrowLeft")
-    checks.that(heading(session).startswith("2 of") and session.text("#readout") == before, "arrow keys of the walk do not move the cell of the map", heading(session))
+    checks.that(heading(session).startswith("2 of") and session.text("#readout") == before, "arrow keys that change the step do not move the cell of the map", heading(session))
     page.keyboard.press("End")
     page.keyboard.press("Home")
     checks.that(heading(session).startswith("1 of"), "the key Home opens the first step", heading(session))
-    checks.that(STEPS[0] in session.text("#status"), "a screen reader hears the step", session.text("#status"))
+    checks.that(STEPS[0] in session.text("#status"), "a screen reader speaks the name of the step", session.text("#status"))
     page.locator('#walk-steps [data-place="3"]').click()
     checks.that(heading(session).startswith("4 of") and page.locator("#walk-steps [aria-current]").text_content() == "4. q · k", "the list opens a step")
     page.keyboard.press("Escape")
-    checks.that(not page.locator("#walk").is_visible(), "Escape still leaves the head")
+    checks.that(not page.locator("#walk").is_visible(), "Escape still closes the head")
 
 
 def check_playing(checks, session, choose):
-    """Playing fills the numbers key by key and goes on to the next step; it stops at the end, when paused and when the reader takes a step."""
+    """Playing shows the numbers of a step key by key, and then the next step. It stops at the end, when paused, and when the reader changes the step."""
     page = session.page
     session.open(*choose.heads(1)[0])
     page.locator("#walk-open").click()
     page.locator('#walk-steps [data-place="3"]').click()
     whole = pixels_of(page.locator("#walk-body canvas").last)
     page.locator("#walk-play").click()
-    checks.that(session.text("#walk-play") == "Pause", "the button pauses while it plays")
+    checks.that(session.text("#walk-play") == "Pause", "while the steps play, the button is called Pause")
     filled = lambda: sum(1 for opacity in pixels_of(page.locator("#walk-body canvas").last)[3::4] if opacity)
     first = filled()
-    checks.that(0 < first < len(whole) // 4, "it begins with a part of the row", first)
+    checks.that(0 < first < len(whole) // 4, "playing begins with a part of the row's numbers", first)
     while filled() <= first + 2:
         page.wait_for_timeout(50)
     page.locator("#walk-body").focus()
     page.keyboard.press(" ")
     paused = filled()
     page.wait_for_timeout(900)
-    checks.that(filled() == paused and session.text("#walk-play") == "Play" and heading(session).startswith("4 of"), "a paused walk stays where it is", (filled(), paused))
+    checks.that(filled() == paused and session.text("#walk-play") == "Play" and heading(session).startswith("4 of"), "after Pause, the step and its numbers stay as they are", (filled(), paused))
     page.keyboard.press(" ")
     page.wait_for_function("() => document.querySelector('#walk-body h3').textContent.startsWith('5 of')")
     page.keyboard.press("ArrowRight")
-    checks.that(heading(session).startswith("6 of") and session.text("#walk-play") == "Play" and pixels_of(page.locator("#walk-body canvas").last)[3::4].count(0) < session.expected.rows, "a step by hand stops it, and shows the whole step", heading(session))
+    checks.that(heading(session).startswith("6 of") and session.text("#walk-play") == "Play" and pixels_of(page.locator("#walk-body canvas").last)[3::4].count(0) < session.expected.rows, "when the reader changes the step, playing stops and the whole step is shown", heading(session))
     page.locator('#walk-steps [data-place="8"]').click()
     page.locator("#walk-play").click()
     checks.that(heading(session).startswith("1 of"), "after the last step, Play starts at the first step", heading(session))
     page.locator("#walk-open").click()
     page.wait_for_timeout(2500)
-    checks.that(not page.locator("#walk-body").is_visible() and page.evaluate("location.hash").find("walk=") < 0, "closing the walk ends it")
+    checks.that(not page.locator("#walk-body").is_visible() and page.evaluate("location.hash").find("walk=") < 0, "closing the steps removes them from the page and from its address")
 
 
 def check_still(checks, session, choose):
@@ -142,28 +142,28 @@ def check_still(checks, session, choose):
     page.wait_for_function("() => document.querySelector('#walk-body h3').textContent.startsWith('4 of')")
     pixels = pixels_of(page.locator("#walk-body canvas").last)
     page.wait_for_timeout(700)
-    checks.that(pixels[3::4].count(0) == 0 and pixels_of(page.locator("#walk-body canvas").last) == pixels, "nothing moves within a step")
+    checks.that(pixels[3::4].count(0) == 0 and pixels_of(page.locator("#walk-body canvas").last) == pixels, "each step is complete at once and does not change")
 
 
 def check_without(checks, session, choose):
-    """Without q, k and v, the page shows letters for unknown sizes, and the attention weights."""
+    """If the page has no q, k and v, it shows the attention weights, and letters instead of unknown sizes."""
     page, expected = session.page, session.expected
     session.open(*choose.heads(1)[0])
     page.locator("#walk-open").click()
     page.locator('#walk-steps [data-place="2"]').click()
     T, N = expected.rows, expected.heads
-    checks.that(captions(session)[0] == f"q [B, N, T, H] = [1, {N}, {T}, H]this head: [{T}, H]" and "no q, k and v" in session.text("#walk-body .quiet >> nth=-1"), "shapes with letters, and the reason", captions(session))
+    checks.that(captions(session)[0] == f"q [B, N, T, H] = [1, {N}, {T}, H]this head: [{T}, H]" and "no q, k and v" in session.text("#walk-body .quiet >> nth=-1"), "the shapes have letters for unknown sizes, and a note says why", captions(session))
     page.locator('#walk-steps [data-place="5"]').click()
-    checks.that(pixels_of(page.locator("#walk-body canvas").last)[3::4].count(255) > T, "the attention weights are there")
+    checks.that(pixels_of(page.locator("#walk-body canvas").last)[3::4].count(255) > T, "the step softmax shows the attention weights")
     note = session.text("#walk-body .quiet >> nth=-1")
     checks.that("does not know this layer's scale, mask, bias, softcap or sink" in note, "the note says what the page does not know", note)
     checks.that("or to less" in session.text("#walk-body"), "the page does not promise that rows sum to 1", session.text("#walk-body"))
     page.locator('#walk-steps [data-place="4"]').click()
     checks.that(session.text("#walk-body .formula") == "× scale", "the page does not promise that the scale is 1/√H", session.text("#walk-body .formula"))
     page.locator('#walk-steps [data-place="1"]').click()
-    checks.that("does not know how many heads of keys and values" in session.text("#walk-body") and page.locator("#walk-body .band.column").count() == 1, "the page does not know how heads share keys: only q has a frame", session.text("#walk-body"))
+    checks.that("does not know how many heads of keys and values" in session.text("#walk-body") and page.locator("#walk-body .band.column").count() == 1, "the page does not know which heads share keys and values, so it marks the head's part in q only", session.text("#walk-body"))
     page.keyboard.press("m")
-    checks.that("mean over heads" in session.text("#walk-note") and page.locator("#walk-open").is_disabled(), "a mean says why it has no steps", session.text("#walk-note"))
+    checks.that("mean over heads" in session.text("#walk-note") and page.locator("#walk-open").is_disabled(), "a note says why the mean of heads has no steps", session.text("#walk-note"))
 
 
 def gate(at):
@@ -185,7 +185,7 @@ def check_gate(checks, session, choose):
     page.locator("#walk-open").click()
     names = page.locator("#walk-steps button").all_text_contents()
     wanted = [*STEPS[:7], "Gate", *STEPS[7:]]
-    checks.that(names == [f"{at + 1}. {name}" for at, name in enumerate(wanted)], "a gate is a step after the output", names)
+    checks.that(names == [f"{at + 1}. {name}" for at, name in enumerate(wanted)], "the gate is a step after the output of the heads", names)
     T = expected.rows
     outs = [[x * gate(at + one) for at, x in enumerate(outputs_of(expected, layer, one, vectors(expected, "v", layer, one)))] for one in range(expected.heads)]
     page.locator('#walk-steps [data-place="7"]').click()
@@ -204,7 +204,7 @@ def check_learned(checks, session, choose):
     page = session.page
     session.open(*choose.heads(1)[0])
     for how in ("pieces", "merged words"):
-        checks.that("learned query" in session.text("#walk-note") and page.locator("#walk-open").is_disabled(), f"heads with a learned query have no steps of a layer: {how}", session.text("#walk-note"))
+        checks.that("learned query" in session.text("#walk-note") and page.locator("#walk-open").is_disabled(), f"heads with a learned query have no steps ({how})", session.text("#walk-note"))
         page.locator("#merge").evaluate("(one) => one.click()")
 
 
@@ -238,9 +238,9 @@ def check_interrupted(checks, session, choose):
       }, 20);
     })""")
     page.wait_for_function("() => document.querySelector('#walk-body h3').textContent.startsWith('5 of')", timeout=60000)
-    checks.that(session.text("#walk-play") == "Pause", "a text with fewer keys plays on")
+    checks.that(session.text("#walk-play") == "Pause", "playing goes on when a text with fewer keys is chosen")
     page.evaluate("() => { Object.defineProperty(document, 'hidden', { get: () => true, configurable: true }); document.dispatchEvent(new Event('visibilitychange')); delete document.hidden; }")
-    checks.that(session.text("#walk-play") == "Play", "a hidden page pauses, and its button says so", session.text("#walk-play"))
+    checks.that(session.text("#walk-play") == "Play", "when the browser's tab is hidden, playing pauses and the button is called Play", session.text("#walk-play"))
 
 
 def rounds(test):

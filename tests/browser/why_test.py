@@ -13,7 +13,7 @@ from session import encoded, floats_of, pixels_of, run
 
 TOLERANCE = 1e-5
 HEADS, TOKENS, WIDTH, TURNED = 2, 5, 6, 4  # the first TURNED features of a head are rotated
-FACTOR = 1.3  # the tables are scaled, as by yarn
+FACTOR = 1.3  # the tables of cos and sin are multiplied by this factor, as YaRN does
 
 
 class Rotated:
@@ -67,18 +67,18 @@ def check_rotated(checks, session, arrays):
             wanted = [plain, dot - plain, dot, dot / math.sqrt(WIDTH), arrays.bias[head][t][key], arrays.score(head, t, key)]
             shown = [number(cell) for cell in rows[key][2:]]
             wrong = [(one, two) for one, two in zip(shown, wanted) if one != two and not abs(one - two) <= TOLERANCE]
-            checks.that(len(shown) == len(wanted) and not wrong, f"head {head}, key {key}: rotation, scale, bias, mask", wrong)
+            checks.that(len(shown) == len(wanted) and not wrong, f"head {head}, key {key}: the table shows the effects of rotation, scale, bias and mask", wrong)
         checks.that(session.page.locator(".why tr.lit th").text_content() == f"w{s}", "the chosen key is marked")
         session.page.keyboard.press("Escape")
 
 
 def check_squares(checks, page, products):
-    """Each square has the colour of its product on the scale of the part, whose 65 colours are equally far apart."""
+    """Checks that each square has the colour of its product. The legend has 65 colours at equal distances; colours between them are interpolated."""
     legend, bound = pixels_of(page.locator(".why-of .bounds canvas")), max(abs(x) for line in products for x in line)
     wrong = []
     for key, line in enumerate(products):
         squares = pixels_of(page.locator(f'.why tr[data-key="{key}"] canvas'))
-        checks.that(len(squares) == 4 * len(line), f"key {key}: a square for each feature", len(squares))
+        checks.that(len(squares) == 4 * len(line), f"key {key}: there is a square for each feature", len(squares))
         for i, x in enumerate(line):
             at = 32 * (1 + x / bound)
             between = [legend[4 * place:4 * place + 3] for place in (math.floor(at), math.ceil(at))]
@@ -88,7 +88,7 @@ def check_squares(checks, page, products):
 
 
 def check_model(checks, session, choose):
-    """The lines' sums and colours, and the features that set the chosen key apart."""
+    """Checks the sum and the colours of each key's line, and the features with the largest share in the difference between the chosen key and the other keys."""
     expected, page = session.expected, session.page
     entry = expected.data["texts"][0]
     for layer, head in choose.heads(2):
@@ -100,21 +100,21 @@ def check_model(checks, session, choose):
         products = [[q[row * width + i] * k[s * width + i] for i in range(width)] for s in range(expected.columns)]
         rows = table(session, ".why")
         wrong = [s for s in range(expected.columns) if abs(float(rows[s][2]) - sum(products[s])) > TOLERANCE or abs(float(rows[s][3]) - sum(products[s]) / math.sqrt(width)) > TOLERANCE]
-        checks.that(not wrong and len(rows) == expected.columns, f"layer {layer}, head {head}, row {row}: q · k and score of every key", wrong)
+        checks.that(not wrong and len(rows) == expected.columns, f"layer {layer}, head {head}, row {row}: the table has q · k and the score of every key", wrong)
         check_squares(checks, page, products)
         apart = [(products[column][i] - sum(products[s][i] for s in range(expected.columns) if s != column) / (expected.columns - 1)) / math.sqrt(width) for i in range(width)]
         told = session.text("#why-told").replace("−", "-")
         whole = float(re.search(r"keys: ([-+]\d+\.\d+)", told).group(1))
         named = [(int(feature), float(part)) for feature, part in re.findall(r"(\d+): ([-+]\d+\.\d+)", told.split("feature:")[1])]
         order = sorted(range(width), key=lambda i: -abs(apart[i]))[:4]
-        checks.that(abs(whole - sum(apart)) <= 0.006 and len(named) == 4 and all(abs(part - apart[feature]) <= 0.006 and abs(abs(part) - abs(apart[at])) <= 0.006 for (feature, part), at in zip(named, order)), "the features that set the key apart", told)
+        checks.that(abs(whole - sum(apart)) <= 0.006 and len(named) == 4 and all(abs(part - apart[feature]) <= 0.006 and abs(abs(part) - abs(apart[at])) <= 0.006 for (feature, part), at in zip(named, order)), "the page names the features in which the chosen key differs most from the other keys", told)
         page.keyboard.press("Escape")
 
 
 def check_missing(checks, session, choose):
     session.open(*choose.heads(1)[0])
     pin(session, *choose.cells(1)[0])
-    checks.that(session.page.locator(".why").count() == 0, "without q and k there is no such part")
+    checks.that(session.page.locator(".why").count() == 0, "a page without q and k has no table of the products of q and k")
 
 
 def rounds(test):

@@ -16,22 +16,22 @@ def labels(session):
 
 def check_pieces(checks, session, wanted):
     session.open(0, 0)
-    checks.that(labels(session) == wanted, f"pieces are shown as {' '.join(wanted)}", labels(session))
+    checks.that(labels(session) == wanted, f"the tokens are shown as {' '.join(wanted)}", labels(session))
 
 
 def check_titles(checks, session):
     session.open(0, 0)
     session.page.locator('.queries .label[data-index="3"]').hover()
-    checks.that(session.text("#row-title") == "Where “brown” looks", "a row's list is named by its word", session.text("#row-title"))
+    checks.that(session.text("#row-title") == "Where “brown” looks", "the title of a row's list has the row's word", session.text("#row-title"))
     session.page.locator('.keys .label[data-index="1"]').hover()
-    checks.that(session.text("#column-title") == "Who looks at “the₁”", "the title of a column's list is the column's word with its number", session.text("#column-title"))
+    checks.that(session.text("#column-title") == "Who looks at “the₁”", "the title of a column's list has the column's word; a word that occurs twice has a number", session.text("#column-title"))
 
 
 def check_unknown(checks, session):
     session.open(0, 0)
     note = session.text("#unknown-note")
     checks.that(note.startswith("2 of 11 tokens are unknown to this model"), "the page says how many tokens are unknown", note)
-    checks.that(labels(session)[3:5] == ["棕", "狐"], "unknown tokens show the characters of the text", labels(session))
+    checks.that(labels(session)[3:5] == ["棕", "狐"], "unknown tokens are shown with their characters in the text", labels(session))
     line = session.page.evaluate("() => [...document.querySelectorAll('.queries .label')].map((label) => getComputedStyle(label).textDecorationLine)")
     checks.that([at for at, one in enumerate(line) if one == "underline"] == [3, 4], "unknown tokens, and no others, are underlined", line)
 
@@ -44,11 +44,11 @@ def check_plain(checks, session):
 
 
 def check_one(checks, session):
-    checks.that(session.text("#heads-caption").startswith("1 layer (rows), 1 head (columns)"), "1 layer, 1 head", session.text("#heads-caption"))
+    checks.that(session.text("#heads-caption").startswith("1 layer (rows), 1 head (columns)"), "the caption says that there is 1 layer and 1 head", session.text("#heads-caption"))
 
 
 def check_masked(checks, session, rows):
-    """Cells above the diagonal are exactly 0, so they are masked. The weight of cell (2, 1) is too small for 16 bits, but it is not masked."""
+    """Cells above the diagonal are stored as exactly 0, which means masked. The weight of cell (2, 1) is rounded to 0 in 16 bits, but stored as not masked."""
     session.open(0, 0)
     pixels = pixels_of(session.page.locator(".cells canvas"))
     alpha = lambda row, column: pixels[(row * rows + column) * 4 + 3]
@@ -57,11 +57,11 @@ def check_masked(checks, session, rows):
     first = pixels[(2 * rows + 1) * 4:][:3]
     ground, hatch = session.page.evaluate("() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('.cells')).backgroundImage]")
     checks.that("gradient" in hatch, "masked cells are hatched", hatch)
-    checks.that(f"rgb({', '.join(map(str, first))})" != ground, "a small weight has another colour than the page", (first, ground))
+    checks.that(f"rgb({', '.join(map(str, first))})" != ground, "the colour of a very small weight differs from the page's background", (first, ground))
     session.hover(0, 3)
-    checks.that(session.shown_weight() == "0", "a masked cell says 0", session.shown_weight())
+    checks.that(session.shown_weight() == "0", "a masked cell shows 0", session.shown_weight())
     session.hover(2, 1)
-    checks.that(session.shown_weight() == "0.0000", "a small weight says 0.0000", session.shown_weight())
+    checks.that(session.shown_weight() == "0.0000", "a very small weight is shown as 0.0000", session.shown_weight())
 
 
 def check_long(checks, session):
@@ -74,7 +74,7 @@ def check_long(checks, session):
     for press in ("Larger", "Larger", "Fit"):
         session.page.get_by_role("button", name=press).click()
         sizes.append(size())
-    checks.that(sizes[0] < sizes[1] < sizes[2] and sizes[3] == sizes[0], "the map grows, and fits again", sizes)
+    checks.that(sizes[0] < sizes[1] < sizes[2] and sizes[3] == sizes[0], "zooming in enlarges the map, and the button Fit makes it fit again", sizes)
 
 
 def words(*pieces):

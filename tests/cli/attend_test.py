@@ -83,7 +83,8 @@ class Attend(ProgramTest):
                 self.assertEqual(set(actual) - {"__metadata__"}, results | {"lse"})
                 of_all_gradients = max(largest(expected[name]) for name in results if name.startswith("d_"))
                 for name in results:
-                    # Some gradients are 0 in exact arithmetic: a bias of the key projection adds the same number to all scores of a row. Both results then hold only rounding noise.
+                    # The gradient of the key projection's bias is 0 in exact arithmetic, because the bias adds the same number to all scores of a row. Both results
+                    # are then rounding errors.
                     noise = name.startswith("d_") and largest(expected[name]) < 1e-13 * of_all_gradients
                     self.assert_close(name, actual[name], expected[name], of_all_gradients if noise else None)
 
@@ -414,7 +415,7 @@ class Attend(ProgramTest):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             with self.subTest(number):
                 command = [BINARY, "attend", "--tensors", path, "-o", self.folder / "out.safetensors", "--attention-weights"]  # the attention weights are 36 MB, so writing takes long enough to be interrupted
-                # If the test runs in the background of a shell, the program would inherit that SIGINT is ignored.
+                # Restore the default action: a test that a shell runs in the background ignores SIGINT, and the program would inherit that.
                 process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(),
                                            preexec_fn=lambda number=number: signal.signal(number, signal.SIG_DFL))
                 deadline = time.monotonic() + 600

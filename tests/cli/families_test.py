@@ -47,7 +47,7 @@ class Families(ProgramTest):
         super().setUp()
         self.tensors = tiny_model.tensors()
         self.tensors["embeddings.token_type_embeddings.weight"] = ("F32", (2, WIDTH), [0.0] * (2 * WIDTH))
-        for layer in range(1, LAYERS):  # all layers of this BERT have the same parameters, because ALBERT's layers share their parameters
+        for layer in range(1, LAYERS):  # ALBERT's layers share their parameters, so all layers of this BERT get the same parameters
             for name in list(self.tensors):
                 if name.startswith("encoder.layer.0."):
                     self.tensors[name.replace(".0.", f".{layer}.", 1)] = self.tensors[name]
@@ -109,7 +109,7 @@ class Families(ProgramTest):
         _, _, rows, columns = attentions[0]
         cell = json.loads(self.succeeds("trace", model, "--text", TEXT, "--cell", "1,1,3,2", "--json").stdout)
         self.assertAlmostEqual(cell["weight"], attentions[1][((1 * HEADS + 1) * rows + 3) * columns + 2], delta=1e-6)
-        self.assertAlmostEqual(cell["bias"], self.bias[1 * HEADS + 1], delta=1e-6)  # the key is one token before the query; MPNet's bias has this distance in bucket 1
+        self.assertAlmostEqual(cell["bias"], self.bias[1 * HEADS + 1], delta=1e-6)  # the key is one token before the query, and in MPNet this distance has bucket 1
         self.assertAlmostEqual(cell["score"], cell["dot"] * cell["scale"] + cell["bias"], delta=1e-6)
         self.assertIn("the relative bias", self.succeeds("trace", model, "--text", TEXT, "--cell", "1,1,3,2").stdout.decode())
         steps = self.succeeds("trace", model, "--text", TEXT, "--layer", "1").stdout.decode()

@@ -81,10 +81,10 @@ class Maps(ProgramTest):
         for keys in (QUERIES + 1, QUERIES - 1):
             save_safetensors(other, self.tensors | {"v": numbers(BATCH, KV_HEADS, keys, values), "output_weight": weight})
             self.fails(1, "maps", "--tensors", other, "-o", out, "--weighting", "norm", "--attention-weights", mentions=[f"v has {keys} keys and k has {QUERIES}"])
-        for command in ("maps", "attend"):  # self.file has neither v nor output_weight, so that the option is refused before anything is computed from them
+        for command in ("maps", "attend"):  # self.file has neither v nor output_weight: the options must be refused before the program needs these tensors
             self.fails(2, command, "--tensors", self.file, "-o", out, "--weighting", "norm", "--key-sums", mentions=["--weighting norm is for the attention weights"])
         save_safetensors(other, self.tensors | {"norm_weighted_map": weight, "value_norms": weight})
-        self.assertEqual(self.succeeds("maps", "--tensors", other, "-o", self.folder / "sums.npz", "--key-sums").stderr, b"")  # results of an earlier call in the input file cause no note
+        self.assertEqual(self.succeeds("maps", "--tensors", other, "-o", self.folder / "sums.npz", "--key-sums").stderr, b"")  # tensors with the names of results, from an earlier call, must not cause a note
         self.fails(1, "maps", "--tensors", self.file, "-o", out, "--weighting", "norm", "--attention-weights", mentions=["has no tensor 'v'"])
 
     def of_heads(self, f):

@@ -23,14 +23,14 @@ VECTORS = DATA.parent / "golden" / "vectors"
 
 
 def environment(**changes):
-    """Returns the environment of this process without the settings of a terminal, updated by `changes`. A change whose value is None is ignored."""
+    """Returns the environment of this process with `changes`, but without the variables that describe a terminal. A change whose value is None is ignored."""
     result = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR", "COLORTERM", "TERM")}
     result.update({k: v for k, v in changes.items() if v is not None})
     return result
 
 
 def limited(memory=None, processors=1):
-    """Returns a preexec_fn that limits the address space, and also the processors, because each thread takes address space for its stack and scratch memory."""
+    """Returns a preexec_fn that limits the address space. It also limits the processors, because each thread takes address space for its stack and scratch memory."""
     def limit():
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:processors])
         if memory is not None:
@@ -80,7 +80,7 @@ def without_escapes(text):
 
 
 def page_data(page):
-    """Returns the decoded data element of a page, which is a path or a text."""
+    """Returns the decoded JSON of the page's element `data`. The page is given as a path or as its text."""
     html = page if isinstance(page, str) else page.read_text(encoding="utf-8")
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', html, re.S).group(1))
 

@@ -7,7 +7,7 @@ from tensor_files import save_safetensors
 LAYERS, HEADS, WIDTH, HIDDEN, POSITIONS = 2, 2, 8, 16, 64
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "quick", "brown", "fox", "jump", "##s", "over", "lazy", "dog", "東", "京", "\u00e9tude"]
 WORDS += [f"w{i}" for i in range(10)] + list("abcdefghijklmnopqrstuvwxyz") + ["##" + c for c in "abcdefghijklmnopqrtuvwxyz0123456789"]
-# A long word, which the terminal's map has to clip.
+# A word that is too long for a map in the terminal, which has to cut it.
 WORDS += ["extraordinary"]
 
 

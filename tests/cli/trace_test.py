@@ -127,7 +127,7 @@ class Trace(ProgramTest):
         self.assertIn("5  in the source: reshape(1,3,2,3)  [1,3,2,3]\n  [0,0]\n  10 11 12\n  13 14 15\n", text)
         self.assertIn("W_q.weight  [6,6]\n  1 0 0 0 0 0\n  0 1 0 0 0 0\n", text)
         self.assertNotIn("in the source", self.succeeds("trace", "--layer", "torch", "--values").stdout.decode())
-        self.assertNotIn("in the source", self.succeeds("trace", "--layer", "d2l", "--shape", "2,3,4,100").stdout.decode())  # d2l's code takes inputs of three dimensions only, so the steps for an input of four do not show that code
+        self.assertNotIn("in the source", self.succeeds("trace", "--layer", "d2l", "--shape", "2,3,4,100").stdout.decode())  # d2l's code takes only inputs of three dimensions, so the steps for an input of four dimensions do not show that code
 
     def test_the_steps_of_alphafolds_code(self):
         steps = self.trace("--layer", "alphafold", "--c-in", "6", "--c", "3", "--n-head", "2", "--attn-dim", "-3", "--gated", "--parameters", "identity", "--count-from", "0", "--shape", "2,4,5,6", "--values")
@@ -186,7 +186,7 @@ class Trace(ProgramTest):
     def test_every_listed_layer_can_be_traced_and_is_listed_with_its_arguments(self):
         listed = json.loads(self.succeeds("trace", "--list", "--json").stdout)["layers"]
         text = self.succeeds("trace", "--list").stdout.decode()
-        self.assertGreaterEqual(len(listed), 12)  # each source in the table of layouts, self- and cross-attention counted separately
+        self.assertGreaterEqual(len(listed), 12)  # one for each source in the table of layouts, or two if it has self-attention and cross-attention
         help_text = self.succeeds("trace", "--help").stdout.decode()
         for layer in listed:
             with self.subTest(layer["layer"]):

@@ -90,7 +90,7 @@ class Train(ProgramTest):
         self.assertRegex(texts[-1]["answer"], r"^1: We make it fast\. \(\d\.\d\d\)$")
 
     def page(self, *arguments):
-        """Returns the decoded data element of a page."""
+        """Returns the decoded JSON of the page's element `data`."""
         path = self.folder / "page.html"
         self.assertIn(b"page.html", self.succeeds("try", *arguments, "-o", path).stderr)
         return page_data(path)
@@ -287,8 +287,8 @@ class Train(ProgramTest):
         for width in (30, 60, 80):
             lines = self.succeeds("try", "sentiment", text, env={"COLUMNS": str(width)}).stdout.decode().splitlines()
             self.assertLessEqual(max(map(len, lines)), max(width, 45), lines)
-            self.assertLess(len(lines), 40 if width > 30 else 60, "a list has room for more than a word in each line")
-            self.assertFalse([line for line in lines if line.split()[0][0].isdigit()], "a word and its weight are on one line")
+            self.assertLess(len(lines), 40 if width > 30 else 60, "a line of a list must have more than one word if the terminal is wide enough")
+            self.assertFalse([line for line in lines if line.split()[0][0].isdigit()], "a word and its weight must be on the same line")
 
     def test_view_opens_trained_models(self):
         text = "The menu is a terrible mess."
@@ -428,7 +428,7 @@ class Classify(ProgramTest):
         with subprocess.Popen([BINARY, *command], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
             while running.poll() is None and not (ours / "run.json").exists():
                 pass
-            ours.rename(self.folder / "elsewhere")  # a file in place of the folder: later snapshots cannot be saved, and the training must go on without them
+            ours.rename(self.folder / "elsewhere")  # A file replaces the folder, so later snapshots cannot be saved. The training must go on without them.
             ours.write_text("in the way")
             told = running.communicate()[1].decode()
         self.assertEqual(running.returncode, 0, told)

@@ -130,7 +130,7 @@ class Streams(ProgramTest):
     def test_a_closed_pipe_ends_quietly(self):
         model = tiny_model.write(self.folder / "model")
         for arguments in (("--help",), ("inspect", model), ("inspect", model, "--json"), ("view", model, "--text", "the fox")):
-            for ignored in (False, True):  # a program may inherit SIGPIPE with its default action, as from a shell, or ignored
+            for ignored in (False, True):  # the program that starts polyhead may have set SIGPIPE to its default action, as a shell does, or to be ignored
                 with self.subTest(arguments, ignored=ignored):
                     reader, writer = os.pipe()
                     os.close(reader)

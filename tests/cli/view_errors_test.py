@@ -76,7 +76,8 @@ class Models(Errors):
         self.refuses("--text", "a", mentions=["model.safetensors"])
 
     def test_a_file_that_is_shortened_while_it_is_read_is_an_error(self):
-        # The program maps the model, then prints a note about the text, then reads the model's weights. A full pipe stops the program at the note, so the file can be changed.
+        # The program maps the model's file into memory, prints a note about the text, and then reads the weights. A full pipe stops it at the note, so the test can
+        # shorten the file before the weights are read.
         weights = self.model / "model.safetensors"
         reader, writer = os.pipe()
         self.addCleanup(os.close, reader)

@@ -114,7 +114,7 @@ class Live(ModelTest):
         (small / ".env").write_text("API_KEY=topsecret")
         (small / "name").write_text("another name")
         self.model, self.page = small, small / "page.html"
-        for _ in range(2):  # the second time, the folder has the first page
+        for _ in range(2):  # the second time, the folder also contains the page of the first time
             self.assertNotIn('"rounding"', self.written())
             self.assertEqual(self.files(), wanted)
 

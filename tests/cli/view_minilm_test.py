@@ -41,13 +41,13 @@ class MiniLm(ProgramTest):
                 if name.startswith("ids"):
                     self.assertEqual(found[name][1], values)
                     continue
-                far = [(a, b) for a, b in zip(found[name][1], values, strict=True) if not abs(a - b) <= TOLERANCE]  # `not <=` instead of `>`, so that NaN counts as too far
+                far = [(a, b) for a, b in zip(found[name][1], values, strict=True) if not abs(a - b) <= TOLERANCE]  # `not <=` and not `>`, so that a difference of NaN is a failure
                 self.assertEqual(far[:5], [])
 
     def test_tokens_agree_on_every_awkward_text(self):
         cases = json.loads((DATA / "minilm" / "tokens.json").read_text())
         self.assertEqual(len(cases), 48)
-        # An argument cannot contain U+0000, and a line of a file cannot contain a line end. So texts without U+0000 are arguments, and the others are lines of a file.
+        # An argument cannot contain U+0000, but a line of a file can. So texts with U+0000 are lines of a file, and all others are arguments, which may contain line ends.
         lines = [case for case in cases if "\0" in case["text"]]
         words = [case for case in cases if "\0" not in case["text"]]
         given = [word for case in words for word in ("--text", case["text"])]

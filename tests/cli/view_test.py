@@ -81,7 +81,7 @@ class Json(ViewTest):
     def test_link_takes_numbers_that_are_words(self):
         vocabulary = [{"w8": "2024", "w9": "3"}.get(word, word) for word in tiny_model.WORDS]
         (self.model / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
-        text = "2024 the fox 3"  # the word 3 is token 4
+        text = "2024 the fox 3"  # token 0 is [CLS], so the word 3 is token 4
         for given, query, key in (("2024,fox", 1, 3), ("fox,2024", 3, 1), ("2,1", 2, 1), ("03,fox", 3, 3), ("04,fox", 4, 3)):
             link = self.json("--text", text, "--link", given)["texts"][0]["link"]
             self.assertEqual((link["query"], link["key"]), (query, key), given)
@@ -133,7 +133,7 @@ class Json(ViewTest):
             with self.subTest(arguments):
                 found = [w for row in self.json("--text", FOX, *arguments)["texts"][0]["map"] for w in row]
                 self.assertLess(max(abs(a - b) for a, b in zip(found, expected, strict=True)), 1e-6)
-        self.assertGreater(max(abs(a - b) for a, b in zip(head(0, 0), head(0, 1))), 1e-3, "the test shows nothing if both heads are equal")
+        self.assertGreater(max(abs(a - b) for a, b in zip(head(0, 0), head(0, 1))), 1e-3, "the two heads must differ, because otherwise this test could not fail")
 
     def test_the_weighting_norm_multiplies_by_the_norms_of_the_values(self):
         arrays = self.folder / "a.safetensors"
@@ -146,7 +146,7 @@ class Json(ViewTest):
         for t, row in enumerate(told["texts"][0]["map"]):
             for s, number in enumerate(row):
                 self.assertAlmostEqual(number, weights[t * 12 + s] * norms[s], places=5)
-        self.assertGreater(max(norms) / min(norms), 1.01, "the test shows nothing if all norms are equal")
+        self.assertGreater(max(norms) / min(norms), 1.01, "the norms must differ, because otherwise this test could not fail")
         drawn = self.succeeds("view", self.model, "--text", FOX, "--weighting", "norm").stdout.decode()
         self.assertIn("times the norms of the transformed values", " ".join(drawn.split()))
         page = self.folder / "norm.html"

@@ -129,7 +129,7 @@ def main():
     stay = sorted((phrase for cells in rows(glossary, "whose") for phrase in re.findall(r"`([^`]+)`", cells[0])), key=len, reverse=True)
     if not retired:
         sys.exit("docs/glossary.md retires no word")
-    # Names that the glossary lists as exceptions are removed before a line is searched.
+    # Before a line is searched, remove the names that the glossary lists as exceptions.
     excused = re.compile("|".join(rf"(?<![a-z0-9]){re.escape(words(name))}(?![a-z0-9])" for name in stay) or r"(?!)")
     searched = [(path.relative_to(ROOT), [excused.sub(" ", words(line)) for line in text.splitlines()], only_names) for path, text, only_names in places()]
     failed = 0

@@ -14,8 +14,8 @@ import sys
 ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]) / "viewer"
 TABLE, TABLE_OF_LIVE = "script/chinese.js", "script/chinese_live.js"
 CALL = re.compile(r'(?<!function )\bsay(?:Parts|On)?\(\s*("(?:[^"\\]|\\.)*"(?=\s*[,)]))?')
-# A string that looks like a sentence or a title must be an argument of say(). PROSE finds a capitalised word before another word, a word with a full stop, and two
-# words around a small word such as "of".
+# A string that looks like a sentence or a title must be an argument of say(). PROSE finds such strings: a capitalised word and a second word, a word with a full
+# stop, or two words with a small word such as "of" between them.
 LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"|`(?:[^`\\]|\\.)*`|\'(?:[^\'\\\n]|\\.)*\'')
 PROSE = re.compile(r"[A-Z][a-z]+ [a-z]{2,}|[a-z]{2,}\.( |$)|[a-z]{2,} (of|to|the|is|are|and|at|in|with|from|by) [a-z]{2,}")
 ATTRIBUTES = {"title", "aria-label", "placeholder"}
@@ -54,7 +54,7 @@ def main():
     parser.feed((ROOT / "page.html").read_text())
     for line, text in parser.found:
         used.setdefault(text, f"page.html:{line}")
-    for path in sorted((ROOT / "script").glob("*.js"), key=lambda path: (path.name == "live.js", path.name)):  # live.js last, because `used` keeps the first place of a text
+    for path in sorted((ROOT / "script").glob("*.js"), key=lambda path: (path.name == "live.js", path.name)):  # read live.js last: `used` keeps the first file of a text, so a text that another file has, too, is not a text of live pages only
         if path.name in ("say.js", "chinese.js", "chinese_live.js"):
             continue
         source = path.read_text()

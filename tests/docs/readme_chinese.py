@@ -16,7 +16,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.M | re.S)
 
 
 def sections(name):
-    """Yields, for each heading, what must be equal in both languages: {kind: Counter}."""
+    """For each section, yields a dict {kind: Counter} of what both languages must have in equal numbers."""
     parts = re.split(r"^(#+) .*\n", re.sub(LINKS, "", (ROOT / name).read_text()), flags=re.M)[1:]
     for level, body in zip(parts[::2], parts[1::2]):
         prose = BLOCK.sub("", body)

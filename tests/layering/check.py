@@ -17,7 +17,7 @@ root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__)
 libraries = {path.parent.name: path.parent for path in [*root.glob("src/*/CMakeLists.txt"), root / "viewer/CMakeLists.txt"]}
 users = {path.parent.relative_to(root).as_posix(): path.parent for pattern in ("apps/*", "examples", "bench") for path in root.glob(f"{pattern}/CMakeLists.txt")}
 
-# The library that each header of include/polyhead/ belongs to. Headers of a folder such as include/polyhead/nn/ belong to the library of that name.
+# For each library, the headers of include/polyhead/ that belong to it. Headers in a subfolder such as include/polyhead/nn/ belong to the library of that name.
 PUBLIC = {"core": ("dtype", "empty_rows", "error", "executor", "named_members", "quantize", "tensor", "tensor_view", "version", "visit", "workspace"),
           "problem": ("attention_arguments", "local_blocks", "map_gradients", "maps", "mask", "relative_bias", "score_function", "score_op", "score_program", "score_rule", "sdpa", "sdpa_derivatives"),  # the arguments of attention, from which src/problem makes the normal form
           "cpu": ("device",), "distributed": ("distributed",), "mpi": ("distributed/mpi",), "io": ("io",), "models": ("models",), "viewer": ("head_measures", "viewer"), "polyhead": ("polyhead",)}
@@ -78,8 +78,8 @@ def check(path, wrong, why):
 
 for name, folder in sorted((libraries | users).items()):
     allowed = closure(name)
-    # The program may include private headers of core/ only, and examples none, because other projects do not have these headers. Benchmarks and tools may
-    # include those of all libraries that they link.
+    # Private headers are those outside of include/. The program may include only those of core/. Examples may include none, because other projects do not have them.
+    # Benchmarks and tools may include those of every library that they link.
     private = {"apps/polyhead": {"core"}, "examples": set()}.get(name, allowed)
     for path in sources(folder):
         wrong = [i for i in includes(path) if owner(i) and (owner(i) not in allowed or not i.startswith("polyhead/") and owner(i) not in private)]

@@ -12,7 +12,7 @@ import sys
 
 import modules
 
-# Tests that cannot run here: they expect an error, and an error ends the module (docs/decisions/0023-webassembly.md).
+# Tests that cannot run as WebAssembly: they expect an exception, and in WebAssembly an exception ends the module (docs/decisions/0023-webassembly.md).
 LEFT_OUT = {"CpuSdpa.ScalesAndCapsBeyondFloat32AreLeftToTheReference", "Gemm.WrongShapesAreErrors", "MaskBlocks.OneMaskTooManyIsRefused"}
 AT_LEAST = 77  # the least number of tests that must run, so that a module without tests fails
 here = pathlib.Path(__file__).parent

@@ -128,17 +128,17 @@ with started_browser(*chosen) as browser:
         claim(page.is_hidden("#head"), "for a text without an answer no map is shown")
         say(" ", "Type a sentence.")
         say("The dog sleeps", "chien")
-        claim(page.is_visible("#head"), "the engine answers again after a text that is too long")
+        claim(page.is_visible("#head"), "after a text that is too long, the engine answers the next text")
         claim(page.evaluate("() => window.modules") == 1, "a text that is too long does not end the module")
         claim(page.evaluate("() => document.documentElement.scrollWidth") <= width, "the page is not wider than the window")
         page.goto("about:blank")
         page.goto(address)
         page.wait_for_function("() => document.getElementById('live-answer').textContent.includes('voiture')", timeout=60000)
-        claim(page.input_value("#say") == "The small red car is parked outside", "the address brings the sentence back")
+        claim(page.input_value("#say") == "The small red car is parked outside", "after a reload, the page shows the sentence in its address")
         claim(page.text_content("#head-title") == "Layer 1 · Head 0", page.text_content("#head-title"))
         claim(all(url.split("#")[0] in (page_file.as_uri(), "about:blank") or url.startswith(("blob:", "data:")) for url in requests), f"requests: {requests}")
         claim(not errors, errors)
-        # The page may not load anything from the network. This also shows that errors of the page reach this test.
+        # The page's policy forbids to load anything from the network, so this request must cause an error. It also shows that this test sees errors of the page.
         page.evaluate("() => { new Image().src = 'http://127.0.0.1:9/'; }")
         for _ in range(100):
             if errors:
@@ -147,7 +147,7 @@ with started_browser(*chosen) as browser:
         claim(any("http://127.0.0.1:9/" in error for error in errors), f"the browser blocks a request: {errors}")
         page.close()
 
-    # A page whose script fails before it has filled the page says so, even if the browser cannot parse the script.
+    # If the page's script fails early, or the browser cannot parse it, the page must show a message.
     whole = page_file.read_text(encoding="utf-8")
     for name, before, after in (("data", '"encoding":"float32"', '"encoding":"none"'), ("script", '"use strict";', '"use strict"; let = 1;')):
         claim(before in whole, before)
@@ -159,12 +159,12 @@ with started_browser(*chosen) as browser:
         claim(page.is_hidden("#main"), f"damaged {name}: nothing else is shown")
         page.close()
 
-    # Pages with models that the reader gives.
+    # Live pages of models that the user provides.
     for model, layers, heads in own_models:
         text = "The quick brown fox jumps over the lazy dog."
         own_page = pathlib.Path(folder) / "live_own.html"
         said = subprocess.run([program, "view", str(model), "--live", "--text", text, "--engine", str(engine), "-o", str(own_page)], check=True, capture_output=True, text=True).stderr
-        claim("as int8 rows" in said.splitlines()[0] and "wrote" in said.splitlines()[-1], f"the size is said before the page is written: {said}")
+        claim("as int8 rows" in said.splitlines()[0] and "wrote" in said.splitlines()[-1], f"the program prints the size of the model before it writes the page: {said}")
         small = small_models.unpack(own_page, pathlib.Path(folder) / "live_unpacked")
         quantised, its_page = pathlib.Path(folder) / "live_quantised", pathlib.Path(folder) / "live_of_quantised.html"
         shutil.rmtree(quantised, ignore_errors=True)
@@ -188,7 +188,7 @@ with started_browser(*chosen) as browser:
                 claim(len(shown) == len(wanted) and apart <= ALLOWED_OF_GIVEN, f"{model.name}, {sentence!r}, layer {layer}, head {head}: {apart} apart")
             largest = max(abs(a - b) for layer in range(layers) for head in range(heads) for a, b in zip(weights(rounded["texts"][0], layer, head), weights(exact["texts"][0], layer, head)))
             claim(largest > ALLOWED, "int8 rows change the attention weights")
-            if sentence == text:  # the page's figure was measured over several sentences; this is one of them
+            if sentence == text:  # the number on the page is a maximum over several sentences, and this is one of them
                 figure = re.search(r"by at most (0\.\d+)", page.text_content("#live-note"))
                 claim(figure and float(figure[1]) >= largest - 1e-6, f"{page.text_content('#live-note')}: {largest} here")
         claim(page.is_visible("#live-note"), "the page says how much int8 changes the attention weights")
@@ -196,13 +196,13 @@ with started_browser(*chosen) as browser:
             before = page.text_content("#live-answer")
             page.fill("#say", "the " * count)
             page.wait_for_function("(before) => { const now = document.getElementById('live-answer').textContent; return now !== before && now.startsWith('No answer: the text has'); }", arg=before, timeout=60000)
-        claim(page.evaluate("() => window.modules") == 1, "a text that is too long does not end the module, which would have to open the model again")
+        claim(page.evaluate("() => window.modules") == 1, "a text that is too long does not end the module (a new module would have to read the model again)")
         claim(page.is_hidden("#head") and page.is_hidden("#live-note"), "for a text that is too long no map is shown")
         page.fill("#say", text)
         page.wait_for_function("() => document.getElementById('live-answer').textContent.endsWith('tokens.')", timeout=60000)
         page.select_option("#task", "sentiment")
         page.wait_for_function("() => document.getElementById('live-answer').textContent.startsWith('Rating')", timeout=60000)
-        claim(page.is_hidden("#live-note"), "the note about int8 is shown for the reader's model only")
+        claim(page.is_hidden("#live-note"), "the note about int8 is shown only for the model that the user provides")
         page.select_option("#task", "model")
         page.wait_for_function("() => document.getElementById('live-answer').textContent.endsWith('tokens.')", timeout=60000)
         page.click("#menu summary")

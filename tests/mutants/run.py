@@ -68,7 +68,7 @@ def is_python(name):
 
 
 def in_order(names):
-    """Sorts names of tests: fast programs first, files of tests/python last."""
+    """Sorts the names of test programs: fast programs first, files of tests/python last."""
     return sorted(names, key=lambda name: (is_python(name), 0 if is_python(name) else list(PROGRAMS).index(name)))
 
 
@@ -158,20 +158,21 @@ class Scratch:
 
 def table(rows):
     lines = ["# Mutants", "",
-             "Each mutant is a defect that is put into one line of a copy of the library, and a test must then fail. `python3 tests/mutants/run.py --write` wrote this table.",
-             "The column \"noticed by\" names the first test program that fails, and later ones are not run. `golden` compares the kernels with the vectors of tests/golden/vectors,",
-             "and `golden_reference` compares the reference with them. The other names are test programs (`test_<name>`) or files of tests/python.", "", "| mutant | file | what it breaks | noticed by |", "|---|---|---|---|"]
+             "Each mutant is a defect that is put into one line of a copy of the library, and a test must then fail. `python3 tests/mutants/run.py --write` wrote this table. The table is from an earlier run, and `tests/mutants/mutants.py` has all present mutants.",
+             "The column \"noticed by\" names the first test program that fails, and later ones are not run. `golden` compares the kernels with the vectors of tests/golden/vectors, and `golden_reference` compares the reference with them. All other names in this column are test programs (`test_<name>`) or files of tests/python.",
+             "Mutants whose name begins with `precision native` change kernels of `avx512_bf16` or `amx_bf16_emulated`. Tests notice mutants of `amx_bf16_emulated` on any processor with AVX2, and mutants of `avx512_bf16` only on a processor with AVX512-BF16.",
+             "", "| mutant | file | what the unchanged line ensures | noticed by |", "|---|---|---|---|"]
     lines += [f"| {m.name} | {m.file} | {m.claim} | {noticed or 'NOBODY: ' + why} |" for m, noticed, why in rows]
     return "\n".join(lines) + "\n"
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--only", default="", help="mutants whose name or file contains this")
+    arguments.add_argument("--only", default="", help="run only the mutants whose name or file contains this text")
     arguments.add_argument("--scratch", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir()) / "polyhead-mutants")
     arguments.add_argument("--jobs", type=int, default=2)
     arguments.add_argument("--write", action="store_true", help="write docs/mutants.md; only for a run over all mutants")
-    arguments.add_argument("--check", action="store_true", help="only look whether the text of each mutant is in its file, once")
+    arguments.add_argument("--check", action="store_true", help="only check that the text of each mutant occurs exactly once in its file")
     arguments = arguments.parse_args()
     if arguments.write and arguments.only:
         sys.exit("--write needs a run over all mutants, not --only")

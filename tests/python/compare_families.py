@@ -21,13 +21,14 @@ import polyhead.transformers
 OUTPUTS, GRADIENTS = 1e-4, 1e-3
 NEW_TOKENS = 5
 
-# For these families the eager code of transformers computes a softmax without the sink, returns these attention weights, and multiplies the output by the share of the keys. polyhead's weights include the share.
+# For these families the eager code of transformers returns attention weights of a softmax without the sink, and multiplies the output by 1 - (the sink's weight).
+# polyhead's attention weights are already multiplied by this factor.
 MAPS_WITHOUT_SINK = {"granite_swa", "granitemoe_swa"}
 
 
 @dataclasses.dataclass
 class Result:
-    """The result of comparing one family. checks: {name of a check: "equal", or what differs, or why the check says nothing}."""
+    """The result of comparing one family. checks: {name of a check: "equal", what differs, or why the check could not find an error}."""
 
     verdict: str  # "right", "refused", "wrong", "unused" or "not built"
     reason: str = ""
@@ -36,7 +37,7 @@ class Result:
     largest: float = 0.0
     checks: dict[str, str] = dataclasses.field(default_factory=dict)
     noise: float = 0.0  # largest difference of eager's output when its parameters change by a relative 1e-6
-    readers: list[str] = dataclasses.field(default_factory=list)  # where the model's own code reads boolean masks
+    readers: list[str] = dataclasses.field(default_factory=list)  # functions of the model's own code that read boolean masks
     parts: list[str] = dataclasses.field(default_factory=list)  # optional parts of the model that were also compared
 
 
@@ -123,7 +124,7 @@ def _gradients(model: PreTrainedModel, inputs: dict[str, Any], mask: Tensor | No
 
 
 def padded_mask(family: Family) -> Tensor | None:
-    """Returns a mask with padding on the side where the family's tokenizer pads; sounds and image patches are padded at the end. None if the model takes no mask."""
+    """Returns a mask with padding, or None if the model takes no mask. Texts are padded on the side where the family's tokenizer pads; sounds and image patches at the end."""
     if "attention_mask" not in inspect.signature(family.model.forward).parameters:
         return None
     if "input_ids" not in family.inputs:

@@ -25,7 +25,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_finish() -> None:
-    """Python's collector would search the millions of objects of the imported packages again and again for the objects that tests leave."""
+    """Excludes the millions of objects of the imported packages from garbage collection, which would otherwise search them again and again during the tests."""
     gc.collect()
     gc.freeze()
 

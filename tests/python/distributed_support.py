@@ -40,7 +40,7 @@ def _serve(rank: int, ranks: int, store: str, pipe: Connection) -> None:
 
 
 class Processes:
-    """Processes that form a gloo process group, and one smaller group of the first n processes for each n."""
+    """Processes that form gloo process groups: for each n, the first n processes are a group."""
 
     def __init__(self, ranks: int, folder: Path) -> None:
         pipes = [_CONTEXT.Pipe() for _ in range(ranks)]
@@ -48,7 +48,7 @@ class Processes:
         self.processes = [_CONTEXT.Process(target=_serve, args=(rank, ranks, str(folder / f"store{os.getpid()}"), pipes[rank][1])) for rank in range(ranks)]
         for process, (_, theirs) in zip(self.processes, pipes):
             process.start()
-            theirs.close()  # closed here, so that the pipe closes when the process ends
+            theirs.close()  # this process closes its copy of the other end, so that the pipe closes when the rank ends
 
     def run(self, function: Callable[..., Any], *arguments: Any, ranks: int | None = None) -> list[Any]:
         """Calls function(group, *arguments) on each rank of a group. Returns the results; None for a rank that ended."""

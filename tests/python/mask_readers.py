@@ -15,12 +15,12 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-# Functions whose result is the same mask in another shape.
+# Functions that only rearrange a mask. Their result is a mask, too.
 _VIEWS = {
     "__getitem__", "cat", "chunk", "clone", "contiguous", "detach", "expand", "expand_as", "flatten", "flip", "narrow", "pad", "permute", "repeat",
     "repeat_interleave", "reshape", "select", "split", "squeeze", "stack", "transpose", "unsqueeze", "view",
 }  # fmt: skip
-# Attributes and functions that do not read the numbers of a mask.
+# Attributes and functions that do not read the elements of a mask.
 _FACTS = {"__get__", "dim", "element_size", "is_contiguous", "is_floating_point", "numel", "size", "storage_offset", "stride"}
 
 
@@ -50,7 +50,7 @@ class MaskReaders(TorchFunctionMode):
         self._inside = 0
 
     def mask(self, function: Any) -> Any:
-        """Wraps a function that makes masks: the masks that it returns are watched."""
+        """Wraps a function that makes masks, so that this object watches the masks that it returns."""
 
         def making(*arguments: Any, **keywords: Any) -> Any:
             self._inside += 1

@@ -10,7 +10,7 @@ import onnx
 
 import polyhead
 
-# qk_matmul_output_mode -> the `value` of polyhead.maps.
+# For each value of ONNX's attribute qk_matmul_output_mode, the argument `value` of polyhead.maps.
 _POINTS = {0: "scaled_score", 1: "capped_score", 2: "score", 3: "probability"}
 
 
@@ -71,7 +71,7 @@ def run_attention(node: onnx.NodeProto, inputs: Sequence[np.ndarray]) -> list[np
     out = np.empty((*q.shape[:3], v.shape[3]), q.dtype)
     wants_map = len(node.output) > 3 and node.output[3] != ""
     qk = np.empty((*q.shape[:3], keys), q.dtype)
-    # If each sequence has its own number of keys, the positions of its queries differ, too. Then polyhead is called for each sequence.
+    # If sequences have different numbers of keys, their queries have different positions, too. Then polyhead is called once for each sequence.
     parts = [slice(None)] if lengths is None else [slice(b, b + 1) for b in range(len(lengths))]
     for part in parts:
         offset = past_k.shape[2] if past_k is not None else 0 if lengths is None else int(lengths[part][0]) - queries

@@ -16,7 +16,7 @@ Call = Callable[[], Any]
 
 
 class Counter:
-    """Counts how often the replaced methods call polyhead."""
+    """Counts how often the methods that a patch has replaced call polyhead."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -38,7 +38,7 @@ def telling_head(maps: Any, queries: Any, keys: Any, *, same_text: bool) -> list
     if same_text:
         t, s = np.arange(maps.shape[2])[:, None], np.arange(maps.shape[3])
         counted = counted & (abs(t - s) > 1) & (s > 0)
-    if not counted.any():  # a small model may write special tokens alone
+    if not counted.any():  # the text of a small model may consist of special tokens only
         return [f"mean of its {maps.shape[1]} heads"]
     scores = np.where(counted, maps, 0).max(-1).mean(-1)
     return [f"layer {layer}, head {head}, which looks most at single other words of all {scores.size} heads" for layer, head in np.argwhere(scores >= (1 - 1e-6) * scores.max())]

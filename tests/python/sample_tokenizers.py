@@ -163,7 +163,7 @@ def metaspace_bpe() -> Tokenizer:
 
 
 def lossy_bpe() -> Tokenizer:
-    """BPE that drops unknown characters. Pieces that do not begin a word have a prefix."""
+    """BPE that drops unknown characters. Pieces that do not begin a word have the prefix ##."""
     tokenizer = Tokenizer(models.BPE(continuing_subword_prefix="##"))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Strip()])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Punctuation("contiguous")])

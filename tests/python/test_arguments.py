@@ -39,7 +39,7 @@ def test_the_lists_are_those_of_the_table() -> None:
         assert maker.written(text, made) == text, f"{file}: run scripts/make_argument_lists.py"
 
 
-def test_a_list_that_differs_is_written_anew() -> None:
+def test_an_argument_list_that_differs_is_written_again() -> None:
     maker = script()
     text = (ROOT / maker.FILES[0]).read_text()
     assert maker.written(text.replace("    attend: Array | None\n", "    other: int\n"), maker.lists()) == text
@@ -70,7 +70,7 @@ def test_gradients_and_tangents_have_the_fields_of_the_table() -> None:
 
 
 def example(annotation: str) -> Any:
-    """Returns a value of an argument that is not its default."""
+    """Returns a value for an argument with this type. The value differs from the argument's default."""
     return {"float | None": 0.5, "float": 0.25, "EmptyRows": "unmasked", "Precision": "exact", "Causal": 3, "Window": (2, None), "BlockSize": (16, 64)}[annotation]
 
 
@@ -89,7 +89,7 @@ def test_a_relative_bias_comes_back() -> None:
 
 
 def test_every_tensor_is_known_to_transforms() -> None:
-    """For every tensor argument, the transforms know whether vmap may stack its examples in one call, or whether all sequences of a call share the tensor."""
+    """The tables of the transforms contain every tensor argument: they say whether vmap can stack the examples of the tensor in one call, or all sequences of a call share it."""
     known = {*_transforms._PAIRS, *_transforms._KEYS, *_transforms._ROWS, *_transforms._SEQUENCES}
     shared = {argument.name for argument in TENSORS if argument.extent in ("documents", "heads")}
     assert {argument.name for argument in TENSORS} <= known | shared

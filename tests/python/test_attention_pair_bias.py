@@ -107,7 +107,7 @@ def test_operators_pass_opcheck() -> None:
     torch.library.opcheck(torch.ops.polyhead.pair_bias_attention.default, (q, k, k, keep, None, "zero", z, *parameters))
 
 
-def test_compiled_it_is_the_same() -> None:
+def test_a_compiled_call_has_the_same_result() -> None:
     given, mask = draw_case(random.Random(3), torch.Generator().manual_seed(3))
     out, _ = call(given, mask, return_z_proj=False)
     compiled = torch.compile(lambda: call(given, mask, return_z_proj=False)[0], backend="aot_eager", fullgraph=True)()

@@ -75,11 +75,11 @@ def test_numbers_of_the_table_that_no_pair_reads_are_left_alone(rng: np.random.G
     out, lse = polyhead.sdpa(q, k, v, bias=sliding(table), return_lse=True)
     d_table = np.full_like(table, 7)
     polyhead.sdpa_backward(q, k, v, out, lse, d_out, bias=sliding(table), d_bias=sliding(d_table))
-    assert (d_table[T + S - 1 :] == 7).all() and (np.abs(d_table[: T + S - 1]) < 7).all()  # the gradient overwrote the sevens of its memory and was not added to them
+    assert (d_table[T + S - 1 :] == 7).all() and (np.abs(d_table[: T + S - 1]) < 7).all()  # the gradient has replaced the numbers 7 in its memory and was not added to them
 
 
 @pytest.mark.parametrize("extra", [{}, {"add_bias_kv": True, "add_zero_attn": True}])
-def test_a_layer_takes_such_a_view_too(extra: dict[str, bool], rng: np.random.Generator) -> None:
+def test_a_layer_takes_a_bias_that_is_a_view_of_a_table(extra: dict[str, bool], rng: np.random.Generator) -> None:
     layer = polyhead.MultiHeadAttention(8, 2, dtype="float64", seed=3, **extra)
     x, memory, d_out = (rng.standard_normal((2, length, 8)) for length in (T, S, T))
     table = rng.standard_normal((2, T + S - 1))

@@ -46,7 +46,7 @@ def test_the_bits_are_those_of_the_same_pairs_as_booleans(shape: tuple[int, ...]
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_layer_takes_them() -> None:
+def test_a_layer_takes_block_lists() -> None:
     rng = np.random.default_rng(1)
     x = rng.standard_normal((3, 45, 16)).astype(np.float32)
     d_out = rng.standard_normal(x.shape).astype(np.float32)
@@ -70,7 +70,7 @@ def tensors(seed: int = 0) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch
     return {name: torch.from_numpy(x).double().requires_grad_() for name, x in inputs.items()}, torch.from_numpy(blocks), torch.from_numpy(attend)
 
 
-def test_torch_has_their_gradients_of_both_orders() -> None:
+def test_torch_has_first_and_second_derivatives_with_block_lists() -> None:
     inputs, blocks, attend = tensors()
     found = []
     for options in ({"blocks": blocks, "block_size": SIZE}, {"attend": attend}):
@@ -82,7 +82,7 @@ def test_torch_has_their_gradients_of_both_orders() -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-def test_torch_transforms_them() -> None:
+def test_torch_transforms_calls_with_block_lists() -> None:
     inputs, blocks, attend = tensors(2)
     inputs = {name: x.detach() for name, x in inputs.items()}
     whole = attention(**inputs, blocks=blocks, block_size=SIZE)
@@ -98,7 +98,7 @@ def test_torch_transforms_them() -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-def test_torch_compiles_them() -> None:
+def test_torch_compiles_calls_with_block_lists() -> None:
     inputs, blocks, attend = tensors(4)
 
     def loss(blocks: torch.Tensor) -> torch.Tensor:
@@ -111,7 +111,7 @@ def test_torch_compiles_them() -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_jax_has_their_gradients() -> None:
+def test_jax_has_gradients_with_block_lists() -> None:
     jax = pytest.importorskip("jax")
     from polyhead.jax import attention as of_jax
 

@@ -125,7 +125,7 @@ def test_int8_on_the_callers_memory(rng: np.random.Generator) -> None:
     assert polyhead.KeyValueCache(1, 1, 1, 1).key_scales is None and np.shares_memory(cache.value_scales, value_scales)
 
 
-def test_what_does_not_fit_changes_nothing() -> None:
+def test_a_refused_call_does_not_change_the_cache() -> None:
     layer = polyhead.MultiHeadAttention(8, 2)
     cache = polyhead.KeyValueCache(2, 2, 3, 4)
     x = np.ones((2, 2, 8), np.float32)
@@ -175,7 +175,7 @@ def test_rotary_frequencies_are_the_published_ones() -> None:
     larger = (10000.0 * 4 ** (16 / 14)) ** (-np.arange(0, 16, 2) / 16)
     np.testing.assert_allclose(polyhead.RotaryEmbedding(16, scaling="ntk", factor=4).frequencies, larger, rtol=1e-14)
 
-    # Llama 3's scaling in the form of transformers' code, which distinguishes three ranges of the wavelength.
+    # Llama 3's scaling, written as in transformers: three ranges of the wavelength are scaled differently.
     f, old, low, high = 500000.0 ** (-np.arange(0, 64, 2) / 64), 8192, 1, 4
     wavelength = 2 * np.pi / f
     smooth = (old / wavelength - low) / (high - low)

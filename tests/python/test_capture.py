@@ -165,7 +165,7 @@ class Written(nn.Module):
         lambda p: p / p.max(), lambda p: p.masked_fill(p < 0.1, 0), lambda p: p[..., :3].sum(), lambda p: p + 1,
     ],
 )  # fmt: skip
-def test_what_is_computed_beside_the_product_is_not_the_map(aside: Callable[[Tensor], Tensor]) -> None:
+def test_other_uses_of_a_softmax_do_not_change_the_captured_map(aside: Callable[[Tensor], Tensor]) -> None:
     torch.manual_seed(5)
     q = torch.randn(B, N, T, H)
 
@@ -440,7 +440,7 @@ def test_maps_stop_at_the_budget_and_the_other_numbers_do_not() -> None:
         captured.layers()
 
 
-def test_what_is_not_captured_is_said_by_name() -> None:
+def test_modules_that_are_not_captured_are_named() -> None:
     class SigmoidAttention(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.sigmoid(x @ x.mT) @ x

@@ -39,7 +39,7 @@ def inputs(dtype: torch.dtype, seed: int) -> list[Tensor]:
 
 
 def results(score_mod: Callable[..., Any], seed: int, captured: list[Tensor], dtype: torch.dtype, **options: Any) -> list[Tensor]:
-    """out, lse, and the gradients of q, k, v and of the captured tensors."""
+    """Returns out, lse, and the gradients of q, k, v and the captured tensors."""
     leaves = [x.requires_grad_() for x in inputs(dtype, seed)] + captured
     out, lse = attention(*leaves[:3], score_mod=score_mod, return_lse=True, **options)
     d_out = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64).to(dtype)
@@ -51,7 +51,7 @@ def same_bits(a: list[Tensor], b: list[Tensor]) -> bool:
 
 
 class Graph:
-    """A random score_mod of smooth and other operations, with captured tables. Every value stays small, so that float64 errors do."""
+    """A random score_mod of smooth and other operations, with captured tables. Every value stays small, so that float64 errors are small, too."""
 
     def __init__(self, seed: int, dtype: torch.dtype) -> None:
         self.draw = random.Random(seed)
@@ -110,7 +110,7 @@ def test_random_graphs(seed: int, dtype: torch.dtype) -> None:
     if dtype == torch.float64 and not options:
         graph.draw.seed(seed)
         leaves = [x.requires_grad_() for x in inputs(dtype, seed)] + graph.captured()
-        torch.set_default_dtype(torch.float64)  # eager torch multiplies integers by a Python number in the default dtype
+        torch.set_default_dtype(torch.float64)  # eager torch computes the product of an integer tensor and a Python number in the default dtype
         try:
             exact, _ = dense(*leaves[:3], graph, None)
         finally:
@@ -204,7 +204,7 @@ FIRST, SECOND, THIRD = '"float32 vv; add 0 1; multiply 2 0; 3"', '"float32 vv; a
 
 @needs_llvmlite
 def test_an_engine_that_is_freed_leaves_the_others() -> None:
-    """Freeing an unused engine also frees its target machine, so no two engines may share one."""
+    """llvmlite frees the target machine together with its engine, so each engine must have a separate target machine."""
     assert in_process(
         f"""
 import gc
@@ -222,7 +222,7 @@ print(_score_runs.compile_runs([{SECOND}]), _score_runs.compile_runs([{SECOND}, 
 @needs_llvmlite
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_MDWE is of Linux")
 def test_rules_are_interpreted_where_memory_may_not_become_executable() -> None:
-    for earlier in ("", "polyhead.score_compiler()\n"):  # code that runs before memory is restricted
+    for earlier in ("", "polyhead.score_compiler()\n"):  # with and without a use of the compiler before executable memory is forbidden
         found = in_process(
             f"""
 import ctypes
@@ -239,7 +239,7 @@ else:
 
 @needs_llvmlite
 def test_code_stays_if_an_exception_interrupts_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library may hold the address of a function already."""
+    """If an exception interrupts the compiler, the library may already have the address of a compiled function, so the function must not be freed."""
     provided, engines = _core.provide_score_run, len(_score_runs._engines)
 
     def interrupted(text: str, address: int) -> bool:
@@ -310,8 +310,8 @@ def test_a_broken_llvmlite_is_not_needed(error: Exception, reason: str, monkeypa
 
 
 @needs_llvmlite
-def test_beyond_the_most_functions_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one place left, only the first of three texts is compiled, and a second call compiles nothing."""
+def test_no_more_functions_are_compiled_than_the_library_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of compiled functions is limited. If one more is allowed, only the first of three texts is compiled, and a second call compiles nothing."""
     monkeypatch.setattr(_score_runs._core, "most_score_run_functions", len(_score_runs._provided) + 1)
     texts = [f"float64 vs; add 0 1; {op} 2 1; subtract 3 1; maximum 4 0; 5" for op in ("minimum", "add", "divide")]
     assert _score_runs.compile_runs(texts) and texts[0] in _score_runs._provided and texts[1] not in _score_runs._provided

@@ -33,7 +33,7 @@ from polyhead.distributed._torch_communicator import of_group
 from polyhead.torch import attention as on_one_machine
 from torch_support import error
 
-# The ranks of this file are processes of a gloo group, and torch can be built without gloo; PyPI's wheels have it.
+# The ranks of these tests are processes of a gloo group. torch can be built without gloo, but PyPI's wheels have it.
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch has no gloo")
 
 RANKS = 4
@@ -54,7 +54,7 @@ ROWS = {"q": -2, "k": -2, "v": -2, "d_out": -2, "out": -2, "lse": -1}  # the axi
 
 
 def whole(case: Case) -> tuple[dict[str, Tensor], Case]:
-    """Returns the tensors of a case for the whole sequence, and the other options of the case."""
+    """Returns the tensors of a case for the whole sequence, and the case's options that are not tensors."""
     b, n, k, t, s, h = case["sizes"]
     g = torch.Generator().manual_seed(case.get("number", 1))
     dtype = getattr(torch, case.get("dtype", "float32"))
@@ -112,7 +112,7 @@ def of_rank(group: Group, case: Case) -> Results:
 
 
 def together(results: list[Results], case: Case, exact: Results) -> Results:
-    """Joins the slices of all ranks to whole results. Results that all ranks share must have the same bits on all ranks."""
+    """Joins the slices of all ranks to the results for the whole sequence. A result that every rank has as a whole must have the same bits on every rank."""
     found: Results = {}
     for name, of_one in exact.items():
         axis = axis_of(name)
@@ -212,7 +212,7 @@ def test_dropout_has_the_bits_of_one_machine(processes: Processes) -> None:
 
 
 def test_numpy_arrays_and_a_communicator_of_the_programs_own() -> None:
-    """A communicator may keep the buffers of its messages: their memory stays valid."""
+    """A communicator may keep the buffers that it was given to send, because their memory stays valid."""
     tensors, _ = whole({"sizes": (2, 4, 4, 33, 33, 8), "tensors": ("bias",)})
     q, k, v, d_out, bias = (tensors[name].numpy() for name in ("q", "k", "v", "d_out", "bias"))
     out, lse = polyhead.sdpa(q, k, v, bias=bias, causal="top_left", return_lse=True)
@@ -241,7 +241,7 @@ def test_numpy_arrays_and_a_communicator_of_the_programs_own() -> None:
     assert "1 head ranks x 3 ring ranks: given by the caller" in results[0]["text"] and "rank 2 of 3: 11 queries" in results[2]["text"]
 
 
-def test_one_row_says_whose_a_bias_is() -> None:
+def test_one_row_says_whether_a_bias_of_one_row_is_shared() -> None:
     """If every rank has one query, a rank's own row and a row shared by all ranks have the same shape."""
     q, k, v = (torch.randn(1, 2, 3, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
     shared = torch.randn(2, 1, 3, generator=torch.Generator().manual_seed(4))
@@ -320,7 +320,7 @@ def test_an_exception_of_a_communicator_is_the_cause_of_a_connection_error() -> 
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), SystemExit(3)])
-def test_what_is_no_exception_passes(failure: BaseException) -> None:
+def test_a_failure_that_is_no_exception_is_passed_on(failure: BaseException) -> None:
     with pytest.raises(type(failure)):
         distributed.sdpa(X, X, X, Broken(failure))
 
@@ -385,10 +385,10 @@ def test_wrong_arguments_are_named() -> None:
         distributed.sdpa(X, X, X, ranks, causl=1)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"^sdpa\(\) got an unexpected keyword argument 'ordre'$|^sdpa\(\) got .*(?!'order')"):
         polyhead.sdpa(X, X, X, ordre=1)  # type: ignore[call-overload]
-    assert np.array_equal(distributed.sdpa(X, X, X, ranks), polyhead.sdpa(X, X, X))  # a call after refused calls works
+    assert np.array_equal(distributed.sdpa(X, X, X, ranks), polyhead.sdpa(X, X, X))  # after calls that were refused, a valid call works
 
 
-def test_gradients_that_are_not_there_are_refused() -> None:
+def test_gradients_that_do_not_exist_are_refused() -> None:
     x = torch.from_numpy(X).requires_grad_()
     out, lse = attention(x, x, x, Queues(0, 1, {}), return_lse=True)
     for loss in (lse.sum(), out.sum() + lse.sum()):
@@ -459,7 +459,7 @@ def model_of_rank(group: Group, order: Any) -> Results:
     x = torch.randn(2, LENGTH, 32, generator=torch.Generator().manual_seed(5))
     positions = torch.tensor([p for part in slice_of(order, LENGTH, rank, ranks) for p in part])
     own = F.scaled_dot_product_attention
-    warnings.simplefilter("error", RuntimeWarning)  # sequence_parallel warns of a `with` block that made no call
+    warnings.simplefilter("error", RuntimeWarning)  # sequence_parallel warns if its `with` block contains no call of attention; here the warning is an error
     with sequence_parallel(group, order=order, timeout=60):
         results = modelled(model, take_slice(x, 1, order, rank, ranks), positions)
         with torch.no_grad():
@@ -503,7 +503,7 @@ def test_a_block_brings_torchs_functions_back() -> None:
         pass
 
 
-def test_what_cannot_be_sliced_is_refused_by_name() -> None:
+def test_calls_that_cannot_be_sliced_are_refused_by_name() -> None:
     x = torch.randn(2, 5, 8)
     layer, adding = nn.MultiheadAttention(8, 2, batch_first=True), nn.MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True)
     from torch.nn.attention.bias import causal_upper_left
@@ -539,7 +539,7 @@ def failing(group: Group, how: str) -> tuple[str, str, float, str]:
             def mortal(buffer: Any, to: int, tag: int) -> Any:
                 nonlocal sent
                 sent += 1
-                return send(buffer, to, tag) if sent <= 4 else os._exit(0)  # 4 messages are the statements of both agreements; this rank dies when it sends keys
+                return send(buffer, to, tag) if sent <= 4 else os._exit(0)  # the first 4 messages compare the arguments of the ranks; the rank dies when it would send keys
 
             communicator.send = mortal  # type: ignore[method-assign]
         if how == "sleeps":
@@ -591,7 +591,7 @@ for destroys in (True, False):
     for _ in range(2):
         if rank == 1: time.sleep(1.2)  # after 1 s, rank 0 begins to wait for the message that rank 1 would send if it left; this message never comes
         attention(x, x, x)
-        time.sleep(1.5)  # together these take longer than the timeout of the group
+        time.sleep(1.5)  # the two rounds together take longer than the timeout of the group
     attention(x, x, x)
     if destroys: dist.destroy_process_group()
 """

@@ -32,7 +32,7 @@ TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers")
 needs_torch = pytest.mark.skipif(not TORCH, reason="torch or transformers is not installed")
 
 
-# --- what is public
+# --- the public names of the package
 
 
 def modules() -> list[ModuleType]:
@@ -49,7 +49,7 @@ def names_of(module: ModuleType) -> list[str]:
 
 @dataclass(frozen=True)
 class Public:
-    """A public name. signature is None if users do not call the name, as with properties and the classes of results."""
+    """A public name. `signature` is None for names that users do not call, such as properties and classes of results."""
 
     name: str
     value: Any
@@ -57,7 +57,7 @@ class Public:
     signature: inspect.Signature | None
 
 
-# Classes that users do not construct: results of calls, and protocols.
+# Classes whose objects users do not construct: results of calls, and protocols.
 RESULTS = {"polyhead.Gradients", "polyhead.SecondGradients", "polyhead.LayerGradients", "polyhead.TopKeys", "polyhead.Capture", "polyhead.CapturedCall", "polyhead.MissedCall", "polyhead.Saved", "polyhead.patch.Patch", "polyhead.torch.SdpaReplacement", "polyhead.distributed.Communicator", "polyhead.distributed.Transfer"}
 
 
@@ -117,7 +117,7 @@ def arguments(public: Public) -> dict[str, inspect.Parameter]:
 
 
 def test_the_lists_are_not_empty() -> None:
-    """The names are found: without any, the other tests of this file would pass and check nothing."""
+    """The lists of names must not be empty, because then the other tests of this file would pass without checking anything."""
     assert len(PUBLIC) >= 30 and len(CALLED) >= 15
     assert {"polyhead.sdpa", "polyhead.MultiHeadAttention.forward", "polyhead.Saved.maps", "polyhead.Page.save"} <= CALLED.keys()
 
@@ -138,7 +138,7 @@ def test_every_public_name_says_what_it_is(name: str) -> None:
 
 
 def described_arguments(name: str) -> dict[str, str]:
-    """Returns the entries of Args. The entry "options: as given to `sdpa`" describes every argument that sdpa also has and that no other entry describes."""
+    """Returns the entries of the section Args. The entry "options: as given to `sdpa`" stands for every argument that sdpa has, too, and that has no other entry."""
     described = entries(CALLED[name].doc, "Args")
     if "options" not in described or "options" in arguments(CALLED[name]):
         return described
@@ -257,7 +257,7 @@ def test_numbers_have_units(name: str) -> None:
 
 
 @called_names
-def test_probabilities_are_said_to_be_such(name: str) -> None:
+def test_docstrings_say_that_dropout_is_a_probability(name: str) -> None:
     for argument, text in described_arguments(name).items():
         if argument in ("dropout", "dropout_p") and not refers_to(text):
             assert "probabilit" in text, f"{argument}: {text!r}"

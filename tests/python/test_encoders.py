@@ -104,7 +104,7 @@ def test_a_family_computes_what_transformers_does_and_reads_no_padding(case: str
     compare(theirs, ours, texts())
     ids, attend = padded(theirs.config.pad_token_id if theirs.config.pad_token_id is not None else 0)
     compare(theirs, ours, ids, attend=attend)
-    # Padding at the start, with an id that is not the padding token: only the mask decides what is padding.
+    # Padding at the start, with the id of another token: only the mask says which tokens are padding.
     ids[1, :5], attend[1, :5] = 9, False
     compare(theirs, ours, ids, attend=attend)
 
@@ -161,7 +161,7 @@ def test_a_model_of_esm_that_transformers_loads_and_saves_keeps_its_frequencies(
 
 
 def test_esm_refuses_null_as_the_kind_of_positions(tmp_path: Path) -> None:
-    """transformers would add no positions at all."""
+    """With null, transformers would add no positions at all. polyhead has no such encoder."""
     saved_model("esm", tmp_path)
     change_config(tmp_path, position_embedding_type=None)
     with pytest.raises(ValueError, match="position_embedding_type is null; a value is needed, or no key"):

@@ -92,7 +92,7 @@ def test_a_folder_that_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
     assert result.returncode == 1 and "has no config.json" in result.stderr and "Traceback" not in result.stderr
 
 
-def test_what_transformers_cannot_read_or_polyhead_refuses_is_said(tmp_path: Path) -> None:
+def test_errors_of_the_example_are_messages_without_a_traceback(tmp_path: Path) -> None:
     needs("heads_of_a_transformer.py")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     for arguments, said in (([], "no model of transformers"), (["-o", str(tmp_path / "none" / "heads.html")], "is no folder")):

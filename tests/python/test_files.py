@@ -55,7 +55,7 @@ def test_a_layer_that_is_causal_in_another_way_than_its_layout_is_refused(tmp_pa
         assert polyhead.load(tmp_path / "layer.safetensors", layout, heads=2).causal == layer.causal
 
 
-def test_what_a_layout_says_is_not_contradicted() -> None:
+def test_settings_that_contradict_a_layout_are_refused() -> None:
     layer = polyhead.MultiHeadAttention(8, 2)
     with pytest.raises(ValueError, match="empty_rows is zero, and load would make a layer with uniform"):
         layer.state("d2l")

@@ -11,7 +11,7 @@ import pytest
 import polyhead
 
 Rng = np.random.Generator
-SIZES = [(1, 9), (3, 40), (40, 64)]  # (B, T): few positions; a batch that is one chunk; a batch of several chunks
+SIZES = [(1, 9), (3, 40), (40, 64)]  # (B, T): few positions; a batch that the layer computes in one chunk; a batch that it computes in several chunks
 
 
 def layer_of(rng: Rng, dtype: str = "float32") -> polyhead.MultiHeadAttention:
@@ -40,7 +40,7 @@ def test_a_frozen_layer_gives_the_same_bits_and_gradients(sequences: int, length
             assert given.parameters[name].flags.writeable
 
 
-def test_its_parameters_cannot_be_written(rng: Rng) -> None:
+def test_parameters_of_a_frozen_layer_cannot_be_written(rng: Rng) -> None:
     layer = layer_of(rng)
     assert not layer.is_frozen
     frozen = layer.frozen()
@@ -53,7 +53,7 @@ def test_its_parameters_cannot_be_written(rng: Rng) -> None:
         assert np.array_equal(array, layer.parameters[name])
 
 
-def test_the_layer_that_it_came_from_may_change(rng: Rng) -> None:
+def test_the_layer_from_which_a_frozen_layer_was_made_may_change(rng: Rng) -> None:
     layer, x = layer_of(rng), rng.normal(size=(1, 9, 32)).astype(np.float32)
     before = layer(x)
     frozen = layer.frozen()
@@ -64,7 +64,7 @@ def test_the_layer_that_it_came_from_may_change(rng: Rng) -> None:
 
 
 @pytest.mark.parametrize("how", ["copy", "pickle"])
-def test_copies_of_it_are_frozen(how: str, rng: Rng) -> None:
+def test_copies_of_a_frozen_layer_are_frozen(how: str, rng: Rng) -> None:
     frozen, x = layer_of(rng).frozen(), rng.normal(size=(1, 9, 32)).astype(np.float32)
     frozen.causal = True
     twin = copy.deepcopy(frozen) if how == "copy" else pickle.loads(pickle.dumps(frozen))

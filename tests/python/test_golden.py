@@ -160,7 +160,7 @@ def run_layer(case: Case) -> Arrays:
     grads = saved.backward(d_out)
     results = {"out": out, "lse": saved.lse, "weights": saved.maps(), "d_query": grads.query}
     results |= {f"d_{name}": grad for name, grad in [("key", grads.key), ("value", grads.value), ("bias", grads.bias)] if grad is not None}
-    # The gradients become the parameters of a layer, because the layer's state() lists them under the names of the layout.
+    # A layer is made whose parameters are the gradients: its state() then returns the gradients with the names of the layout.
     named = layer_with(config, grads.parameters).state(layout, without=NOT_IN_FILES)
     return results | {f"d_{name}": grad for name, grad in named.items()}
 

@@ -333,7 +333,7 @@ def test_old_files_of_image_processors_open(tmp_path: Path) -> None:
     ({"do_reduce_labels": True}, "\"do_reduce_labels\" is true; models of the type ViTImageProcessor are not known to have this key"),
     ({"do_center_crop": True, "crop_size": 50}, "the image is 16 x 16 pixels, too small for a crop of 50 x 50; padding is not supported"),
 ])  # fmt: skip
-def test_what_is_not_prepared_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_an_unsupported_preparation_of_images_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     saved_model("vit", tmp_path)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}} | changes))
     ours = polyhead.models.load(tmp_path)

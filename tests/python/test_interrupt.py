@@ -145,7 +145,7 @@ def test_the_backward_pass_of_a_layer_ends(alarm: Callable[[], None]) -> None:
         saved.backward(d_out, num_threads=1)
 
 
-def test_a_cache_is_as_before(alarm: Callable[[], None]) -> None:
+def test_an_interrupted_call_leaves_the_cache_as_it_was(alarm: Callable[[], None]) -> None:
     layer = polyhead.MultiHeadAttention(512, 8, seed=1)
     cache = polyhead.KeyValueCache(1, 8, 49152, 64)
     layer(X, causal="bottom_right", cache=cache)

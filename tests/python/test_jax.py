@@ -90,7 +90,7 @@ def test_every_option_is_the_formula(wide: None, summary: list[str]) -> None:
         theirs = [exact[name] for name in ("out", "lse", "p")]
         for name, ours, wanted in zip(("out", "lse", "p"), found, theirs):
             close(ours, wanted.detach(), 1e-12, f"seed {seed}, {layout}, {name}")
-        if not QUICK or seed % 4 == 0:  # also call it without a gradient
+        if not QUICK or seed % 4 == 0:  # also test the call without a gradient
             for ours, wanted in zip(jax.jit(results)({name: jnp.asarray(x) for name, x in arrays.items()}), theirs):
                 close(ours, wanted.detach(), 1e-12, f"seed {seed}, {layout}, without a gradient")
         if chosen:
@@ -304,7 +304,7 @@ def test_two_levels_of_vmap(rng: np.random.Generator) -> None:
             assert same(both(q, k, v, bias, seeds)[i, j], f(*single))
             total += jax.grad(lambda *x: (f(*x) ** 2).sum(), argnums=3)(*single)
         close(grads[3], total, 1e-5, "bias")
-    # The inner vmap is summed inside of the gradient; the outer vmap maps the gradient.
+    # The gradient is taken of a sum over the inner vmap, and the outer vmap maps this gradient.
     f = lambda q, k, v, bias: (attention(q, k, v, bias=bias) ** 2).sum()  # noqa: E731
     inner = jax.grad(lambda *x: jax.vmap(f, (0, 0, None, None))(*x).sum(), argnums=(0, 1, 2, 3))
     whole = jax.vmap(inner, (0, None, 0, None))(q, k, v, bias)
@@ -372,7 +372,7 @@ def test_transforms(name: str, jit: bool, wide: None, rng: np.random.Generator) 
         close(a, b, 1e-11, name)
 
 
-def test_what_has_no_derivative_says_so(rng: np.random.Generator) -> None:
+def test_derivatives_that_do_not_exist_are_refused(rng: np.random.Generator) -> None:
     q = numbers(rng, 1, 2, 3, 4)
     rule = {"attend": np.zeros((3, 3), bool), "empty_rows": "uniform"}
     with pytest.raises(NotImplementedError, match="no gradient of lse with empty_rows='uniform'"):

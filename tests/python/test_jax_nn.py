@@ -72,8 +72,8 @@ def test_dot_product_attention_is_that_of_jax(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("low", [-np.inf, np.finfo(np.float32).min])
 def test_masked_keys_get_nothing_beside_a_low_bias(low: float, rng: np.random.Generator) -> None:
-    # jax.nn and Flax replace the score of a masked key by a finite number. Beside such a low bias, jax.nn and Flax give the masked key some weight; polyhead
-    # gives it the weight 0.
+    # jax.nn and Flax replace the score of a masked key by a finite number. If the bias makes all other scores as low, they give the masked key some weight.
+    # polyhead gives it the weight 0.
     q, mask = numbers(rng, 1, 3, 2, 8), jnp.array([True, True, False])
     bias = jnp.broadcast_to(jnp.float32(low), (1, 1, 3, 3))
     exact = jnp.zeros_like(q) if low == -np.inf else jnp.broadcast_to(q[:, :2].mean(1, keepdims=True), q.shape)
@@ -111,8 +111,8 @@ def test_a_bias_of_another_dtype_keeps_its_numbers(f: Any, of_query: str, of_bia
         close(ours, exact, tolerance, f"{of_query} beside a bias of {of_bias}")
     gradients = jax.jit(jax.grad(lambda *x: (f(*x, mask) * d_out).sum().astype("float32"), argnums=(0, 1, 2, 3)))(q, k, v, bias)
     assert [x.dtype.name for x in gradients] == [of_query] * 3 + [of_bias] and gradients[3].shape == bias.shape
-    # The expected gradients are those of float64 arrays with the same numbers. polyhead's gradients differ from these by the rounding of results, and of
-    # products with d_out.
+    # The expected gradients are computed from float64 arrays with the same numbers. polyhead's gradients differ from them because results, and products with d_out,
+    # are rounded.
     wanted = jax.grad(lambda *x: (f(*x, mask) * d_out.astype("float64")).sum(), argnums=(0, 1, 2, 3))(*(x.astype("float64") for x in (q, k, v, bias)))
     narrow = max((of_query, of_bias), key=lambda name: float(jnp.finfo(name).eps))
     all_close(gradients, wanted, {"bfloat16": 3e-2, "float16": 4e-3, "float32": 1e-4, "float64": 1e-11}[narrow], "gradients")

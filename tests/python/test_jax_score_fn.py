@@ -167,7 +167,7 @@ def test_layouts_have_the_same_bits() -> None:
     assert same(one, jax.jit(lambda q, table: attention(q, k, v, score_fn=make(table)))(q, table))
 
 
-def test_it_is_the_score_rule_with_masks_bias_softcap_sink_and_weights() -> None:
+def test_score_fn_can_be_combined_with_masks_bias_softcap_sink_and_weights() -> None:
     q, k, v = inputs(np.float32)
     options = {"softcap": 3.0, "bias": jnp.ones((T, S)) * 0.25, "sink": jnp.zeros(N), "window": (6, 4), "key_lengths": np.array([S, 11])}
     out, lse, p = attention(q, k, v, score_fn=lambda score, b, h, q, k: score, return_lse=True, return_attention_weights=True, **options)
@@ -341,7 +341,7 @@ def test_the_page_lists_functions_that_can_be_traced(wide: None) -> None:
                 primitives |= {inner.primitive.name for inner in equation.params["jaxpr"].eqns}
     assert {name for function in FUNCTIONS for name in function.primitives} <= primitives
     q, k, v = inputs()
-    for first in range(0, len(terms), 3):  # three functions at a time, to trace and compile less often
+    for first in range(0, len(terms), 3):  # three functions in each score_fn, to save time for tracing and compiling
         some = terms[first : first + 3]
         score_fn = lambda score, *_, some=some: score + sum(term(score) for _, term in some)  # noqa: E731
         both = [jax.jit(jax.value_and_grad(lambda q, f=f: (lambda out: (jnp.sum(out**2), out))(f(q)), has_aux=True))(q) for f in (lambda q: attention(q, k, v, score_fn=score_fn), lambda q: dense(q, k, v, score_fn))]  # noqa: B023

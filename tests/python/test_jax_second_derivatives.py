@@ -83,7 +83,8 @@ NESTINGS: dict[str, Callable[[Function, Arrays, Arrays], Any]] = {
 }
 
 
-# The nestings that reach each of the operators of derivatives: the tangent, the tangent and the gradient of the backward pass, the gradient of the tangent.
+# Four nestings that call every operator of derivatives: the tangent of the forward pass, the tangent and the gradient of the backward pass, and the gradient of the
+# tangent.
 FOUR = ("jvp", "jvp of grad", "grad of grad", "grad of jvp")
 SOME: tuple[str, ...] = FOUR if QUICK else tuple(NESTINGS)
 
@@ -105,7 +106,7 @@ def kinds_of(seed: int) -> set[str]:
 
 
 def few_of(seeds: range) -> list[int]:
-    """Some of the seeds whose problems together have every option that one of all problems has; at least as many as there are nestings."""
+    """Returns some of the seeds. Their problems together have every option that the problems of all seeds have. There are at least as many seeds as nestings."""
     kinds, seen, chosen = {seed: kinds_of(seed) for seed in seeds}, set[str](), list[int]()
     while len(chosen) < len(NESTINGS) or seen < set().union(*kinds.values()):
         chosen.append(max((seed for seed in seeds if seed not in chosen), key=lambda seed: len(kinds[seed] - seen)))
@@ -283,7 +284,7 @@ def test_vmap_is_each_example_alone(nesting: str, rng: np.random.Generator) -> N
         rest = {name: x for name, x in arrays.items() if name not in inner}
         t = tangents_of(inner, rng)
         in_axes = [{name: axes[name] for name in inner}, {name: axes[name] for name in inner}, {name: axes[name] for name in rest}]
-        if kind > 1:  # also map tangents of inputs that are not mapped
+        if kind > 1:  # vmap also maps the tangents of inputs that it does not map
             t, in_axes[1] = {name: jnp.stack([x, 2 * x, -x]) if axes[name] is None else x for name, x in t.items()}, {name: axes[name] or 0 for name in inner}
 
         def f(x: Arrays, t: Arrays, rest: Arrays) -> Any:
@@ -369,7 +370,7 @@ def test_sixteen_bits(dtype: str, rng: np.random.Generator) -> None:
         f = lambda x: tuple(with_parameters(x, {}, return_lse=True, return_attention_weights=True))[:results]  # noqa: B023, E731
         for i, nesting in enumerate(("jvp", "jvp of grad", "grad of jvp")):
             if QUICK and (i + results // 2 + (dtype == "float16")) % 2:
-                continue  # each nesting with one of the two results, and with the other in the other dtype
+                continue  # to save time, each nesting is tested with one of the two results in each dtype
             ours = nested(nesting, f, narrow(x), narrow(t))
             exact = nested(nesting, f, *jax.tree.map(lambda a: a.astype(dtype).astype(jnp.float32), (x, t)))
             all_close(jax.tree.map(lambda a: a.astype(jnp.float32), ours), exact, 6e-2 if dtype == "bfloat16" else 1e-2, nesting)
@@ -450,7 +451,7 @@ def test_numbers_are_the_same_with_and_without_jit(rng: np.random.Generator) -> 
 # What is refused.
 
 
-def test_what_is_refused_says_so(rng: np.random.Generator) -> None:
+def test_second_derivatives_that_do_not_exist_are_refused(rng: np.random.Generator) -> None:
     q = numbers(rng, 1, 2, 3, 4)
     f = lambda q: (attention(q, q, q) ** 2).sum()  # noqa: E731
     lse = lambda q: attention(q, q, q, return_lse=True)[1].sum()  # noqa: E731

@@ -147,7 +147,7 @@ def test_wrong_arguments_are_refused_by_name(images: Path) -> None:
                 call(**{name: value, **others})
 
 
-def test_what_is_no_model_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_a_model_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="source: '.*nothing' is no folder that `polyhead train` made"):
         polyhead.models.load(tmp_path / "nothing")
     (tmp_path / "config.json").write_text('{"model_type": "polyhead-image-classifier"}')

@@ -20,7 +20,7 @@ def problem(rng: np.random.Generator, dtype: Any = np.float64) -> tuple[Array, A
     return tuple(rng.standard_normal(shape).astype(dtype) for shape in [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6)])
 
 
-# Functions that return an array with the same numbers in another layout.
+# Functions that return an array with the numbers of x in another memory layout.
 def fortran(x: Array) -> Array:
     return np.asfortranarray(x)
 
@@ -315,7 +315,7 @@ def test_too_many_dimensions_are_refused() -> None:
 
 
 @pytest.mark.parametrize("thing", [[[1.0]], 1.0, "q", {}, object(), range(3), np.float64(1), lambda: 0], ids=lambda thing: type(thing).__name__)
-def test_what_is_no_array_is_a_type_error(thing: Any) -> None:
+def test_an_object_that_is_no_array_is_an_error(thing: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"(^|sdpa_forward: )q is "):
         polyhead.sdpa(thing, K, V)
 
@@ -430,7 +430,7 @@ def test_parameters_are_the_layers_own_memory() -> None:
             assign(layer.parameters)
     assert type(pickle.loads(pickle.dumps(layer.parameters))) is dict
     del layer
-    assert weight.shape == (8, 8) and np.isfinite(weight).all()  # the array keeps the memory of the deleted layer
+    assert weight.shape == (8, 8) and np.isfinite(weight).all()  # the array keeps the memory alive after the layer is deleted
 
 
 # --- other libraries

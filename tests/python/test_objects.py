@@ -180,7 +180,7 @@ def public_classes() -> dict[str, type]:
 
 
 def examples() -> dict[str, Callable[[], Any]]:
-    """Returns, for each public class, a function that makes an object."""
+    """Returns, for each public class, a function that makes an object of the class."""
     q = np.ones((1, 2, 3, 4), np.float32)
     out, lse = polyhead.sdpa(q, q, q, return_lse=True)
     layer = polyhead.MultiHeadAttention(8, 2)
@@ -292,7 +292,7 @@ def test_maps_of_a_pass_that_was_kept_have_the_shape_of_its_input() -> None:
     assert saved.maps().shape == (2, 2, 5, 4)
 
 
-def test_what_they_print() -> None:
+def test_repr_of_layers_and_rotary_embeddings() -> None:
     layer = polyhead.MultiHeadAttention(8, 2)
     assert repr(layer) == "MultiHeadAttention(query_width=8, heads=2, head_width=4, dtype='float32')"
     layer.causal = True
@@ -313,7 +313,7 @@ def test_dtypes_may_be_numpys_and_torchs(dtype: type[np.generic]) -> None:
     assert polyhead.MultiHeadAttention(8, 2, dtype=given).config["dtype"] == "float64"
 
 
-def test_what_belongs_to_torch_is_said_to(tmp_path: Path) -> None:
+def test_a_module_of_torch_is_refused_with_the_advice_to_use_its_state_dict(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.MultiheadAttention(8, 2)
     with pytest.raises(TypeError, match="MultiheadAttention; .*state_dict"):

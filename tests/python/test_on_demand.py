@@ -20,7 +20,7 @@ def output(code: str) -> str:
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True, timeout=600).stdout.strip()
 
 
-PARTS = [name for name in ("jax", "distributed", "torch", "transformers", "patch") if there[name]]  # in this order, no module imports a later one
+PARTS = [name for name in ("jax", "distributed", "torch", "transformers", "patch") if there[name]]  # in this order, because none of these modules imports a later one
 
 
 @pytest.mark.parametrize("names", [PARTS] if QUICK else [[name] for name in PARTS], ids=str)
@@ -87,6 +87,6 @@ def test_help_and_dir_work_without_the_packages() -> None:
     assert told == "['distributed', 'sdpa'] True"
 
 
-def test_another_name_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     told = output("import polyhead\nprint(hasattr(polyhead, 'tensorflow'), hasattr(polyhead, '_none'))")
     assert told == "False False"

@@ -195,7 +195,7 @@ def test_replaced_multi_head_attention_gives_what_onnxruntime_gives(kind: str) -
         ({}, 4, {}, "it has the output qk"),
     ],
 )
-def test_what_is_not_served_stays(given: dict[str, Any], outputs: int, attributes: dict[str, Any], why: str) -> None:
+def test_nodes_of_multi_head_attention_that_polyhead_cannot_compute_stay(given: dict[str, Any], outputs: int, attributes: dict[str, Any], why: str) -> None:
     a = {name: np.zeros((2, 7, 32), np.float32) for name in ("query", "key", "value")} | {name: np.zeros(shape, np.float32) for name, shape in given.items()}
     model = model_of(a, outputs, "MultiHeadAttention", "com.microsoft", MICROSOFT, 23, num_heads=4, **attributes)
     result = polyhead.onnx.replace_attention(model)
@@ -203,7 +203,7 @@ def test_what_is_not_served_stays(given: dict[str, Any], outputs: int, attribute
 
 
 @pytest.mark.parametrize(("outputs", "attributes", "why"), [(4, {}, "it has the output qk_matmul_output"), (1, {"softmax_precision": 11}, "its softmax_precision is DOUBLE"), (1, {"other": 1}, "it has the attribute other"), (1, {"softcap": -1.0}, "its softcap is -1")])
-def test_what_attention_of_onnx_stays(outputs: int, attributes: dict[str, Any], why: str) -> None:
+def test_nodes_of_attention_that_polyhead_cannot_compute_stay(outputs: int, attributes: dict[str, Any], why: str) -> None:
     model = model_of({name: np.zeros((1, 1, 2, 4), np.float32) for name in "QKV"}, outputs, **attributes)
     assert polyhead.onnx.replace_attention(model) == (model, [], {"attention": why})
     with pytest.raises(TypeError, match="model is str; it must be an onnx.ModelProto"):
@@ -211,7 +211,7 @@ def test_what_attention_of_onnx_stays(outputs: int, attributes: dict[str, Any], 
 
 
 def test_functions_and_subgraphs() -> None:
-    """A node of a function is replaced if its attributes are numbers; a node inside of an If is replaced too."""
+    """A node inside of a model's function is replaced if its attributes are numbers. A node inside of an If is replaced, too."""
     rng = np.random.default_rng(SEED)
     arrays = {name: rng.standard_normal((2, 7, 32), dtype=np.float32) for name in "QKV"}
     info = [onnx.helper.make_tensor_value_info(name, 1, [2, 7, 32]) for name in "QKV"]

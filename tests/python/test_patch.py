@@ -61,7 +61,7 @@ def test_a_patch_applies_at_once_to_objects_that_exist(package: _replace._Packag
     assert Own.forward is OWN
 
 
-def test_a_block_undoes_it_with_an_exception_too(package: _replace._Package) -> None:
+def test_a_with_block_undoes_the_patch_also_after_an_exception(package: _replace._Package) -> None:
     with Patch(package) as patch:
         assert Own().forward(1) == "ours 1" and patch.applied
     assert Own().forward(1) == "own 1"
@@ -107,7 +107,7 @@ def test_a_method_that_was_wrapped_meanwhile_stays_wrapped(package: _replace._Pa
     Own.forward = OWN  # type: ignore[method-assign]
 
 
-def test_threads_that_patch_at_once_leave_the_own_methods(package: _replace._Package) -> None:
+def test_patches_of_several_threads_at_once_are_undone(package: _replace._Package) -> None:
     errors: list[str] = []
     start = threading.Barrier(8)
 

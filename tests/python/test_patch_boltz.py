@@ -28,7 +28,8 @@ PATCH = polyhead.patch.boltz
 
 
 def pair_mask(kind: str, batch: int, extent: int, generator: torch.Generator) -> Tensor | None:
-    """Returns a mask of pairs. "padding" masks whole rows of the table by its padding; "rows" is a random mask with an empty row; other kinds are random masks."""
+    """Returns a mask of the table of pairs, or None for the kind "none". "padding" masks the rows and columns of padding, and "rows" is a random mask with an empty row. Other kinds
+    are random masks."""
     if kind == "none":
         return None
     if kind == "padding":
@@ -68,7 +69,7 @@ def test_large_scores_of_a_row_without_a_key_are_rounded_as_by_boltz(counter: Co
     mask[:, 2] = 0
     with torch.no_grad():
         p = layer(x, mask=mask)[:, 2]
-        assert (p - p[:, :1]).abs().max() > 1e-3  # attention weights of the row are not uniform
+        assert (p - p[:, :1]).abs().max() > 1e-3  # the outputs of the row differ, so its attention weights are not uniform
     require_same(PATCH, lambda: layer(x, mask=mask), {"x": x}, layer, counter, tolerance=3e-6)
 
 
@@ -110,7 +111,7 @@ def test_large_numbers_in_a_second_bias(counter: Counter) -> None:  # noqa: F811
         require_same(PATCH, lambda: layer(x, x, bias, offsets, mask), {"x": x}, layer, counter, calls=0)
     bias = torch.randn(1, 1, 2, 6, 6) * 100
     require_same(PATCH, lambda: layer(x, x, bias, offsets, mask), {"x": x}, layer, counter, calls=1, tolerance=3e-6)
-    # The layer of Boltz-2 whose bias the caller passes.
+    # Boltz-2's layer that gets its bias from the caller.
     pairs = randomize(attentionv2.AttentionPairBias(8, num_heads=2, compute_pair_bias=False))
     s, z = torch.randn(1, 6, 8), torch.randn(1, 6, 6, 2)
     z[..., :2, 0] = -1e6
@@ -319,7 +320,7 @@ def test_a_compiler_sees_the_own_code(counter: Counter) -> None:  # noqa: F811
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_transformers_of_tokens_and_of_atoms_in_windows(version: int, counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """Two samples of each structure share a bias. Windows of 4 atoms attend to 8 atoms around them. The last atoms are padding."""
+    """Two samples of each structure share a bias. The 4 atoms of a window attend to 8 atoms around the middle of the window. The last atoms are padding."""
     if importlib.util.find_spec("fairscale") is None:  # boltz needs fairscale only for activation checkpointing, which is off
         for name in ("fairscale", "fairscale.nn", "fairscale.nn.checkpoint", "fairscale.nn.checkpoint.checkpoint_activations"):
             monkeypatch.setitem(sys.modules, name, types.ModuleType(name))

@@ -25,7 +25,7 @@ KINDS = {"plain": {}, "rotary": {"use_rotary_embeddings": True}, "key and value 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_multihead_attention(kind: str, counter: Counter) -> None:  # noqa: F811
-    """Query, key and value are different tensors, also for self-attention. need_head_weights decides which of the three tensors esm reads; with the patch, the same tensors must be read."""
+    """Query, key and value are different tensors, also for self-attention. Which of the three tensors esm reads depends on need_head_weights. The patch must read the same tensors."""
     seed = random.randrange(2**32)
     print("seed", seed)
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
@@ -51,7 +51,7 @@ def test_multihead_attention(kind: str, counter: Counter) -> None:  # noqa: F811
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
 def test_a_mask_of_keys_that_is_not_boolean(dtype: torch.dtype, weights: bool, counter: Counter) -> None:  # noqa: F811
-    """torch's function adds a floating key mask to the scores, and esm's own code masks keys where it is not 0. Both refuse other dtypes."""
+    """torch's function adds a floating key mask to the scores, but esm's own code masks the keys where the mask is not 0. Both refuse other dtypes."""
     layer = randomize(MultiheadAttention(8, 2))
     x = torch.randn(5, 2, 8)
     padding = torch.tensor([[0, 1, 0, 2, 0], [0, 0, 0, 1, 1]]).to(dtype)
@@ -83,7 +83,7 @@ def test_projections_without_biases_are_refused_by_esm(counter: Counter) -> None
     require_same(PATCH, lambda: layer(x, x, x, need_head_weights=True), {}, layer, counter, calls=1)
 
 
-def test_what_esm_takes_otherwise(counter: Counter) -> None:  # noqa: F811
+def test_calls_that_esm_reads_differently_are_left_to_esm(counter: Counter) -> None:  # noqa: F811
     """If keys have more sequences than queries, esm's view turns them into more keys. A mask of pairs may have another dtype. Both calls are left to esm."""
     layer, x = randomize(MultiheadAttention(8, 2)), torch.randn(5, 2, 8)
     other, mask = torch.randn(5, 4, 8), torch.randn(5, 5, dtype=torch.float64)
@@ -141,7 +141,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_left_to_esm(name: str, counter: Counter) -> None:  # noqa: F811
+def test_calls_that_are_left_to_esm(name: str, counter: Counter) -> None:  # noqa: F811
     layer = randomize(MultiheadAttention(8, 2, use_rotary_embeddings=name == "scores"))
     x = torch.randn(5, 2, 8)
     require_same(PATCH, lambda: layer(x, x, x, **CASES[name]), {}, layer, counter, calls=0, grad=False)
@@ -187,7 +187,7 @@ def test_columns_of_an_alignment(rows: int, padded: bool, counter: Counter) -> N
         padding = torch.rand(2, rows, 6) < 0.3
         padding[1, :, 4:] = True  # the last columns hold only padding
     for grad in (False, True):
-        calls = 0 if rows == 1 else 3 if rows == 5 and not grad else 1  # without gradients esm computes pieces of 12 // 5 columns
+        calls = 0 if rows == 1 else 3 if rows == 5 and not grad else 1  # without gradients esm computes 12 // 5 = 2 columns at a time, which takes 3 calls
         for weights in (False, True) if not (grad and padded) else (False,):
 
             def call() -> Any:

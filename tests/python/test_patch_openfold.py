@@ -94,7 +94,7 @@ def test_attention_with_any_biases(openfold: Any, gating: bool, counter: Counter
     require_same(PATCH, lambda: layer(q_x, kv_x, [row, other]), {"q_x": q_x, "row": row, "other": other}, layer, counter, calls=0)
 
 
-def test_what_is_left_to_openfold(openfold: Any, counter: Counter) -> None:  # noqa: F811
+def test_calls_that_are_left_to_openfold(openfold: Any, counter: Counter) -> None:  # noqa: F811
     layer = randomize(openfold.Attention(6, 6, 6, 4, 2))
     x = torch.randn(2, 7, 6)
     require_same(PATCH, lambda: layer(x, x, use_flash=True, flash_mask=torch.ones(2, 7)), {}, layer, counter, calls=0)
@@ -141,7 +141,7 @@ def test_nan_at_masked_positions_stays_there(openfold: Any, counter: Counter) ->
     assert torch.allclose(found, exact, atol=1e-5)
 
 
-def test_another_signature_is_refused(openfold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_with_another_signature_is_refused(openfold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Attention(nn.Module):
         def forward(self, q_x: Tensor, k_x: Tensor, v_x: Tensor, biases: Any = None) -> Tensor:
             return q_x

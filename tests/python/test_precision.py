@@ -24,7 +24,7 @@ from polyhead.torch import GatedAttention, MultiheadAttention, attention, scaled
 from test_patch_openfold import openfold  # noqa: F401
 
 HEADS, WIDTH = 3, 16
-Door = Callable[[Tensor, Any], Tensor]  # a way to call polyhead: maps x [B,T,N*H] and a precision to the self-attention of x, [B,T,N*H]
+Door = Callable[[Tensor, Any], Tensor]  # A way to call polyhead. It takes x [B,T,N*H] and a precision, and returns the self-attention of x, [B,T,N*H].
 
 
 def heads(x: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ REFUSING: dict[str, Callable[[Any], Any]] = {
 
 # None is left out for register(), where it means: keep the precision that is registered.
 @pytest.mark.parametrize(("door", "precision"), [(door, x) for door in REFUSING for x in ("Exact", "", None, 3, ["exact"], np.zeros(2)) if x is not None or "register" not in door])
-def test_another_word_is_refused_by_name(door: str, precision: Any) -> None:
+def test_a_wrong_precision_is_refused_by_name(door: str, precision: Any) -> None:
     with pytest.raises(ValueError, match=f"{door}precision is .*; it must be 'exact' or 'native'"):
         REFUSING[door](precision)
 
@@ -239,7 +239,7 @@ def test_a_layer_keeps_its_precision(layer: Any) -> None:
     assert pickle.loads(pickle.dumps(layer)).precision == "native"
 
 
-def test_the_layer_of_arrays_has_it_in_its_configuration() -> None:
+def test_the_configuration_of_a_layer_has_its_precision() -> None:
     layer = polyhead.MultiHeadAttention(8, 2, precision="exact")
     assert layer.config["precision"] == pickle.loads(pickle.dumps(layer)).config["precision"] == "exact"
     assert polyhead.MultiHeadAttention(8, 2).config["precision"] == "native"

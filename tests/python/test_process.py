@@ -93,7 +93,7 @@ def test_the_interpreter_goes_on_while_polyhead_computes(rng: np.random.Generato
         switch = sys.getswitchinterval()
         thread.start()
         try:
-            sys.setswitchinterval(100)  # no thread is asked to give up the GIL, so the other thread runs only if the call releases the GIL
+            sys.setswitchinterval(100)  # Python does not take the GIL from a thread for 100 s, so the other thread runs only if the call releases the GIL
             start = time.perf_counter()
             repeats = 0
             while state["ticks"] < 3 and time.perf_counter() - start < 200:
@@ -214,7 +214,7 @@ def test_calls_do_not_leak_memory() -> None:
             layer.state()
             try: polyhead.sdpa(q, q[..., :5], q)
             except ValueError: pass
-        def peak():  # not ru_maxrss: it starts at the peak of the process that started this one, and if that is large it never grows
+        def peak():  # ru_maxrss is of no use: it begins at the peak of the parent process, and may therefore never grow
             return int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
         for _ in range(30): work()
         before = peak()

@@ -14,7 +14,7 @@ Rng = np.random.Generator
 
 
 def with_head(x: np.ndarray) -> np.ndarray:
-    """[B,T,H] -> [B,1,T,H]: d2l's and Keras' plain attention has one head."""
+    """Returns x [B,T,H] as [B,1,T,H], because the plain attention of d2l and Keras has one head."""
     return x[:, None]
 
 

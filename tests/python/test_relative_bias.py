@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_refused(problem, relative, message):
         polyhead.sdpa(q, k, v, relative_bias=relative)
 
 
-def test_another_type_is_refused(problem):
+def test_a_relative_bias_of_another_type_is_refused(problem):
     q, k, v, _ = problem
     with pytest.raises(TypeError, match="relative_bias is of type ndarray; it must be a polyhead.RelativeBias"):
         polyhead.sdpa(q, k, v, relative_bias=np.zeros(4))

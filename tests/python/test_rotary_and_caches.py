@@ -129,7 +129,7 @@ def test_projected_keys_and_values_stand_for_key_and_value(rotary: bool, rng: Rn
     assert saved.backward(d_out, inputs=False).projected_key is None
 
 
-def test_what_a_pass_reads_is_kept_for_its_gradients(rng: Rng) -> None:
+def test_arrays_that_the_gradients_need_stay_alive(rng: Rng) -> None:
     layer = layer_of(rng)
     x, d_out, k, v = rng.normal(size=(2, 3, 5)), rng.normal(size=(2, 3, 5)), *rng.normal(size=(2, 2, KV_HEADS, 4, HEAD_WIDTH))
     cos, sin = tables([4, 5, 6], HEAD_WIDTH)
@@ -140,7 +140,7 @@ def test_what_a_pass_reads_is_kept_for_its_gradients(rng: Rng) -> None:
     assert reused and np.array_equal(again.query, expected.query) and np.array_equal(again.projected_key, expected.projected_key)
 
 
-def test_what_does_not_fit_together_is_refused(rng: Rng) -> None:
+def test_arguments_that_do_not_fit_together_are_refused(rng: Rng) -> None:
     layer = layer_of(rng)
     x, k = rng.normal(size=(2, 3, 5)), rng.normal(size=(2, KV_HEADS, 4, HEAD_WIDTH))
     cos, sin = tables([0, 1, 2], HEAD_WIDTH)

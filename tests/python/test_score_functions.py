@@ -21,7 +21,7 @@ from test_flex_attention import dense
 B, N, T, S, H = 2, 2, 9, 70, 4
 Function = Callable[[Any], Any]
 
-# Functions of the scores, which are numbers of about -4 to 4.
+# {name of a function: a term that contains the function}. The terms are tested with scores x from about -4 to 4.
 NUMBERS: dict[str, Function] = {
     "sqrt": lambda x: torch.sqrt(x * x + 0.1), "rsqrt": lambda x: torch.rsqrt(x * x + 0.1), "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1,
     "log": lambda x: torch.log(x.abs() + 0.1), "log2": lambda x: torch.log2(x.abs() + 0.1), "log10": lambda x: torch.log10(x.abs() + 0.1),
@@ -137,7 +137,7 @@ EDGES: dict[str, tuple[Callable[[Any, Any], Any], list[tuple[float, float, float
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", EDGES)
 def test_points_at_the_edges(name: str, dtype: torch.dtype) -> None:
-    """Key 0 has the score factor f(x, y) and key 1 the score 0; x and y are captured."""
+    """Compares out and gradients at the points of EDGES. Key 0 has the score factor * f(x, y) and key 1 the score 0. x and y are captured tensors."""
     function, points = EDGES[name]
     x, y, factor = (torch.tensor(column, dtype=dtype) for column in zip(*points))
     x.requires_grad_(), y.requires_grad_()

@@ -317,7 +317,7 @@ def test_gradients_at_ties_are_those_of_torch(score_mod: Callable[..., Any]) -> 
     torch.manual_seed(6)
     wanted = inputs()
     with torch.no_grad():
-        wanted[0][:, :, ::2] = 0  # these queries have scores of exactly 0, where clamp and maximum have ties
+        wanted[0][:, :, ::2] = 0  # these queries have scores of exactly 0, where the arguments of clamp and maximum are equal
     out = attention(*wanted, score_mod=score_mod)
     d_out = torch.randn_like(out)
     exact = torch.autograd.grad(dense(*wanted, score_mod, None)[0], wanted, d_out)
@@ -362,7 +362,7 @@ def test_more_functions_are_what_flex_attention_computes(dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_the_mask_of_a_block_mask_is_that_of_its_mask_mod(batch: int) -> None:
-    """Full, partial and empty blocks, extents that are no multiple of a block, and a mask_mod that reduces vectors of a pair."""
+    """The mask has full, partial and empty blocks, its extents are no multiple of the block size, and its mask_mod compares the vectors of a query and a key."""
     queries, keys = 75, 100
     vectors = torch.randint(0, 2, (keys, 3))
 
@@ -386,7 +386,7 @@ def test_the_mask_of_a_block_mask_is_that_of_its_mask_mod(batch: int) -> None:
     ],
 )
 def test_a_block_mask_without_a_list_for_each_row_is_refused(counts: list[int], lists: list[list[int]], message: str, full: bool) -> None:
-    """Without the refusal, a row without a list would have no key and an output of 0."""
+    """A row without a list would have no key, and its output would be 0. Therefore such block masks are refused."""
     given = torch.tensor([[counts]]), torch.tensor([[lists]])
     empty = torch.zeros(1, 1, 2, dtype=torch.long), torch.zeros(1, 1, 2, 2, dtype=torch.long)
     # from_kv_blocks refuses some of these itself, so the lists of a mask are replaced.

@@ -34,7 +34,7 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, tuple[int, ...]], dict[str, An
 
 
 class Case:
-    """A problem in float64, with random tangents and directions in the shape of each input."""
+    """A problem in float64. For each input it has a random tangent and a random direction of differentiation in the shape of the input."""
 
     def __init__(self, name: str, rng: np.random.Generator) -> None:
         (heads, groups, queries, keys, width, value), learned, self.options = CASES[name]
@@ -105,7 +105,7 @@ def test_gradients_of_gradients_are_central_differences_of_the_backward_pass(nam
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "documents"])
-def test_both_are_those_of_the_plain_formula(name: str, rng: np.random.Generator) -> None:
+def test_second_derivatives_and_forward_mode_agree_with_the_formula(name: str, rng: np.random.Generator) -> None:
     torch = pytest.importorskip("torch")
     from formulas import buckets_of, distances_and_mask, formula
 
@@ -137,7 +137,7 @@ def test_both_are_those_of_the_plain_formula(name: str, rng: np.random.Generator
         require_close(found[of], np.zeros_like(found[of]) if theirs is None else theirs.numpy(), 1e-11, of)
 
 
-def test_what_does_not_move_and_what_is_not_asked_for(rng: np.random.Generator) -> None:
+def test_absent_tangents_count_as_zero_and_only_requested_results_are_computed(rng: np.random.Generator) -> None:
     case = Case("softcap", rng)
     out, lse = case.forward(case.inputs)
     given = case.given(case.inputs) | {"out": out, "lse": lse}
@@ -180,7 +180,7 @@ def test_float32_and_tensors_of_torch(name: str, rng: np.random.Generator) -> No
         ((None,) * 6, " is of type tuple; it must be polyhead.Tangents or polyhead.Gradients"),
     ],
 )
-def test_what_is_refused_names_the_field(wrong: Any, match: str, rng: np.random.Generator) -> None:
+def test_an_error_names_the_wrong_field(wrong: Any, match: str, rng: np.random.Generator) -> None:
     case = Case("softcap", rng)
     out, lse = case.forward(case.inputs)
     given = case.given(case.inputs) | {"out": out, "lse": lse}

@@ -19,7 +19,7 @@ N, H, V = 4, 16, 8
 
 
 def naive(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, keep: Tensor | None, queries: int, keys: int, scale: float | None = None) -> Tensor:
-    """Computes one atom after the other. Atom l attends to atom m if |l - c| < queries / 2 and |m - c| < keys / 2 for the middle c of a window."""
+    """Computes the formula for one atom after the other. Atom l attends to atom m if, for the middle c of a window, |l - c| < queries / 2 and |m - c| < keys / 2."""
     length, rows = q.shape[-2], []
     k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     for atom in range(length):
@@ -44,7 +44,7 @@ def inputs(length: int, leading: tuple[int, ...] = (2,), kv_heads: int = N, dtyp
 @pytest.mark.parametrize(("length", "queries", "keys"), [(200, 32, 128), (128, 32, 128), (7, 32, 128), (65, 32, 64), (33, 8, 8), (50, 6, 10), (96, 32, 32)])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kv_heads", [N, 1])
-def test_it_is_attention_window_by_window(length: int, queries: int, keys: int, masked: bool, kv_heads: int) -> None:
+def test_sequence_local_attention_is_attention_window_by_window(length: int, queries: int, keys: int, masked: bool, kv_heads: int) -> None:
     given = inputs(length, kv_heads=kv_heads)
     windows = -(-length // queries)
     pairs = torch.randn(2, windows, queries, keys, N, dtype=torch.float64, requires_grad=True)
@@ -111,7 +111,8 @@ def test_the_windows_of_atoms_are_blocks_of_16_keys() -> None:
 
 
 def test_no_tensor_of_all_pairs_is_made() -> None:
-    """Forward and backward raise the peak memory of the process by less than an eighth of a tensor of all pairs. The dense formula, which makes such a tensor, raises it by more, so the test can fail."""
+    """The forward and backward pass raise the process's peak memory by less than an eighth of a tensor of all pairs. The dense formula, which makes such a tensor, raises it by more: this
+    shows that the measurement works."""
     program = """
         import re, torch
         from polyhead.torch import sequence_local_attention

@@ -92,11 +92,11 @@ def test_the_gradient_of_a_tiny_sink_in_jax() -> None:
 @pytest.mark.parametrize("level", [100.0, 1e4, 1e5])
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_the_gradient_of_a_sink_beside_large_scores(library: str, level: float) -> None:
-    """lse is rounded, so exp(sink - lse) alone would lose digits where lse is large: 3e-3 of the gradient at 1e5."""
+    """lse is rounded. Where it is large, exp(sink - lse) has a large error: at lse = 1e5 it would change the gradient by 3e-3 of its size."""
     draw = np.random.default_rng(3)
     q, k, v, bias = (draw.standard_normal(shape).astype(np.float32) for shape in ((1, 2, 5, 4), (1, 2, 7, 4), (1, 2, 7, 6), (2, 5, 7)))
     bias, sink, d_p = (bias + level).astype(np.float32), np.array([level, level - 1], np.float32), draw.standard_normal((1, 2, 5, 7)).astype(np.float32)
-    q[:] = 0  # then each score is exactly the bias
+    q[:] = 0  # q k = 0, so each score is exactly the bias
     scores = np.broadcast_to(bias.astype(np.float64), (1, 2, 5, 7))
     rows = np.concatenate([scores, np.broadcast_to(sink[:, None, None].astype(np.float64), (1, 2, 5, 1))], -1)
     p = np.exp(rows - rows.max(-1, keepdims=True))

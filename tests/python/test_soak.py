@@ -34,7 +34,7 @@ def test_random_problems_are_within_their_bounds(kind: str, module: Any, draw_ca
     for seed in range(cases):
         case = draw_case(seed)
         if QUICK and kind == "attention" and seed % 3 and np.prod([*case["lead"], case["N"], case["T"], case["S"]], dtype=int) > 2**14:
-            left_out += 1  # a fifth of the cases, whose formulas take nine tenths of the time
+            left_out += 1  # leave out the fifth of the cases that takes nine tenths of the time
             continue
         try:
             report = module.check(case)

@@ -126,7 +126,7 @@ def of_every_character(normalizer: Any) -> list[str]:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={character: number for number, character in enumerate(sorted(alphabet))}, merges=[]))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    # All characters that are assigned or may be assigned soon, but only some CJK ideographs, Hangul syllables and unassigned codes.
+    # All code points that are assigned or may be assigned soon, but of the CJK ideographs, Hangul syllables and other unassigned codes only every 97th.
     codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000 and (code < 0x3400 or 0xA000 <= code < 0xAC00 or 0xF900 <= code < 0x20000 or 0xE0000 <= code < 0xE0200 or code % 97 == 0)]
     texts = [[f"a{chr(code)}\u0301\u0334b"] for code in codes[:: 29 if QUICK else 1]]
     with tempfile.TemporaryDirectory() as folder:
@@ -156,8 +156,8 @@ def test_a_folder_that_transformers_saves_opens(tmp_path: Path) -> None:
 
 
 BERT, ROBERTA = {"tokenizer_class": "BertTokenizer"}, {"tokenizer_class": "RobertaTokenizer"}
-LETTER = {"bos_token": "T"}  # a special token that tokenizer.json has as a piece alone
-# (kind of sample_tokenizers.py, model_type of config.json, tokenizer_config.json or None), where both files differ or could differ.
+LETTER = {"bos_token": "T"}  # a special token that tokenizer.json has only as an ordinary piece
+# (kind of sample_tokenizers.py, model_type of config.json, tokenizer_config.json or None). tokenizer_config.json may contradict tokenizer.json.
 CONFIGS: list[tuple[str, str, dict[str, Any] | None]] = [
     *(("bert_cased", "bert", BERT | keys) for keys in ({}, {"do_lower_case": True}, {"do_lower_case": False}, {"do_lower_case": False, "strip_accents": True}, {"do_lower_case": True, "strip_accents": False})),
     *(("bert_cased", "bert", config) for config in (None, {}, {"do_lower_case": True}, BERT | {"do_lower_case": False, "tokenize_chinese_chars": False}, BERT | {"do_lower_case": False, "add_bos_token": True})),
@@ -205,7 +205,7 @@ def test_tokenizer_config_changes_what_it_changes_in_transformers(kind: str, mod
         assert result["ids"] == fast(text)["input_ids"], (text, type(fast).__name__)
 
 
-# (tokenizer_config.json, special_tokens_map.json, added_tokens.json) beside a tokenizer.json of GPT-2, which has "T" as a piece.
+# (tokenizer_config.json, special_tokens_map.json, added_tokens.json): files in the same folder as a tokenizer.json of GPT-2, which has "T" as a piece.
 @needs_program
 @pytest.mark.parametrize("files", [
     (None, {"bos_token": "T"}, None), ({"bos_token": "x"}, {"bos_token": "T"}, None), ({"added_tokens_decoder": {}}, {"bos_token": "T"}, None), ({}, None, {"T": 52}), ({"added_tokens_decoder": {}}, None, {"T": 52}),
@@ -252,7 +252,8 @@ def with_member(json_value: Any, kind: str, key: str, value: Any) -> None:
         json_value[key] = value
 
 
-# A default of the class for a missing key, where tokenizer.json differs: (kind, model_type and class, members of tokenizer.json, type and key and value of a step, message).
+# Cases where a key is missing and the class's default differs from tokenizer.json: (kind, model_type and class, members of tokenizer.json, type and key and value of a step,
+# message).
 @needs_program
 @pytest.mark.parametrize(("kind", "model_type", "members", "step", "message"), [
     ("bert_uncased", "bert", {"normalizer": None}, None, "do_lower_case is missing, which means true, and tokenizer.json has another normalizer than BertNormalizer; transformers' BertTokenizer"),
@@ -275,7 +276,7 @@ def test_a_default_of_the_class_that_contradicts_tokenizer_json_is_refused(kind:
     assert done.returncode != 0 and message in done.stderr.decode()
     of_file = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert any(fast(text)["input_ids"] != of_file(text)["input_ids"] for text in CONFIG_TEXTS)  # so the folder must not open
+    assert any(fast(text)["input_ids"] != of_file(text)["input_ids"] for text in CONFIG_TEXTS)  # the two tokenizers differ, so polyhead must refuse the folder
 
 
 @needs_program

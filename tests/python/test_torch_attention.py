@@ -55,7 +55,7 @@ def drawn(seed: int, dtype: torch.dtype = torch.float64) -> tuple[dict[str, Tens
 
 
 def split(given: Given) -> tuple[Given, dict[str, Tensor]]:
-    """Returns the arguments of `attention`, and those of its tensors, except q, k and v, that have gradients."""
+    """Returns the arguments of `attention`, and by name its tensors that have gradients (without q, k and v)."""
     relative = {name: given[name] for name in ("slopes", "table") if name in given}
     arguments = {name: value for name, value in given.items() if name not in relative}
     if relative:
@@ -125,7 +125,7 @@ def test_exact_products_of_bfloat16_are_those_of_float32(recorded: bool) -> None
     assert (native.float() - wide).abs().max() < 2**-8
     if recorded:
         for of, wanted in zip(torch.autograd.grad(exact.sum(), (q, k, v)), torch.autograd.grad(wide.sum(), (q, k, v))):
-            assert (of.float() - wanted.float()).abs().max() <= 2**-8 * wanted.float().abs().max()  # the backward pass reads a rounded out
+            assert (of.float() - wanted.float()).abs().max() <= 2**-8 * wanted.float().abs().max()  # they differ slightly, because the backward pass reads `out`, which is rounded
 
 
 def test_keys_in_another_storage_type_have_the_gradients_of_their_numbers() -> None:
@@ -260,7 +260,7 @@ def test_gradients_of_every_output_in_one_graph(dynamic: bool) -> None:
         other, second = attention(q, k, v, block=~keep, relative_bias=polyhead.RelativeBias(slopes=slopes), causal=1, return_lse=True)
         return out.cos().sum() + lse.nan_to_num(0, 0, 0).sin().sum() + (p * p).sum() + other.square().sum() + second.nan_to_num(0, 0, 0).sum()
 
-    # inductor calls the same operators whatever the options are. In a quick run it compiles the layer of test_torch_ops.py.
+    # The operators that inductor calls do not depend on the options. A quick run uses inductor only in test_torch_ops.py.
     compiled = torch.compile(loss, fullgraph=True, dynamic=dynamic, backend="aot_eager" if dynamic else "inductor")
     for keys in (5, 7):
         generator = torch.Generator().manual_seed(keys)
@@ -393,7 +393,7 @@ def test_a_wrong_argument_is_refused_by_name(given: dict[str, Any], kind: type[E
         attention(**(good | given))
 
 
-def test_gradients_that_are_not_there_are_refused_by_name() -> None:
+def test_gradients_that_do_not_exist_are_refused_by_name() -> None:
     q = torch.randn(1, 2, 5, 4, dtype=torch.float64, requires_grad=True)
     attend = torch.zeros(5, 5, dtype=torch.bool)
     with pytest.raises(NotImplementedError, match="no gradient of lse with empty_rows='uniform'"):

@@ -25,7 +25,7 @@ def _without_compiled_code() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-# --- masks that only later calls have, and lengths that change
+# --- a later call has masks that the first call did not have, or other lengths
 
 
 def masks_of_multihead(n: int) -> list[dict[str, Tensor]]:
@@ -92,7 +92,7 @@ def test_an_encoder_of_torch_may_be_given_a_padded_batch_later(training: bool) -
         torch.testing.assert_close(compiled(x, src_key_padding_mask=padding), encoder(x, src_key_padding_mask=padding))
 
 
-def test_what_does_not_fit_is_refused_with_changing_lengths_too() -> None:
+def test_masks_of_wrong_shapes_are_refused_also_with_changing_lengths() -> None:
     compiled = torch.compile(LATER["MultiheadAttention"][0], fullgraph=True, backend=BACKEND)
     for length in (5, 9):
         compiled(torch.randn(2, length, 16), key_padding_mask=torch.zeros(2, length) > 0)
@@ -153,7 +153,7 @@ class Called(torch.nn.Module):
         return self.call(*inputs)
 
 
-# In a quick run, each call is tested in one of the two ways, because both trace a call with the same fake results.
+# A quick run tests each call either with torch.compile or with torch.export, because both trace it with the same fake results.
 @pytest.mark.parametrize("name", list(CHOSEN)[:: 2 if QUICK else 1])
 def test_extents_may_depend_on_data_when_compiled(name: str) -> None:
     call, inputs = CHOSEN[name]

@@ -30,7 +30,7 @@ def inputs(*, recorded: bool = False, dtype: torch.dtype = torch.float64) -> tup
     return tuple(torch.randn(shape, dtype=dtype).requires_grad_(recorded) for shape in shapes)  # type: ignore[return-value]
 
 
-def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eager_calls_do_not_go_through_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("the operator was called")
 
@@ -51,7 +51,7 @@ def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
             call()
 
 
-def test_both_ways_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_to_call_the_library_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for direct in (True, False):
         monkeypatch.setattr(_eager, "_READ_BY_C", direct)  # False tests the path for versions of torch before 2.10

@@ -152,7 +152,7 @@ def test_a_mask_that_lies_like_the_input_is_moved(shape: tuple[int, ...], option
     require_equal({"out": compiled(x, attend_keys=mask, mask_like_input=True)}, {"out": like}, 1e-11)
 
 
-def test_a_mask_that_fits_two_ways_has_to_be_named() -> None:
+def test_a_mask_that_fits_both_layouts_needs_mask_like_input() -> None:
     layer = GatedAttention(6, 3, 4, axis=-3)
     pair, table = torch.randn(2, 5, 5, 6), torch.randn(2, 5, 4, 6)
     for mask in (torch.ones(2, 5, 5), torch.ones(5, 5), torch.ones(5), torch.ones(1, 5, 1), torch.ones(2, 1, 5)):
@@ -230,7 +230,7 @@ def test_the_gradient_of_the_offset_makes_no_tensor_of_all_pairs() -> None:
     assert 2 * 9 * 9 <= largest.elements < 5 * 2 * 9 * 9
 
 
-def test_a_query_without_a_key_is_what_is_asked_for() -> None:
+def test_a_query_without_a_key_follows_empty_rows() -> None:
     x = torch.randn(2, 5, 6)
     keep = torch.ones(2, 5, dtype=torch.bool)
     keep[1] = False

@@ -120,7 +120,7 @@ def test_multihead_equals_itself_with_projections_of_torch(monkeypatch: pytest.M
             tensors["key_padding_mask"] = some_mask(rng, padding, *((batch,) if batched else ()), keys)
         weights, average = flag(), flag()
         if attn_mask == "causal" and padding == "none" and not weights and (layer.add_zero_attn or layer.bias_k is not None):
-            continue  # torch's causal mask also covers the added keys; the library's does not
+            continue  # torch's causal mask masks the added keys, too, but polyhead's does not
 
         def call(t: dict[str, Tensor]) -> dict[str, Tensor | None]:
             key = t.get("key", t["query"])
@@ -232,7 +232,7 @@ def test_a_changed_parameter_counts_at_once(which: int, grad: bool, one_call: li
 @each_layer
 def test_a_changed_dropout_counts_at_once(which: int, one_call: list[bool]) -> None:
     layer, call, child, x = example(which)
-    layer.dropout = torch.zeros(())  # a tensor, so that its number can be changed in place
+    layer.dropout = torch.zeros(())  # dropout is a tensor here, so that its value can be changed in place
     bias = layer.get_submodule("out_proj" if which == 0 else "linear_o").bias
     assert not torch.equal(call(layer, x), bias.expand(3, 5, 8))
     layer.dropout.fill_(1)
@@ -447,7 +447,7 @@ def test_hooks_and_replaced_children_are_called(which: int, one_call: list[bool]
     halved = copy.deepcopy(layer)
     nn.utils.parametrize.register_parametrization(halved.get_submodule(child), "weight", Half())
     assert (call(halved, x) - exact).abs().max() > 1e-3
-    assert len(one_call) == 1  # only the first call was a whole pass
+    assert len(one_call) == 1  # only the first call computed the layer in one pass
 
 
 class Half(nn.Module):
@@ -491,7 +491,7 @@ def test_copies_pickles_and_functional_calls_have_their_own_parameters(which: in
 
 @each_layer
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_not_plain_eager_torch_goes_through_its_operators(which: int, one_call: list[bool]) -> None:
+def test_calls_that_are_not_plain_eager_use_torchs_operators(which: int, one_call: list[bool]) -> None:
     layer, call, _, x = example(which)
     exact = call(layer, x)
     one_call.clear()

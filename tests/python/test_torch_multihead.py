@@ -32,8 +32,8 @@ class Setting:
     add_bias_kv: bool
     add_zero_attn: bool
     batch_first: bool
-    same: str  # which inputs are the same tensor: none, kv, qkv
-    attn_mask: str  # none, bool, float, causal (a bool mask with is_causal=True)
+    same: str  # which inputs are the same tensor: "none", "kv" or "qkv"
+    attn_mask: str  # "none", "bool", "float" or "causal" (a boolean mask and is_causal=True)
     per_head: bool
     padding: str  # none, bool, float
     need_weights: bool
@@ -164,7 +164,7 @@ def test_equals_torch_on_random_settings(summary: list[str]) -> None:
     def sweep(setting: Setting) -> None:
         nonlocal empty
         inputs = setting.inputs()
-        # A documented difference: if a row is empty, torch's weights are NaN, and so are all of its gradients. If no weights are requested, torch gives 0, as polyhead does.
+        # polyhead documents this difference: if a row is empty and weights are requested, torch's weights and all of its gradients are NaN. If no weights are requested, both give 0.
         is_empty = setting.has_empty_row(inputs)
         need_weights = setting.need_weights and not is_empty
         empty += is_empty
@@ -222,7 +222,7 @@ def test_inference_equals_the_fast_path_of_torch() -> None:
             torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
-def test_is_a_part_of_torch_models() -> None:
+def test_the_layer_can_be_a_part_of_torch_models() -> None:
     encoder = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True).train()
     x = torch.randn(2, 5, 16)
     padding = torch.zeros(2, 5, dtype=torch.bool)
@@ -421,7 +421,7 @@ def test_a_float32_mask_keeps_its_numbers_beside_16_bits(kind: str, dtype: torch
     assert (mask.grad - wide_mask.grad).abs().max() <= 2e-2 * max(1.0, wide_mask.grad.abs().max().item())
 
 
-def test_warns_of_nothing() -> None:
+def test_masks_of_different_dtypes_cause_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         MultiheadAttention(12, 3)(X, X, X, key_padding_mask=torch.zeros(2, 4), attn_mask=MASK)

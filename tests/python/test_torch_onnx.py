@@ -290,7 +290,7 @@ def test_bfloat16_is_exported() -> None:
     [({"dropout": 0.25}, 3, "dropout is 0.25, and ONNX's Attention has none"), ({}, 0, r"q is \[1, 2, 0, 4\]; ONNX's Attention has no extents of 0"),
      ({"relative_bias": polyhead.RelativeBias(table=torch.zeros(2, 4), max_distance=2**31)}, 3, "max_distance is 2147483648")],
 )
-def test_what_onnx_cannot_express_is_refused_by_name(given: dict[str, Any], queries: int, message: str) -> None:
+def test_calls_that_onnx_cannot_express_are_refused_by_name(given: dict[str, Any], queries: int, message: str) -> None:
     with pytest.raises(torch.onnx.OnnxExporterError, match=message):
         export(Calls([lambda q, k: attention(q, k, k, **given)]), ([{"q": torch.zeros(1, 2, queries, 4), "k": torch.zeros(1, 2, 3, 4)}],))
 

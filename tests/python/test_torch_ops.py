@@ -62,11 +62,11 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
 
 
 CASES = ["plain", "bias", "attend", "offset", "block", "softcap", "dropout", "sink", "sink of each row", "slopes", "table", "weights", "lengths", "documents", "keys", "heads of a layer", "broadcast", "empty"]
-# Left out are "broadcast", because gradcheck changes one number at a time and the elements of that tensor share memory, and "empty".
+# "broadcast" is left out, because gradcheck changes one number at a time, and the elements of this tensor share memory. "empty" is left out, too.
 CASES_OF_GRADCHECK = CASES[:-2]
 
 
-OF_BFLOAT16 = ["bias", "sink of each row", "slopes", "table", "weights"] if QUICK else CASES  # cases with results or gradients of another dtype
+OF_BFLOAT16 = ["bias", "sink of each row", "slopes", "table", "weights"] if QUICK else CASES  # in a quick run, only the cases with tensors whose dtype may differ from that of q
 
 
 # Tracing takes most of the time of opcheck. In a quick run it is done for each tensor that has a gradient.
@@ -134,7 +134,7 @@ def test_the_fake_result_has_the_true_strides() -> None:
         with FakeTensorMode() as mode:
             fake_out, fake_lse, _ = _ops.attention(*map(mode.from_tensor, tensors), *list(case("plain").values())[3:])
         assert (out.stride(), lse.stride()) == (fake_out.stride(), fake_lse.stride())
-        assert out.stride() == attention(*tensors).stride()  # without a graph the strides come from C++
+        assert out.stride() == attention(*tensors).stride()  # a call without autograd gets its strides from C++, and they must be the same
 
 
 def block_of_a_model(x: Tensor, layer: MultiheadAttention, gated: GatedAttention, bias: Tensor, keep: Tensor) -> Tensor:

@@ -134,12 +134,12 @@ def test_models_of_torch_and_names_imported_before_are_reached() -> None:
             assert module.kept is OWN and replaced.served == 3
             exec("from torch.nn.functional import scaled_dot_product_attention as later", module.__dict__)
         assert module.scaled_dot_product_attention is OWN
-        torch.testing.assert_close(module.later(q, q, q), OWN(q, q, q), rtol=0, atol=0)  # the name is still bound to polyhead's function, which now calls torch's
+        torch.testing.assert_close(module.later(q, q, q), OWN(q, q, q), rtol=0, atol=0)  # `later` is still polyhead's function, which calls torch's function after undo()
     finally:
         del sys.modules[module.__name__]
 
 
-def test_what_is_not_served_is_passed_on_and_counted_by_its_reason() -> None:
+def test_calls_that_polyhead_cannot_compute_are_passed_to_torch_and_counted_by_their_reason() -> None:
     q = torch.randn(2, 4, 5, 8, generator=seeded())
     nested = torch.nested.nested_tensor([torch.randn(4, 3, 8), torch.randn(4, 5, 8)])
     with ours.replace_sdpa() as replaced:
@@ -216,7 +216,7 @@ def test_the_replacement_is_compiled_forward_and_backward() -> None:
     torch._dynamo.reset()
 
 
-def test_it_applies_at_once_and_is_undone_once() -> None:
+def test_a_replacement_applies_at_once_and_is_undone_once() -> None:
     q = torch.randn(1, 2, 3, 4)
     replaced = ours.replace_sdpa()
     assert replaced.applied and F.scaled_dot_product_attention is not OWN and "applied" in repr(replaced)

@@ -52,7 +52,7 @@ def _torch_formula() -> Iterator[None]:
 
 
 def require_near(ours: dict[str, Tensor], exact: dict[str, Tensor], dtype: torch.dtype, theirs: Callable[[], dict[str, Tensor]]) -> None:
-    """Compares results with exact ones. theirs: returns torch's results in the same dtype."""
+    """Compares polyhead's results with exact results. theirs() returns torch's results in the same dtype."""
     assert ours.keys() == exact.keys()
     for name in exact:
         assert ours[name].dtype == dtype

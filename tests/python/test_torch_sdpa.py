@@ -39,7 +39,7 @@ class Setting:
         generator = torch.Generator().manual_seed(self.seed)
 
         def randn(*shape: int) -> Tensor:
-            if self.transposed and len(shape) >= 3:  # [*,T,N,H] in memory, as a layer's projection gives it
+            if self.transposed and len(shape) >= 3:  # the memory has the layout [*,T,N,H], like the result of a layer's projection
                 return torch.randn(*shape[:-3], shape[-2], shape[-3], shape[-1], generator=generator, dtype=torch.float64).transpose(-3, -2)
             return torch.randn(shape, generator=generator, dtype=torch.float64)
 
@@ -114,7 +114,7 @@ def call(function: object, setting: Setting, tensors: Mapping[str, Tensor]) -> R
 
 
 def terms_of_mask(setting: Setting) -> dict[str, float]:
-    """An element of the mask's gradient may be a sum over many pairs. Returns the largest sum of magnitudes of such an element."""
+    """Each element of the mask's gradient is a sum over pairs. Returns the largest of these sums with the magnitudes of its terms."""
     inputs = setting.inputs()
     if setting.mask != "float" or not inputs["mask"].requires_grad or 0 in setting.mask_shape:
         return {}
@@ -164,7 +164,7 @@ def test_gradient_of_a_mask_has_its_own_shape_and_dtype() -> None:
         torch.testing.assert_close(mask.grad, expected)
 
 
-def test_no_gradient_is_computed_that_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_requested_gradients_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[set[str]] = []
     backward = _eager._Attention.backward
 

@@ -37,7 +37,7 @@ ROUNDS = 20 if QUICK else 60
 
 
 def setting(rng: random.Random) -> tuple[dict[str, Tensor], Callable[..., tuple[Tensor, Tensor]], Callable[..., tuple[Tensor, Tensor]]]:
-    """Returns (differentiable tensors by name, polyhead's function of them, the formula). Both functions return out and lse."""
+    """Returns a random setting: (differentiable tensors by name, polyhead's function of these tensors, the formula as a function of them). Both functions return out and lse."""
 
     def flag(p: float = 0.5) -> bool:
         return rng.random() < p
@@ -214,7 +214,7 @@ def test_errors_in_low_precision_are_those_of_the_math_path(dtype: torch.dtype) 
             theirs = results(F.scaled_dot_product_attention, tensors)
         for name, x in exact.items():
             ratios.setdefault(name, []).append(error(ours[name], x) / error(theirs[name], x))
-    medians = {name: statistics.median(found) for name, found in ratios.items() if name != "jvp"}  # the jvp of the loss is a single number, whose ratio says little
+    medians = {name: statistics.median(found) for name, found in ratios.items() if name != "jvp"}  # the jvp of the loss is a single number, and the ratio of two single errors says little
     assert max(medians.values()) <= 2, medians
 
 
@@ -270,7 +270,7 @@ def test_vmap_of_second_order(in_dims: tuple[int | None, ...]) -> None:
     require_equal(vmap(products(attention), in_dims)(*given), vmap(exact, in_dims)(*given))
 
 
-def test_dual_tensors_in_every_door() -> None:
+def test_every_function_takes_dual_tensors() -> None:
     torch.manual_seed(3)
     q, k, v, moved = (torch.randn(2, 2, 5, 4, dtype=torch.float64) for _ in range(4))
     plain = lambda x: formula(x, k, v)[0]  # noqa: E731
@@ -282,7 +282,7 @@ def test_dual_tensors_in_every_door() -> None:
             assert found is not None
             require_equal(found, expected)
         assert forward_ad.unpack_dual(attention(q, k, v)).tangent is None  # no input has a tangent
-    # The graph was made outside of the dual level, and the incoming gradient is a dual tensor.
+    # The graph is recorded outside of forward mode, and then the gradient that backward gets is a dual tensor.
     x = q.clone().requires_grad_()
     out = attention(x, k, v)
     with forward_ad.dual_level():
@@ -400,7 +400,7 @@ def test_third_derivatives_are_refused() -> None:
         jacfwd(jacfwd(loss_of))(x)
 
 
-def test_what_has_no_second_derivative_is_refused_by_name() -> None:
+def test_second_derivatives_that_do_not_exist_are_refused_by_name() -> None:
     x = torch.randn(1, 2, 3, 4)
     attend = torch.tensor([[True, True, False]] * 2 + [[False] * 3])
     uniform: dict[str, Any] = {"attend": attend, "empty_rows": "uniform"}

@@ -64,7 +64,7 @@ def test_the_worker_of_a_data_loader_makes_no_thread() -> None:
     assert new_threads("torch.set_num_threads(2)", "int(next(iter(torch.utils.data.DataLoader(Data(), num_workers=1))))") == 0
 
 
-def test_both_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limits_of_torch_and_of_polyhead_on_threads_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     for name, place in (("sdpa", 3), ("maps", 4)):
         function = getattr(polyhead._core, name)

@@ -50,8 +50,8 @@ def test_a_family_equals_eager(family: str) -> None:
     assert result.checks["output"] == result.checks["gradients"] == "equal" and result.checks["maps"] != "missing", result.checks
 
 
-# Families with an optional part (experts, cross attention, position embeddings, adapters) that reads the mask or has attention, and that the smallest
-# configuration lacks. The value is the setting that adds the part; it must be among those that compare_with_parts() tries.
+# Families with an optional part (experts, cross attention, position embeddings, adapters) that reads the mask or has attention. The smallest configuration lacks this
+# part. {family: the setting that adds the part}; compare_with_parts() must try this setting.
 PARTS = {"beit": "use_relative_position_bias=True", "bert": "add_cross_attention=True", "nllb-moe": "encoder_sparse_step=1", "wav2vec2": "add_adapter=True"}
 
 

@@ -48,7 +48,7 @@ def test_minilm_equals_eager(padded: bool, summary: list[str]) -> None:
     with torch.inference_mode():
         ours, eager = (minilm(name)(**inputs, output_attentions=True) for name in ("polyhead", "eager"))
     assert (inputs["attention_mask"] == 0).any() == padded
-    # Only outputs of words are compared. Outputs of padding are not used, and are twenty times as sensitive to rounding: eager itself differs there from float64 by 2e-5.
+    # Outputs of padding are not compared. Nobody uses them, and they are twenty times as sensitive to rounding: even eager differs there from float64 by 2e-5.
     words = inputs["attention_mask"].bool()
     found = max(distance(ours.last_hidden_state[words], eager.last_hidden_state[words]), distance(ours.pooler_output, eager.pooler_output))
     summary.append(f"MiniLM, {'padded' if padded else 'one sentence'}: largest difference from eager {found:.1e}")
@@ -135,7 +135,7 @@ def test_decoders_equal_eager(name: str, padded: bool) -> None:
     assert distance(ours.logits[kept], eager.logits[kept]) <= 1e-5
     assert ours.logits.isfinite().all()
     if name == "gpt2" and transformers.__version__ < "5":
-        return  # GPT-2's layers do not say that maps are requested
+        return  # this version does not tell GPT-2's layers that attention weights are requested
     assert len(ours.attentions) == len(eager.attentions) == 2
     for mine, other in zip(ours.attentions, eager.attentions):
         assert distance(mine.transpose(1, 2)[kept], other.transpose(1, 2)[kept]) <= 1e-5
@@ -174,7 +174,7 @@ def test_a_sliding_window_that_no_mask_contains_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["sinks", "cache", "head_mask", "indices", "block_indices", "something_new"])
-def test_an_argument_that_it_does_not_have_is_an_error(name: str) -> None:
+def test_an_argument_that_attention_forward_does_not_have_is_an_error(name: str) -> None:
     q, layer = torch.zeros(1, 2, 3, 4), torch.nn.Module()
     layer.is_causal = True
     assert polyhead.transformers.attention_forward(layer, q, q, q, None, **{name: None}, use_cache=True, sliding_window=3)[1] is None
@@ -198,7 +198,7 @@ def test_a_layer_without_mask_must_say_whether_it_is_causal() -> None:
     q = torch.randn(1, 2, 3, 4)
     with pytest.raises(NotImplementedError, match="causal"):
         polyhead.transformers.attention_forward(torch.nn.Module(), q, q, q, None)
-    polyhead.transformers.attention_forward(torch.nn.Module(), q[:, :, :1], q, q, None)  # a single query attends to every key, causal or not
+    polyhead.transformers.attention_forward(torch.nn.Module(), q[:, :, :1], q, q, None)  # a single query attends to every key, so a missing mask is not ambiguous
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -323,7 +323,7 @@ def test_a_family_with_attention_of_its_own_is_refused_when_it_is_built() -> Non
 
 
 @pytest.mark.parametrize("implementation", ["polyhead", {"": "polyhead"}])
-def test_it_is_refused_when_the_implementation_is_changed(implementation: Any) -> None:
+def test_an_unsupported_family_is_refused_when_the_implementation_is_changed(implementation: Any) -> None:
     model = transformers.AutoModelForCausalLM.from_config(transformers.BloomConfig(**BLOOM), attn_implementation="eager")
     with pytest.raises(NotImplementedError, match="bloom"):
         model.set_attn_implementation(implementation)
@@ -332,7 +332,7 @@ def test_it_is_refused_when_the_implementation_is_changed(implementation: Any) -
 
 
 @pytest.mark.skipif(transformers.__version__ < "5", reason="in this version Bloom makes its mask itself")
-def test_it_is_refused_when_a_mask_is_made() -> None:
+def test_an_unsupported_family_is_refused_when_a_mask_is_made() -> None:
     """An implementation set in the config directly avoids the check of set_attn_implementation(). A family that computes attention in its own code is then refused when
     transformers makes its mask."""
     model = transformers.AutoModelForCausalLM.from_config(transformers.BloomConfig(**BLOOM), attn_implementation="eager")

@@ -46,7 +46,7 @@ def test_norms_are_the_formula(heads: int, shared: int, dtype: Any) -> None:
     assert isinstance(tensor, torch.Tensor) and np.array_equal(tensor.numpy(), found)
 
 
-def test_maps_times_norms() -> None:
+def test_norm_weighted_maps_are_attention_weights_times_norms() -> None:
     q, k, v, weight = random.standard_normal((2, 4, 6, 8)), random.standard_normal((2, 2, 9, 8)), random.standard_normal((2, 2, 9, 5)), random.standard_normal((7, 20))
     norms = polyhead.value_norms(v, weight)
     p = polyhead.maps(q, k, causal="bottom_right")
@@ -101,7 +101,7 @@ def check(run: Any, v: list[np.ndarray], weights: list[np.ndarray], projected: l
         np.testing.assert_allclose(run.value_norms[layer], norms_of(values, weight, heads), rtol=2e-5)
         f = np.einsum("bnsv,env->bnse", np.repeat(values, heads // values.shape[1], axis=1), weight.reshape(weight.shape[0], heads, -1))
         added = np.einsum("bnts,bnse->bte", run.attentions[layer].astype(np.float64), f) + (0 if bias is None else bias)
-        np.testing.assert_allclose(added, output, atol=1e-4 * np.abs(output).max())  # shows that f is the vector which the layer adds
+        np.testing.assert_allclose(added, output, atol=1e-4 * np.abs(output).max())  # the sum of weights * f is the layer's output, so f is the vector whose norm is meant
 
 
 def numbers(parameter: Any) -> Any:
@@ -154,7 +154,7 @@ def test_decoders(case: str, tmp_path: Any) -> None:
     v = [split(rows[..., -32:] if gpt2 else rows, run.v.shape[2]) for rows in values.outputs]
     weights = [numbers(out.weight).T if gpt2 else numbers(out.weight) for out in outs]
     check(run, v, weights, dense.outputs, [numbers(out.bias) for out in outs])
-    assert np.array_equal(loaded.run(ids, outputs=["value_norms"]).value_norms, run.value_norms)  # the same norms without requesting v
+    assert np.array_equal(loaded.run(ids, outputs=["value_norms"]).value_norms, run.value_norms)  # the norms are the same if v is not requested
 
 
 def norms_of_page(entry: dict[str, Any]) -> np.ndarray:
@@ -187,7 +187,7 @@ def test_norms_may_be_tensors_of_any_floating_dtype() -> None:
             assert np.array_equal(norms_of_page(entry), batch[:, place].float().numpy())
 
 
-def test_what_has_no_norms_is_refused() -> None:
+def test_weighting_norm_is_refused_if_there_are_no_norms() -> None:
     p = random.dirichlet(np.ones(5), (2, 3, 5)).astype(np.float32)
     layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
     x = torch.randn(1, 5, 8)

@@ -119,7 +119,7 @@ def test_batches_of_arrays():
         assert entries[2]["blocked"] == [4] and "blocked" not in entries[0]
         for b in range(3):
             holds(entries[b], expected[:, b])
-    assert len(sets_of(polyhead.view([*whole]))) == 3  # a list of [B, heads, T, S] does not need tokens
+    assert len(sets_of(polyhead.view([*whole]))) == 3  # for a list of arrays [B, heads, T, S], view() needs no tokens
 
 
 @pytest.mark.parametrize("lang", [None, "en", "zh"])
@@ -127,7 +127,7 @@ def test_the_page_says_its_language(lang):
     assert page_data(polyhead.view(maps(1, 1, 2, 2), lang=lang).html).get("language") == lang
 
 
-def test_flags_of_one_side_and_of_two():
+def test_annotations_of_one_side_and_of_two_sides():
     (entry,) = sets_of(polyhead.view(maps(1, 1, 3, 3), tokens=["[CLS]", "a", "b"], annotations=polyhead.Annotations(special=np.array([1, 0, 0]), segments=[0, 1, 1], axes=("residue i", "residue j"))))
     assert entry["queries"]["special"] == [0] and entry["queries"]["segment"] == [0, 1, 1] and entry["axes"] == ["residue i", "residue j"]
     (entry,) = sets_of(polyhead.view(maps(2, 3), tokens=["a", "b"], keys=["x", "y", "z"], annotations=polyhead.Annotations(special=([False, True], [True, False, False]), segments=([0, 1], None))))
@@ -352,7 +352,7 @@ def test_maps_that_fit_are_computed_whole_and_longer_ones_pooled(monkeypatch):
     assert told[-1][0] == told[-1][1] and sorted(told) == told
 
 
-def test_what_is_of_single_tokens_is_refused_with_pooled_maps():
+def test_arguments_for_single_tokens_are_refused_with_pooled_maps():
     q = k = random.standard_normal((2, 40, 8)).astype(np.float32)
     source, words = maps(2, 4, 4), [str(place) for place in range(40)]
     with pytest.raises(ValueError, match="v is given, and the page has pooled maps"):

@@ -279,7 +279,7 @@ def largest(block: Any) -> Any:
     return block.max((-1, -2))
 
 
-def test_what_is_over_the_budget_is_shown_pooled() -> None:
+def test_maps_over_the_budget_are_shown_pooled() -> None:
     torch.manual_seed(3)
     model, inputs = bart().eval(), {"input_ids": ids(2, 23), "decoder_input_ids": ids(2, 11)}
     whole = capture(model, lambda model: model(**inputs))

@@ -123,7 +123,7 @@ def test_an_answer_continues_the_text_also_where_spaces_are_marks(tmp_path: Path
     assert told["tokens"][2:] == [{0: "<unk>", 1: "▁a", 2: "▁fox"}.get(i, f"<{i}>") for i in answer]
 
 
-def test_what_a_decoder_cannot_do_is_refused_by_name(folder: Any, tmp_path: Path) -> None:
+def test_options_that_a_decoder_does_not_have_are_refused_by_name(folder: Any, tmp_path: Path) -> None:
     kind, at, _, _ = folder
     assert "--text-pair is for encoders" in view(at, "--text", "a", "--text-pair", "b", status=2).stderr
     assert "--without compares embeddings" in view(at, "--text", "a", "--without", "0.1", status=2).stderr

@@ -54,7 +54,7 @@ def maps_of(folder: Path, text: str) -> tuple[Any, list[str]]:
 
 
 def kinds_of_keys(tokens: list[str]) -> Any:
-    """Returns [T, T]: by what key s is identified for query t, its place or its distance."""
+    """Returns [T, T]: a number that identifies key s for query t, either the place of the key or its distance from the query."""
     T = len(tokens)
     return np.array([[s if s == 0 or tokens[s].startswith("[") else 1000 + s - t for s in range(T)] for t in range(T)])
 

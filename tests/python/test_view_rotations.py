@@ -37,7 +37,7 @@ def floats(text: str) -> np.ndarray:
 
 
 def turned_back(rows: np.ndarray, rotary: dict[str, Any], layer: int) -> np.ndarray:
-    """Features before the rotation; rows [heads, T, H]. The page's script computes the same."""
+    """Returns `rows` [heads, T, H], which are rotated, as they were before the rotation. The page's script computes the same."""
     cos, sin = (floats(rotary[name][layer if len(rotary[name]) > 1 else 0][0]).reshape(rows.shape[1], -1) for name in ("cos", "sin"))
     pairs = cos.shape[1]
     first, second = (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if rotary["neighbours"] else (slice(0, pairs), slice(pairs, 2 * pairs))
@@ -48,7 +48,7 @@ def turned_back(rows: np.ndarray, rotary: dict[str, Any], layer: int) -> np.ndar
 
 
 def check(page: Any, heard: dict[str, list[np.ndarray]], layers: int) -> None:
-    """heard: for q and k of each layer the output of the module before the rotation, [T, heads H]."""
+    """Compares q and k of the page before their rotation with `heard`: for q and k of each layer, the output [T, heads H] of the module before the rotation."""
     vectors = sets_of(page)[0]["vectors"]
     for name, outputs in heard.items():
         assert len(outputs) == layers
@@ -82,7 +82,7 @@ def test_rotations_of_decoders(case: str, tmp_path: Any) -> None:
     assert (len(sets_of(page)[0]["vectors"]["rotary"]["cos"]) > 1) == (case == "gemma3")
 
 
-def test_no_rotation_where_there_is_none(tmp_path: Any) -> None:
+def test_a_page_of_a_model_without_rotary_positions_has_no_rotation(tmp_path: Any) -> None:
     test_language_models.saved_model("gpt2", tmp_path)
     save_words(tmp_path)
     entry = sets_of(polyhead.view(tmp_path, " ".join(WORDS[token] for token in IDS)))[0]

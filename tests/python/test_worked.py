@@ -46,7 +46,7 @@ def test_arrays_reach_the_page_bit_for_bit(worked):
     np.testing.assert_array_equal(numbers(vectors["attend"][0][0]), given["attend"].ravel())
 
 
-def test_a_list_of_layers_is_the_same_and_torch_too(worked):
+def test_lists_of_layers_and_tensors_of_torch_give_the_same_page(worked):
     weights, given = worked
     whole = page_of(weights, **given).html
     lists = {name: list(array) if name in "qkv" else array for name, array in given.items()}
@@ -117,7 +117,7 @@ def test_wrong_forms_are_refused_by_name(worked, tmp_path):
         polyhead.view(tmp_path, "a text", computation=polyhead.Computation(q=given["q"]))
 
 
-def test_what_does_not_fit_into_the_budget_is_left_out_and_said(worked):
+def test_q_k_and_v_beyond_the_budget_are_left_out_and_the_page_says_so(worked):
     weights, given = worked
     megabytes = sum(np.asarray(given[name]).size for name in ("q", "k", "v", "bias", "attend")) * 16 / 3e6
     for budget in (0, 0.99 * megabytes):

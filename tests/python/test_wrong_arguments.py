@@ -16,7 +16,7 @@ import polyhead
 from effort import QUICK
 from wrong_arguments import LSE, TABLE, Hostile, K, Q
 
-# Messages may call an argument by another word than its name.
+# {(function, argument): a pattern for the words by which messages may call the argument, if not only by its name}.
 SPOKEN = {
     ("rollout", "rows"): "rows|query",
     ("", "key_starts"): "key_starts|key start",
@@ -36,7 +36,7 @@ SPOKEN = {
     ("view", "source"): "source|weights|attentions",
     ("view", "tokens"): "tokens|words|queries",
     ("view", "keys"): "keys|words|key tokens",
-    # Messages may name the option of sdpa that the argument becomes.
+    # Messages may instead name the option of sdpa to which the argument is passed on.
     **{(f"jax.{door}", "query"): r"query|\bq\b" for door in ("dot_product_attention", "attention_fn")},
     **{(f"jax.{door}", "key"): r"key|\bk\b" for door in ("dot_product_attention", "attention_fn")},
     **{(f"jax.{door}", "value"): r"value|\bv\b" for door in ("dot_product_attention", "attention_fn")},
@@ -88,7 +88,7 @@ def complaint(function: str, argument: str, value: Any, kind: type[Exception], p
     return "" if re.search(SPOKEN.get((function, argument)) or SPOKEN.get(("", argument), argument), message) else f"not named: {message}"
 
 
-# All values of an argument are one test, because pytest's time for a test is longer than most of these calls.
+# One test has all values of an argument, because pytest needs more time for a test than most of these calls.
 @pytest.mark.parametrize(("function", "argument"), [(name, argument) for name, (_, _, wrong) in TABLE.items() for argument, values in wrong.items() if any(values)])
 def test_a_wrong_argument_is_refused_by_name(function: str, argument: str, tmp_path: Path) -> None:
     types, values = TABLE[function][2][argument]
@@ -121,7 +121,7 @@ def test_the_table_has_every_public_function_and_every_argument(summary: list[st
 
 
 @pytest.mark.parametrize("function", TABLE)
-def test_the_good_arguments_are_good(function: str, tmp_path: Path) -> None:
+def test_the_valid_arguments_of_the_table_are_accepted(function: str, tmp_path: Path) -> None:
     call, good, _ = TABLE[function]
     call(**(good | ({"path": tmp_path / "layer.npz"} if function == "save" else {})))
 

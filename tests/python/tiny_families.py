@@ -63,7 +63,7 @@ def _number(name: str, default: int, wide: bool, layers: int) -> int:
             value = layers if value == LAYERS else value
             return default if value is None else min(default, value) if default > 0 else default
     if re.search(r"token_(id|index)", name):
-        return 100 + sum(map(ord, name)) % 24  # in the vocabulary, but not among the tokens of the inputs
+        return 100 + sum(map(ord, name)) % 24  # these ids are in the vocabulary, but the inputs do not contain them
     return 32 if wide and default > 64 else default
 
 
@@ -104,7 +104,7 @@ def tiny_config(config_class: type[PreTrainedConfig], wide: bool = False, layers
         small = _small(name, default, wide, layers)
         if small != default:
             values[name] = small
-    # The configuration may fill a field whose default is None with a large number.
+    # A field whose default is None may get a large number in the constructor of the configuration.
     defaults = {name: _default(field) for name, field in fields.items()}
     if defaults.get("num_key_value_heads") is not None and defaults["num_key_value_heads"] == defaults.get("num_attention_heads"):
         values["num_key_value_heads"] = values.get("num_attention_heads", defaults["num_attention_heads"])
@@ -372,7 +372,7 @@ def build(model_type: str) -> Family | str:
     return "; ".join([*dict.fromkeys(reasons)][:2]) if reasons else "no inputs are known for it"
 
 
-# Settings that add optional parts, which the smallest model of a family may lack. Flags of the configuration are also inverted, except those that only change what a call returns.
+# Settings that add optional parts to a family's smallest model. Boolean settings are also inverted, except those that only change what a call returns.
 _SETTINGS: list[tuple[str, Any]] = [
     (r"sparse_step$", 1),
     (r"^num_kv_shared_layers$", 1),

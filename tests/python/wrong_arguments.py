@@ -191,7 +191,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     weights = shaped(1, 2, 3, 3) / np.float32(3)
 
     def view_with(group: Callable[..., object], name: str) -> Callable[..., polyhead.Page]:
-        """polyhead.view with the fields of a group as arguments."""
+        """Returns polyhead.view as a function whose arguments are the fields of a group."""
 
         def call(**fields: Any) -> polyhead.Page:
             return polyhead.view(weights, **{name: group(**fields)})
@@ -364,7 +364,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "order": (NOT_WORDS, ["", "interleaved", "\ud800"]),
                 "scaling": ([x for x in NOT_WORDS if x is not None], ["", "dynamic", "\ud800"]),
                 "attention_factor": ([x for x in NOT_NUMBERS if x is not None], [-1.0, 0.0, 2.0, float("nan")]),  # 2 is wrong because scaling is not yarn
-                "truncate": (NOT_FLAGS, [False]),  # as attention_factor
+                "truncate": (NOT_FLAGS, [False]),  # wrong because scaling is not yarn
                 "factors": ([3, 1.5, ["x"], object()], [[1.0], [1.0, 2.0]]),  # wrong because scaling is not longrope
                 "proportion": (number[0], [-0.5, 0.5, 2.0, float("nan")]),  # 0.5 is wrong because scaling is not proportional
                 "factor": (number[0], [*number[1], 0.5, 2.0]),  # 2 is wrong because there is no scaling

@@ -27,9 +27,9 @@ class Bounds:
         self.v, self.k, self.q = (np.nan_to_num(x, nan=0, posinf=0, neginf=0) for x in (np.abs(ahead.more["v"]), np.abs(ahead.more["k"]), np.abs(built.wide["q"])))
         self.p = np.nan_to_num(np.where(self.live, ahead.p, 0))
         self.mp = ahead.more["m"] * self.p
-        # Kernels may give 0 for smaller p: they compute exp relative to the largest score of a block of keys, and exp underflows there.
+        # Kernels may compute 0 for p below this number, because they compute exp relative to the largest score of a block of keys, and exp underflows.
         self.tiny = self.live * 2.0 ** (-1010 if built.dtype == np.float64 else -114)
-        # Relative error of p: errors of the row's scores, and of the sum of exponentials.
+        # The relative error of p, which comes from the errors of the row's scores and of the sum of exponentials.
         self.of_p = 8 * self.eps * (4 + np.sqrt(built.keys) + ahead.magnitude + np.sqrt(built.width))
         self.of_stored_lse = self.of_p + self.eps * np.abs(np.where(np.isfinite(ahead.lse), ahead.lse, 0))
 
@@ -64,7 +64,7 @@ class Bounds:
         smallest = half_unit(0.0, np.float64 if built.dtype == np.float64 else np.float32)
         of_delta = of_delta + (built.value_width + built.keys) * smallest
         of_score = smallest * self.live + (self.p * of_p[..., None] + self.tiny) * (d_p + clean(behind.delta)[..., None]) + self.p * (of_d_p + of_delta[..., None])
-        # The derivative of softcap, 1 - tanh^2, has the rounding error of x / c, and a large relative error where it is small.
+        # The derivative of softcap is 1 - tanh^2. It inherits the rounding error of x / c. Where it is small, its relative error is large.
         of_x = of_score + smallest * self.live + d_score * (16 * self.eps + (2 * self.of_p[..., None] if built.case.get("softcap") else 0))
         sums = lambda n: self.sums(n) + self.native  # noqa: E731
         result = {
@@ -88,7 +88,7 @@ class Bounds:
 
 
 def _largest(live: Any, v: Any) -> Any:
-    """Returns a bound of the largest |v| among the keys of each row, [B,N,T,V]."""
+    """Returns an upper bound of |v| over the keys of each row, [B,N,T,V]."""
     result = np.empty((*live.shape[:3], v.shape[-1]))
     for b in range(live.shape[0]):
         for n in range(live.shape[1]):

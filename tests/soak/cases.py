@@ -1,4 +1,4 @@
-"""Random attention problems. A case is a dict of literals that draw() draws from a seed. `Built` makes the arrays of a case, the options of polyhead, and the oracle's problem."""
+"""Random attention problems. A case is a dict of literals, drawn from a seed by draw(). Built(case) has the arrays, the options for polyhead, and the same problem for the oracle."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def draw(seed: int) -> Case:
     case["T"], case["S"] = size(), size()
     if chance(0.35):
         case["S"] = case["T"]
-    elif chance(0.2):  # as in decoding: few queries, many keys
+    elif chance(0.2):  # few queries and many keys, as in decoding
         case["T"], case["S"] = pick(1, 2, 4), int(2 ** rng.uniform(5, 11))
     case["H"] = pick(*WIDTHS)
     case["V"] = case["H"] if chance(0.5) else pick(*WIDTHS)
@@ -83,7 +83,7 @@ def draw(seed: int) -> Case:
     full = 3 + len(case["lead"])
 
     def axes(least: int = 0) -> tuple[int, ...]:
-        """Draws the axes of a tensor that broadcasts to [*,N,T,S]: for some of the last axes, 1 for the full extent or 0 for extent 1."""
+        """Draws the shape of a tensor that broadcasts to [*,N,T,S], as one number for each of its axes: 1 means the full extent, 0 means extent 1."""
         if chance(0.4):
             return (1,) * full
         return tuple(int(chance(0.6)) for _ in range(int(rng.integers(least, full + 1))))
@@ -107,7 +107,7 @@ def draw(seed: int) -> Case:
         case["diagonal_offsets"] = True
         case.get("relative", {}).pop("diagonal", None)
     if chance(0.2):
-        case["dropout"] = {"p": pick(0.1, 0.5, 0.9, 0.9999, 1.0), "axes": pick(None, None, axes())}  # axes None: polyhead draws the dropout bits
+        case["dropout"] = {"p": pick(0.1, 0.5, 0.9, 0.9999, 1.0), "axes": pick(None, None, axes())}  # None: polyhead draws the dropout bits itself
     case["empty_rows"] = pick("zero", "zero", "zero", "uniform", "unmasked")
     if case["empty_rows"] == "zero" and chance(0.2):
         case["sink"] = {"shape": pick("N", "N", "N1", "NT", "all"), "wide": chance(0.3), "infinite": chance(0.1)}
@@ -197,7 +197,7 @@ class Built:
         return np.asarray(values).astype(np.int32 if rng.random() < 0.5 else np.int64)
 
     def _axes(self, axes: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns a shape: for each of the last axes of `full`, its extent or 1. If reduce.py has shortened `lead`, `axes` may be too long and is cut."""
+        """Returns the shape that `axes` describes: an extent of `full` where it is 1, extent 1 where it is 0. reduce.py may have shortened `lead`, so `axes` is cut if it is too long."""
         axes = tuple(axes)[max(0, len(axes) - len(full)) :]
         return tuple(extent if kept else 1 for kept, extent in zip(axes, full[len(full) - len(axes) :]))
 
@@ -349,7 +349,7 @@ class Built:
                               keep=self.keep, dropout=self.dropout, empty_rows=self.case["empty_rows"])  # fmt: skip
 
     def _spoil(self) -> None:
-        """Puts NaN or infinity into keys and values that no row attends to; in some cases puts one NaN where rows do attend."""
+        """Puts NaN or infinity where it must have no effect, such as keys that no row attends to. In some cases puts one NaN where it has an effect."""
         self.ahead = oracle.forward(self.problem())
         case, rng = self.case, self.rng("spoil")
         self.dead = ~self.ahead.used.any(-1)
@@ -373,7 +373,7 @@ class Built:
             if case.get("shared") != "q":  # q of rows that attend to no key
                 self.inputs["q"][self.dead.reshape(self.full[:-1])] = bad
                 self.wide["q"][self.dead] = bad
-        # If p is 0, because of a score of -inf or an underflow, kernels may give 0 for p times NaN. Such cases are left out, because the oracle gives NaN.
+        # If p is 0 (a score of -inf, or an underflow), kernels may compute 0 for p times NaN, but the oracle computes NaN. Such cases get no NaN.
         exact = self.ahead.p[self.ahead.used].min(initial=1) > 1e-20 and not case.get("sink", {}).get("infinite")
         if case.get("spoil") and exact and not case.get("dropout") and case.get("shared") != case["spoil"]:
             name = case["spoil"]

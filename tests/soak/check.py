@@ -1,4 +1,4 @@
-"""Runs one case with polyhead and compares the results with the oracle. Where docs/promises.md promises equal bits, runs it in another way and compares the bits."""
+"""Runs one case with polyhead and compares the results with the oracle. Where docs/promises.md promises equal bits for different calls, also compares their bits."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def check(case: Case) -> Report:
     plain = {name: np.ascontiguousarray(x) for name, x in inputs.items()}
     tight = {name: np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x for name, x in options.items()} | {"num_threads": 5 - case["threads"]}
     again, lse_again = polyhead.sdpa(**plain, **tight, return_lse=True)
-    report.same_bits("out with other strides and threads, and without attention weights", out, again)
-    report.same_bits("lse with other strides and threads, and without attention weights", lse, lse_again)
+    report.same_bits("out of a call with other strides, another number of threads, and no attention weights", out, again)
+    report.same_bits("lse of a call with other strides, another number of threads, and no attention weights", lse, lse_again)
 
     maps_of(report, built, bounds, rng)
     chunk(report, built, out, lse, rng)
@@ -103,7 +103,7 @@ def check(case: Case) -> Report:
         if built.dtype.itemsize > 2 and not case.get("spoil") and built.rng("second").random() < 0.4:
             second(report, built, bounds, out, lse, rng)
     if built.dtype.itemsize == 2:
-        report.worst = 0.0  # in 16 bits, rounding of the results nearly reaches the bound, so the largest share says nothing
+        report.worst = 0.0  # rounding a result to 16 bits nearly reaches the bound, so the largest error says nothing about the kernels
     return report
 
 
@@ -201,7 +201,7 @@ def backward(report: Report, built: Built, bounds: Bounds, out: Any, lse: Any, r
                     for n in range(built.heads):
                         np.add.at(target[n], np.broadcast_to(built.queries - t + s, (built.queries, built.keys)), source[:, n].sum(0))
                 bound += bounds.sums(built.batch * max(1, min(built.queries, built.keys))) * magnitude + half_unit(exact, built.dtype)
-                report.near("d_bias of the table that bias is a view of", d_table, exact, bound, built.dtype)
+                report.near("d_bias, summed in the table of which bias is a view", d_table, exact, bound, built.dtype)
             else:
                 exact = sum_to(full_score, built.bias_shape)
                 bound = bounds.summed(bounds.pairs, bounds.d_score, built.bias_shape, built.full, built.dtype, exact)

@@ -57,7 +57,7 @@ def draw(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
 
 
 def _mask_of(case: Case, d: Draw, drawn: Case, names: tuple[str, ...]) -> None:
-    """Copies options of a case of cases.py. Documents are drawn for its sizes, so the layer gets these sizes too."""
+    """Copies the options `names` from `drawn`, a case of cases.py."""
     full = 3 + len(case["lead"])
     for name in names:
         if name not in drawn:
@@ -75,7 +75,7 @@ def _mask_of(case: Case, d: Draw, drawn: Case, names: tuple[str, ...]) -> None:
 def _attention(case: Case, d: Draw) -> None:
     drawn = draw_attention(case["seed"])
     case["E"], case["Ek"], case["Ev"], case["Eo"] = (d.pick(*WIDTHS) for _ in range(4))
-    case["self"] = d.pick("query", "query", "key", "") if d.chance(0.8) else "projected"  # which inputs are given: query; query and key; all three; projected keys
+    case["self"] = d.pick("query", "query", "key", "") if d.chance(0.8) else "projected"  # the inputs: "query": query only; "key": query and key; "": query, key and value; "projected": query and projected keys
     if case["self"] == "query":
         case["S"] = case["T"]
         case["Ek"] = case["Ev"] = case["E"]
@@ -104,7 +104,7 @@ def _attention(case: Case, d: Draw) -> None:
                 case["rotary"]["width"] = case["H"] - 1
     if d.chance(0.25):
         names = ()
-    if "query_offsets" in drawn and "query_offsets" in names:  # documents fix the sizes
+    if "query_offsets" in drawn and "query_offsets" in names:  # documents were drawn for T and S of `drawn`, so the layer gets these sizes
         if case["self"] == "query" and drawn["T"] != drawn["S"]:
             names = tuple(name for name in names if name not in ("query_offsets", "key_offsets"))
         else:

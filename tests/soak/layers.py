@@ -28,7 +28,7 @@ class Expected:
     times = 24.0
 
     def __init__(self, case: Case, inputs: dict[str, Any], f: Any, d_out: Any = None) -> None:
-        """f(tensors) returns the output. inputs: float64 arrays by name, which have gradients if d_out is given; None: no such input."""
+        """f(tensors) returns the output. `inputs` has float64 arrays by name; None is an absent input. If d_out is given, gradients of all inputs are computed, too."""
         self.eps, self.case = EPS[case["dtype"]], case
         self.exact = self._run(inputs, f, d_out)
         self.moved = []
@@ -54,7 +54,7 @@ class Expected:
         exact = self.exact[name]
         largest = np.abs(exact[np.isfinite(exact)]).max(initial=0)
         moved = max((float(np.abs(other[name] - exact)[np.isfinite(exact)].max(initial=0)) for other in self.moved), default=0.0)
-        # Where sums cancel exactly in the oracle (such as d_score of one key), polyhead's result is a rounding error of terms whose size is not known here.
+        # If a sum is exactly 0 in the oracle (such as d_score in a row with one key), polyhead's result is a rounding error of terms whose size is not known here.
         scale = max((float(np.abs(x[np.isfinite(x)]).max(initial=0)) for x in self.exact.values()), default=0.0)
         smallest = 2.0**-24 if self.case["dtype"] == "float16" else 2.0**-100
         bound = width * (self.times * (moved + self.eps * largest) + self.eps * 4 * scale * (name != "out") + 4 * smallest)
@@ -153,7 +153,7 @@ def attention_case(report: Report, case: Case) -> None:
     if call_options.get("mask_like_input"):
         for name in ("attend_keys", "block_keys"):
             if name in call_options and call_options[name].ndim != len(lead) + 1:
-                raise Refused("two masks of keys with different layouts")
+                raise Refused("the layouts of attend_keys and block_keys differ")
     rotary = None
     if "rotary" in case:
         call_options["rotary"], rotary = rotary_of(case, case["H"], lead, queries, keys, same=kind == "projected" or queries == keys)
@@ -295,10 +295,10 @@ def cache_case(report: Report, case: Case) -> None:
         for b in range(batch):
             rows[b].append(np.asarray(some)[b, : tokens[b]])
         done += tokens
-    report.same_bits("decoded in pieces, and in one call", np.stack([np.concatenate(row) for row in rows]), out)
+    report.same_bits("out of decoding a few tokens per call, compared with one call", np.stack([np.concatenate(row) for row in rows]), out)
     for i, name in enumerate(("keys", "values", "key scales", "value scales")[: len(arrays)]):
-        report.same_bits(f"{name} of the cache, in pieces and in one call", arrays[i], whole_arrays[i])
-    # The output for the stored keys and values, from the formulas.
+        report.same_bits(f"{name} of the cache after decoding a few tokens per call, compared with one call", arrays[i], whole_arrays[i])
+    # The oracle computes the output from the keys and values that the cache has stored, so their rounding does not count as an error.
     k, v = (wide(arrays[i]) for i in range(2))
     if stored == "int8":
         k, v = (wide((arrays[i].astype(np.float32) * arrays[i + 2][..., None])) for i in range(2))
@@ -321,14 +321,14 @@ def cache_case(report: Report, case: Case) -> None:
 
     expected = Expected(case, {"query": wide(x), "k": k, "v": v, **{name: value.numpy() for name, value in parameters.items()}}, f)
     expected.near(report, "out", out, "out of a call with a cache")
-    # What the cache stores.
+    # Check the keys and values that the cache has stored.
     head = lambda name: layer_oracle.heads_of(layer_oracle.linear(torch.tensor(wide(x)), parameters, name), case["K"])  # noqa: E731
     wanted = [head("k"), head("v")]
     if "k_norm.weight" in parameters:
         wanted[0] = layer_oracle.rms_norm(wanted[0], parameters["k_norm.weight"], 1e-6)
     if rotary is not None:
         wanted[0] = layer_oracle.rotate(wanted[0], rotary["cos"], rotary["sin"], rotary["order"], rotary["width"])
-    worst = report.worst  # storing tokens rounds to nearly the bound, which says nothing about the layer
+    worst = report.worst  # do not count these errors: rounding the stored numbers nearly reaches the bound, which says nothing about the layer
     unit = {"float64": 2.0**-45, "float32": 2.0**-17, "float16": 2.0**-10, "bfloat16": 2.0**-8}
     for name, exact, found in (("keys", wanted[0].numpy(), k), ("values", wanted[1].numpy(), v)):
         largest = np.abs(exact).max(-1, keepdims=True, initial=0)
@@ -340,7 +340,8 @@ def cache_case(report: Report, case: Case) -> None:
 
 
 def torch_case(report: Report, case: Case, arrays: dict[str, Any], polyheads: Any, formulas: Any, what: str, same_bits: bool = True, widths: dict[str, float] | None = None) -> None:
-    """Compares out and gradients of a function of polyhead.torch with the formulas. same_bits: whether bits do not depend on threads. widths: factors of the bounds of gradients."""
+    """Compares out and gradients of a function of polyhead.torch with the formulas. same_bits: also compares the bits for different numbers of threads. widths: factors for the
+    bounds of gradients."""
     dtype = getattr(torch, case["dtype"])
     tensors = {name: torch.tensor(x, dtype=dtype, requires_grad=True) for name, x in arrays.items()}
     torch.set_num_threads(case["threads"])
@@ -371,7 +372,7 @@ def pair_bias_case(report: Report, case: Case) -> None:
 
     structures, samples = case["lead"][0], case["samples"]
     total, n, h, v = structures * samples, case["N"], case["H"], case["V"]
-    v = h  # cuEquivariance's arguments have one head width
+    v = h  # cuEquivariance's function has the same width for q, k and v
     arrays = {
         "s": normal(case, "s", (total, case["T"], case["E"])), "q": normal(case, "q", (total, n, case["T"], h)), "k": normal(case, "k", (total, n, case["S"], h)),
         "v": normal(case, "v", (total, n, case["S"], v)), "z": normal(case, "z", (structures, case["T"], case["S"], case["C"]), 1.5), "w_proj_z": normal(case, "w_proj_z", (n, case["C"])),
@@ -402,9 +403,9 @@ def pair_bias_case(report: Report, case: Case) -> None:
         named |= {target: x[name] for name, target in (("b_proj_g", "gate.bias"), ("b_proj_o", "output.bias")) if name in x}
         return layer_oracle.linear(torch.sigmoid(layer_oracle.linear(x["s"], named, "gate")) * layer_oracle.merged(out), named, "output")
 
-    # The terms of a norm's gradient cancel if the norm has few features: exactly with one, and up to epsilon with two.
+    # In a norm of one feature, the terms of the gradient cancel exactly; with two features they cancel nearly. So the bound is wider.
     widths = {"z": 64.0} if case["C"] <= 3 else {}
-    torch_case(report, case, arrays, own, formulas, "attention_pair_bias", same_bits=False, widths=widths)  # torch computes the gate and the output projection
+    torch_case(report, case, arrays, own, formulas, "attention_pair_bias", same_bits=False, widths=widths)  # bits may differ, because torch computes the gate and the output projection
 
 
 def windows_case(report: Report, case: Case) -> None:

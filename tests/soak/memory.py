@@ -1,4 +1,4 @@
-"""Places arrays in memory as a case says: with given strides, between pages without access, with gaps whose bytes must not change."""
+"""Places arrays in memory as a case says: with chosen strides, next to pages that cannot be accessed, or with gaps whose bytes must not change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Memory:
 
     def __del__(self) -> None:
         for page in (self.address, self.address + _PAGE + self.size):
-            _libc.mprotect(page, _PAGE, 3)  # PROT_READ | PROT_WRITE, before the pages are freed
+            _libc.mprotect(page, _PAGE, 3)  # PROT_READ | PROT_WRITE, because the pages are freed next
 
 
 _kept: list[Memory] = []  # keeps each Memory alive: an array of NumPy only refers to the mmap, not to the Memory
@@ -79,7 +79,7 @@ def broadcast_where_constant(values: np.ndarray, array: np.ndarray, axes: tuple[
 
 
 class Output:
-    """An output of a call. `gaps_kept` says whether the bytes beside the output are unchanged."""
+    """An array for the output of a call. gaps_kept() returns whether the bytes around the array are unchanged."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, layout: str, rng: np.random.Generator) -> None:
         self.array, self.whole = empty(shape, dtype, layout, rng)

@@ -65,7 +65,7 @@ class Problem:
     document: Array  # [T,S]: pairs whose query and key are in the same document
     scale: float
     softcap: float = 0.0
-    bias: Array = None  # the bias, or the bias of each pair that a relative bias gives
+    bias: Array = None  # [B,N,T,S]: what is added to each score, by a bias or a relative bias
     sink: Array = None  # [B,N,T]
     keep: Array = None  # dropout bits; True: kept
     dropout: float = 0.0
@@ -77,9 +77,9 @@ class Forward:
     out: Array
     lse: Array
     p: Array
-    score: Array  # its elements at masked pairs have no meaning
-    used: Array  # pairs whose value is used: allowed pairs, and pairs of empty rows that empty_rows lets attend
-    constant: Array  # [B,N,T,1]: rows of EmptyRows::uniform
+    score: Array  # elements of masked pairs have no meaning
+    used: Array  # true for pairs whose value is used: allowed pairs and, depending on empty_rows, pairs of rows without an allowed key
+    constant: Array  # [B,N,T,1]: true for empty rows if empty_rows is "uniform"
     scaled: Array  # scale <q, k>
     magnitude: Array  # the largest scale sum |q k| + |bias| of each row, for rounding bounds
     p_sink: Array

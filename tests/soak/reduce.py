@@ -7,7 +7,7 @@ import pprint
 from collections.abc import Callable
 from typing import Any
 
-# Entries that every case has: they are changed, not left out.
+# Every case needs these entries. They may be made smaller, but not removed.
 _NEEDED = {"seed", "kind", "dtype", "lead", "N", "K", "T", "S", "H", "V", "spread", "empty_rows", "threads", "E", "Ek", "Ev", "Eo", "C", "self", "axis", "stored", "pieces", "samples", "mask", "kept",
            "weight", "norm_bias", "projection_bias", "gate_bias", "output_bias", "return_bias", "queries", "keys", "rule", "layer", "count", "M", "hidden",
            "activation", "norm", "norm_position"}  # fmt: skip

@@ -24,7 +24,7 @@ import reduce
 HERE = Path(__file__).resolve().parent
 SLICE = 60  # seconds that one worker process runs
 PATIENCE = 600  # a worker process that writes no line for so many seconds is ended
-FINDINGS = 20  # after so many findings, a kind of worker is stopped
+FINDINGS = 20  # when the workers of one kind have so many findings, they are stopped
 
 
 def environment(kernel: str | None) -> dict[str, str]:

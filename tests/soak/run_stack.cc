@@ -93,7 +93,7 @@ void prepare(Stack& stack, const json& request, const nn::LayerConfig& config) {
   io::load_parameters(stack, request.at("folder").get<std::string>() + "/parameters.safetensors");
 }
 
-// Calls step(x, y, options of these tokens) for pieces of the tokens.
+// Splits the tokens of x into pieces and calls step(x, y, options) for each piece.
 template <class F>
 Tensor in_pieces(const json& request, ConstTensorView x, nn::AttentionOptions options, const F& step) {
   Tensor y(x.dtype(), x.shape());

@@ -14,7 +14,7 @@ from oracle import groups, heads_of, turned
 
 
 class Formulas:
-    """Evaluates each equation twice: once as it is, and once with the magnitudes of all terms. Rounding errors are relative to the second result."""
+    """Evaluates each equation twice: once as it is, and once with the magnitudes of all terms. The second result times eps bounds the rounding errors."""
 
     def __init__(self, built: Built, d_out: Any, moved: dict[str, Any]) -> None:
         ahead, scale, cap = built.ahead, built.scale, built.case.get("softcap", 0.0)
@@ -36,7 +36,7 @@ class Formulas:
         key_heads = built.key_heads
 
         def evaluate(a: Any, sign: float) -> dict[str, Any]:
-            minus = lambda x, y: x - sign * y  # noqa: E731  the difference, or the sum of magnitudes
+            minus = lambda x, y: x - sign * y  # noqa: E731  x - y, or x + y for magnitudes
             x1 = abs(scale) * (a(q1) @ turned(a(k)) + a(q) @ turned(a(k1))) if sign < 0 else scale * (q1 @ turned(k) + q @ turned(k1))
             score1 = np.where(moving, (x1 if sign < 0 else c1 * x1) + a(bias1), 0)
             lse1 = (p * score1).sum(-1) + p_sink * a(sink1)

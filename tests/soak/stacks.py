@@ -165,7 +165,7 @@ def check(case: Case) -> Report:
     report = Report()
     batch, queries, keys, n, e = case["lead"][0], case["T"], case["S"], case["N"], case["E"]
     decoder = case["layer"] == "decoder"
-    epsilon = 1e-3  # large, so that norms of rows with nearly equal features do not enlarge rounding errors
+    epsilon = 1e-3  # large: with a small epsilon, norms of rows with nearly equal features would enlarge rounding errors
     parameters = {}
     for name, shape in shapes_of(case).items():
         values = rng_of(case, name).standard_normal(shape)
@@ -251,11 +251,11 @@ def check(case: Case) -> Report:
     for name in ("out", *inputs):
         expected.near(report, name, found[name])
         report.same_bits(f"{name} with other threads", found[name], again[name])
-    report.same_bits("out with packed parameters, without saved activations", found["out"], found["evaluated"])
+    report.same_bits("out of a call with packed parameters and without saved activations", found["out"], found["evaluated"])
     if "decoded" in found:
-        report.same_bits("out of the tokens in pieces, through a cache", found["out"], found["decoded"])
+        report.same_bits("out of decoding with a cache, a few tokens per call", found["out"], found["decoded"])
     if np.dtype(DTYPES[case["dtype"]]).itemsize == 2:
-        report.worst = 0.0  # in 16 bits this number says nothing: see layers.py
+        report.worst = 0.0  # in 16 bits the largest error says nothing about the layers: see layers.py
     return report
 
 

@@ -16,7 +16,7 @@ inline std::int64_t count_of(const std::vector<Positions>& ranges) {
   return count;
 }
 
-// Returns the rows at the given positions of an axis, one after the other.
+// Returns the rows of `view` at the given positions of an axis as one contiguous tensor.
 inline Tensor rows_at(ConstTensorView view, int axis, const std::vector<Positions>& ranges) {
   Shape shape = view.shape();
   shape[axis] = count_of(ranges);
@@ -56,7 +56,7 @@ inline Slices draw_slices(Random& random, distributed::SliceOrder order, std::in
 struct RankPart {
   AttentionCase c;
   AttentionOutputs outputs;
-  bool bias_rows = false, sink_rows = false;  // true: d_bias (d_sink) has a row for each of the rank's queries
+  bool bias_rows = false, sink_rows = false;  // true if d_bias or d_sink has a row for each of the rank's queries
 };
 
 // Returns the part of one rank. If `random` is given, the tensors have random layouts, else they are contiguous.
@@ -143,7 +143,7 @@ inline AttentionOutputs expected_part(AttentionCase& c, const RankPart& part, co
   return o;
 }
 
-// Removes from the case what distributed attention refuses: gradients of a bias that is a view and overlaps itself, and block lists.
+// Removes from the case what distributed attention refuses: block lists, and a bias whose elements share memory (the case gets a copy without shared memory).
 inline void leave_out_what_ranks_refuse(AttentionCase& c) {
   if (c.table) c.options.bias = c.keep(Tensor::copy_of(c.options.bias)), c.table = {};
   c.options.mask.blocks = {};
@@ -165,7 +165,7 @@ inline DistributedRun draw_run(Random& random, const AttentionCase& c, int ranks
   run.queries = draw_slices(random, run.order, c.sizes.queries, ranks);
   run.keys = draw_slices(random, run.order, c.sizes.keys, ranks);
   while (std::all_of(run.queries.begin(), run.queries.end(), [](const auto& ranges) { return count_of(ranges) == 1; })) {
-    // If every rank has one query, a tensor of one row is ambiguous (distributed::OneRow), so draw other positions.
+    // If every rank has one query, a tensor of one row may be the rank's row or a row for all queries (distributed::OneRow). Therefore draw other positions.
     if (ranks == 1) break;
     run.order = distributed::SliceOrder::contiguous;
     run.queries = draw_slices(random, run.order, c.sizes.queries, ranks), run.keys = draw_slices(random, run.order, c.sizes.keys, ranks);

@@ -17,8 +17,8 @@ Tolerances::Tolerances(const AttentionCase& c) {
   out = relative * kept * v;
   const double pair = kept * d * v * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, c.sizes.v_width)));
   d_q = relative * pair * scale * k, d_k = relative * pair * scale * q, d_v = relative * kept * d, d_bias = relative * pair;
-  // d_relative_bias is a sum over pairs (query, key). For slopes, a pair adds the gradient of its score times its distance, so the bound grows with the largest
-  // distance.
+  // An element of d_relative_bias is a sum over pairs (query, key). For a slope, each term is d_score times the distance of the pair, so the bound has the
+  // largest distance as a factor.
   const double reach = c.options.relative_bias.slopes ? largest_distance(c) : 1;
   d_relative_bias = d_bias * reach * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, numel(c.sizes.pairs()))));
   d_sink = d_bias * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, numel(c.sizes.lse()))));

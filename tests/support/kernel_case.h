@@ -43,8 +43,8 @@ inline std::string chosen_instruction_set() {
   return chosen;
 }
 
-// For cases of one dtype. A set with bf16 in its name has kernels of its own for bfloat16 alone; for other dtypes it has those of its base (cmake/isa.cmake). So with
-// another dtype such a set is left out, unless the machine chooses it. Sweeps that take a seed run such sets with every dtype.
+// Runs f with each instruction set that has its own kernels for the dtype. A set with bf16 in its name has its own kernels for bfloat16 only; for other dtypes
+// its kernels are those of another set (cmake/isa.cmake). So f runs with such a set only for bfloat16, or if the machine chooses this set.
 template <class F>
 void for_each_instruction_set(DType dtype, const F& f) {
   const std::string chosen = chosen_instruction_set();
@@ -54,8 +54,8 @@ void for_each_instruction_set(DType dtype, const F& f) {
   });
 }
 
-// For one case of a sweep. Without quick(), runs f with each instruction set. With quick(), runs f with two sets: the one that the machine chooses, and one of
-// the others, which changes with the seed. The first tests the code that all sets share. The code of a single set is short, and every case that runs with the set runs it.
+// Runs f for one case of a sweep over seeds. Without quick(), runs f with each instruction set. With quick(), runs f with two sets, which saves time: the set
+// that the machine chooses tests the code that all sets share, and one of the other sets, chosen by the seed, tests its own code, which is short.
 template <class F>
 void for_each_instruction_set(std::uint64_t seed, const F& f) {
   if (!quick()) return for_each_instruction_set(f);
@@ -82,8 +82,8 @@ void for_each_instruction_set(const Backend* backend, DType dtype, const F& f) {
   for_each_instruction_set(dtype, f);
 }
 
-// Returns numbers of threads for one case of a sweep: all of them or, with quick(), for a set that the machine does not choose, the first and one of the others,
-// which changes with the seed. The code that divides work among threads is the same for all sets.
+// Returns the numbers of threads with which a test runs one case of a sweep. They are all `counts`, except with quick() and a set that the machine does not
+// choose: then they are the first and one other, chosen by the seed. This suffices, because all sets share the code that divides work among threads.
 inline std::vector<int> thread_counts(std::uint64_t seed, const std::vector<int>& counts) {
   if (!quick() || kernel_instruction_set() == chosen_instruction_set()) return counts;
   return {counts[0], counts[1 + (seed / 2) % (counts.size() - 1)]};

@@ -17,7 +17,7 @@ using Matrix = std::vector<Real>;  // row major, whatever its rank
 struct FullMatrices {
   std::int64_t batch = 1, heads = 0, kv_heads = 0, queries = 0, keys = 0, qk_width = 0, v_width = 0;
   Matrix q, k, v, d_out;   // [B,N,T,H] [B,K,S,H] [B,K,S,V] [B,N,T,V]
-  Matrix bias, drop;       // [B,N,T,S]: the number added to each score, and the factor of dropout for each probability
+  Matrix bias, drop;       // [B,N,T,S]: the number added to each score; the factor by which dropout multiplies each p
   Matrix sink;             // [B,N,T]; -inf without a sink
   std::vector<bool> keep;      // [B,N,T,S]
   std::vector<bool> together;  // [T,S]: true if query and key belong to the same document
@@ -28,7 +28,7 @@ struct FullMatrices {
 struct FullResults {
   Matrix out, lse;                           // [B,N,T,V] [B,N,T]
   Matrix scaled, capped, score, p, dropped;  // [B,N,T,S]
-  Matrix d_q, d_k, d_v, d_score;             // as q, k, v; [B,N,T,S]
+  Matrix d_q, d_k, d_v, d_score;             // d_q, d_k and d_v have the shapes of q, k and v; d_score has [B,N,T,S]
   Matrix d_sink;                             // [B,N,T]
 };
 

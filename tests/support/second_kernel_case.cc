@@ -14,7 +14,8 @@ SecondTolerances::SecondTolerances(const SecondCase& s, const Tolerances& first)
   const double share = first.relative, w = kept * d * v * v_width, w_tangent = kept * d * largest(s.tangents.v) * v_width;
   lse = first.lse * tangent;
   out = share * kept * (tangent * v + largest(s.tangents.v));
-  const double pair = share * (2 * tangent * w + w_tangent), g = share * w;  // pair: bound of the error of d_score; g: bound of the error of g (docs/maths.md, section 3a)
+  // `pair` bounds the error of d_score, and `g` bounds the error of g (docs/maths.md, section 3a)
+  const double pair = share * (2 * tangent * w + w_tangent), g = share * w;
   const double curved = c.options.softcap > 0 ? pair + g * moved * 2 / c.options.softcap : pair;
   d_bias = pair;
   d_q = scale * (curved * k + g * largest(s.tangents.k));

@@ -52,7 +52,7 @@ TEST(Checkpoint, ModelAloneSkipsTheOptimizer) {
   io::save_parameters(model, nn::AdamW(model), folder / "run.safetensors");
   io::load_parameters(loaded, folder / "run.safetensors");
   EXPECT_TRUE(same_bits(loaded.output.weight, model.output.weight));
-  // The path may be of any string type, with metadata and without.
+  // save_parameters() takes the path as any type of string, with or without metadata.
   const auto path = folder / "model.safetensors";
   const std::string text = path.string();
   const char* const characters = text.c_str();

@@ -28,7 +28,7 @@ Case read_case(const std::filesystem::path& path);
 
 bool is_gradient(const std::string& name);
 
-// Provides an operation with the options and tensors of a case, and records which of them were read. finish() refuses a case with an option or tensor that was
+// Gives an operation the options and tensors of a case, and records which of them the operation read. finish() refuses a case with an option or tensor that was
 // not read, because the test would ignore it.
 class Reader {
  public:

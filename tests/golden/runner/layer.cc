@@ -4,7 +4,7 @@
 namespace polyhead::golden {
 namespace {
 
-// Returns the name of the parameter layout (polyhead/io/attention_parameters.h) of the metadata's `layer`.
+// `layer` is the name of a layer in a file's metadata. Returns the name of its parameter layout (polyhead/io/attention_parameters.h).
 std::string layout_of(const std::string& layer) {
   static const std::map<std::string, std::string> kLayouts{
       {"Multi_atten", "multi_atten"},
