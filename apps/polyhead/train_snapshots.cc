@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "arguments.h"
 #include "command.h"
 #include "core/join.h"
 #include "core/text.h"
