@@ -3,7 +3,6 @@
 // Removes differences that a tokenizer may remove: case, accents and width.
 const plainly = (text) => text.normalize("NFKD").replace(/\p{Mn}/gu, "").toLowerCase();
 
-const characters = (tokens, index) => tokens.unknown.get(index) ?? tokens.spelling.text(tokens.pieces[index]);
 const withoutMark = (tokens, index, text) => (tokens.spelling.starts(tokens.pieces[index]) ? text : text.replace(/^##/, ""));
 
 // For each token { before, text }: its characters in the original text, and the space before these; null if some token is not found in the original text.
@@ -24,7 +23,7 @@ function alignedText(tokens, original) {
       result.push({ before: "", text: tokens.pieces[index] });
       continue;
     }
-    const spelled = plainly(withoutMark(tokens, index, characters(tokens, index))).trim();
+    const spelled = plainly(withoutMark(tokens, index, tokens.characters(index))).trim();
     while (at < plain.length && /[\s|]/.test(plain[at]) && plain[at] !== spelled[0]) ++at;  // "|" is between the texts of a pair
     if (spelled === "" || !plain.startsWith(spelled, at)) return null;
     const from = places[at];
@@ -48,7 +47,7 @@ function joinedText(tokens) {
       last = "";
       return { before: "", text: piece };
     }
-    const [, space, rest] = /^(\s*)(.*)$/su.exec(withoutMark(tokens, index, characters(tokens, index)));
+    const [, space, rest] = /^(\s*)(.*)$/su.exec(withoutMark(tokens, index, tokens.characters(index)));
     const spaced = tokens.spelling.spaced && tokens.spelling.starts(piece) && last !== "" && !NO_SPACE_BEFORE.test(rest) && !NO_SPACE_AFTER.test(last);
     last = rest || " ";
     return rest === "" ? { before: space.includes("\n") ? space : "", text: visibleWord(space) } : { before: space || (spaced ? " " : ""), text: rest };
