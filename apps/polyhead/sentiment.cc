@@ -64,6 +64,12 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
   }
   note_replaced_bytes(answer.text.replaced_bytes);
   page.answer = cat(text.substr(0, text.find('\n')), labels.empty() && answer.known_terms == 0 ? ", which means nothing, because the model has scores for no word of this text: " : ": ", input);
+  const double constant = static_cast<double>(model.classifier.output.bias.data<float>()[0]);
+  if (labels.empty()) {
+    page.parts = "to the rating add ";
+    for (std::int64_t n = 0; n < config.heads; ++n) append(page.parts, cat(head_name(config, config.layers, n), " ", fixed(answer.head_parts[static_cast<std::size_t>(n)], 2), ", "));
+    append(page.parts, cat("words and pairs ", fixed(answer.score_part, 2), ", the constant ", fixed(constant, 2)));
+  }
   if (!page.path.empty()) write_page(page, model, input, answer);
   std::vector<std::vector<std::string>> rows;
   for (std::int64_t n = 0; n < config.heads; ++n) {
@@ -78,7 +84,6 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
     rows.push_back({cat("  ", head_name(config, config.layers, n)), labels.empty() ? fixed(answer.head_parts[static_cast<std::size_t>(n)], 2) : "", words});
   }
   json["heads"] = heads;
-  const double constant = static_cast<double>(model.classifier.output.bias.data<float>()[0]);
   if (labels.empty()) json["constant"] = constant;
   if (as_json) return print_json(json);
   if (labels.empty()) {

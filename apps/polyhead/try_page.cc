@@ -61,7 +61,12 @@ void write_page(const PageFile& file, const models::SentenceChooser& model, std:
   write(file, page);
 }
 
-void write_page(const PageFile& file, const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer) { write(file, AnswerPage(model, text, answer)); }
+void write_page(const PageFile& file, const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer) {
+  AnswerPage page(model, text, answer);
+  if (!file.parts.empty()) append(page.kind, "; " + file.parts);
+  page.start.insert(1, "pieces=merged&");  // what a head reads is shown by words, as in the terminal
+  write(file, page);
+}
 
 void write_page(const PageFile& file, const models::Translator& model, const std::string& text, const models::Translation& answer, std::optional<viewer::Links> links) {
   AnswerPage page(model, text, answer);

@@ -19,6 +19,12 @@ def check_pieces(checks, session, wanted):
     checks.that(labels(session) == wanted, f"the tokens are shown as {' '.join(wanted)}", labels(session))
 
 
+def check_bytes(checks, session):
+    check_pieces(checks, session, ["␣", "好 1/3", "好 2/3", "好 3/3", "ok", ",", "x", "\\xE8", "y", "z", "w"])
+    session.page.locator("#merge").check()
+    checks.that(labels(session) == ["好", "ok,", "x\\xE8", "y", "z", "w"], "merged bytes are characters", labels(session))
+
+
 def check_titles(checks, session):
     session.open(0, 0)
     session.page.locator('.queries .label[data-index="3"]').hover()
@@ -122,6 +128,7 @@ def rounds(test):
         ("GPT-2", check_pieces, [["The", "quick", "brown", "fox", "jump", "s", "over", "café", "↵", "the₁", "the₂"]], test.made(gpt)),
         ("T5", check_pieces, [["The", "quick", "brown", "fox", "jump", "s", "over", "the₁", "lazy", "the₂", "␣"]], test.made(t5)),
         ("Maltese", check_pieces, [["Ġorġ", "mar", "id-dar", "u", "kiel", "il-ħobż", "ma'", "ommu", "fil-għodu", "kollu", "."]], test.made(maltese)),
+        ("bytes", check_bytes, [], test.made(words("▁", "\\xE5", "\\xA5", "\\xBD", "▁ok", ",␣", "▁x", "\\xE8", "▁y", "▁z", "▁w"))),
         ("titles", check_titles, [], {}),
         ("unknown", check_unknown, [], test.made(unknown)),
         ("plain", check_plain, [], test.made(words(*"abcdefghijk"))),

@@ -258,6 +258,14 @@ class Train(ProgramTest):
         self.assertEqual((result.returncode, result.stdout), (status, b""))
         self.assertIn(mentions, result.stderr.decode())
 
+    def test_the_page_of_a_rating_names_what_each_part_adds(self):
+        text = "I am satisfied with how it looks, but the manual is too complicated."
+        told = json.loads(self.succeeds("try", "sentiment", text, "--json").stdout)
+        page = self.page("sentiment", text)
+        parts = [f"{head['name']} {head['part']:.2f}" for head in told["heads"]] + [f"words and pairs {told['words_and_pairs']:.2f}", f"the constant {told['constant']:.2f}"]
+        self.assertTrue(page["model"].endswith("; to the rating add " + ", ".join(parts)), page["model"])
+        self.assertEqual(page["start"], "#pieces=merged&layer=0&head=0&view=read&row=0")
+
     def test_the_summary_model_of_the_program_answers(self):
         text = ("Batteries of small sensors must be replaced by hand. Harvesting energy from heat is cheap, but the power it yields changes by the minute. Here we introduce a "
                 "scheduler that learns when a sensor should sleep from the temperature alone. It outperforms fixed plans on all benchmarks and doubles the time between visits.")

@@ -288,6 +288,7 @@ const CHINESE = {
   "exp(score − largest)": "exp(分数 − 最大值)",
   "faded": "淡化",
   "feature": "特征",
+  "feature 0 to {0}": "特征 0 至 {0}",
   "first and last head or cell of the row": "行内第一个和最后一个头或单元格",
   "first token": "首个词元",
   "first-token sink": "首词元汇聚",

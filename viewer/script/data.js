@@ -80,13 +80,15 @@ class Tokens {
     this.unknown = new Map(json.unknown);  // from the index of an unknown token to the characters that the vocabulary lacks
     this.segment = json.segment ?? json.pieces.map(() => 0);
     this.spelling = json.words ? SPELLINGS.plain : spellingOf(json.pieces);
-    const words = json.pieces.map((piece, index) => visibleWord(this.unknown.get(index) ?? this.spelling.text(piece)));
-    // True if tokens are whole sentences. A token is then named by its number and its first words.
-    this.long = words.some((text) => text.length > 40);
+    this.bytes = bytesOfCharacters(this.pieces);
+    const words = json.pieces.map((piece, index) => visibleWord(this.characters(index)));
+    this.long = words.some((text) => text.length > 40);  // true if tokens are whole sentences: the axes then show the number and the first words of a token
     this.words = this.long ? words.map((text, index) => `${index}: ${text.length > 28 ? `${text.slice(0, 28).replace(/\s+\S*$/, "")}…` : text}`) : numbered(words);
   }
 
   get size() { return this.pieces.length; }
+
+  characters(index) { return this.unknown.get(index) ?? this.bytes.get(index) ?? this.spelling.text(this.pieces[index]); }
 
   word(index) { return this.words[index]; }
 

@@ -16,7 +16,7 @@ function groupsOf(tokens) {
 // The tokens after merging, in the format of the page's data.
 function mergedTokens(tokens, groups) {
   const of = (wanted) => [...groups.keys()].filter((at) => wanted.has(groups[at][0]));
-  const joined = (places) => places.map((index, at) => (at > 0 ? tokens.spelling.text(tokens.pieces[index]).replace(/^##/, "") : tokens.spelling.text(tokens.pieces[index]))).join("");
+  const joined = (places) => joinedBytes(places.map((index, at) => (at > 0 ? tokens.spelling.text(tokens.pieces[index]).replace(/^##/, "") : tokens.spelling.text(tokens.pieces[index]))));
   return {
     pieces: groups.map(joined), special: of(tokens.special), unknown: of(tokens.unknown).map((at) => [at, tokens.unknown.get(groups[at][0])]),
     segment: groups.map((places) => tokens.segment[places[0]]), words: true,

@@ -3,7 +3,6 @@
 // Removes the differences that a tokenizer may have removed: those of case, accents and character width.
 const plainly = (text) => text.normalize("NFKD").replace(/\p{Mn}/gu, "").toLowerCase();
 
-const characters = (tokens, index) => tokens.unknown.get(index) ?? tokens.spelling.text(tokens.pieces[index]);
 const withoutMark = (tokens, index, text) => (tokens.spelling.starts(tokens.pieces[index]) ? text : text.replace(/^##/, ""));
 
 // Finds the tokens in the original text. Returns for each token { before, text }: its characters in the original, and the space before them. Null if some token
@@ -25,9 +24,8 @@ function alignedText(tokens, original) {
       result.push({ before: "", text: tokens.pieces[index] });
       continue;
     }
-    const spelled = plainly(withoutMark(tokens, index, characters(tokens, index))).trim();
-    // The sign "|" separates the two texts of a pair.
-    while (at < plain.length && /[\s|]/.test(plain[at]) && plain[at] !== spelled[0]) ++at;
+    const spelled = plainly(withoutMark(tokens, index, tokens.characters(index))).trim();
+    while (at < plain.length && /[\s|]/.test(plain[at]) && plain[at] !== spelled[0]) ++at;  // "|" is between the texts of a pair
     if (spelled === "" || !plain.startsWith(spelled, at)) return null;
     const from = places[at];
     at += spelled.length;
@@ -51,7 +49,7 @@ function joinedText(tokens) {
       last = "";
       return { before: "", text: piece };
     }
-    const [, space, rest] = /^(\s*)(.*)$/su.exec(withoutMark(tokens, index, characters(tokens, index)));
+    const [, space, rest] = /^(\s*)(.*)$/su.exec(withoutMark(tokens, index, tokens.characters(index)));
     const spaced = tokens.spelling.spaced && tokens.spelling.starts(piece) && last !== "" && !NO_SPACE_BEFORE.test(rest) && !NO_SPACE_AFTER.test(last);
     last = rest || " ";
     return rest === "" ? { before: space.includes("\n") ? space : "", text: visibleWord(space) } : { before: space || (spaced ? " " : ""), text: rest };

@@ -82,7 +82,7 @@ class Worked {
     const q = [...worked.q], k = [...worked.keys[column]], products = q.map((x, i) => x * k[i]);
     const bound = largestSize([...q, ...k]), most = largestSize(products);
     const strips = [[say("q of “{0}”", query), q, bound], [say("k of “{0}”", key), k, bound], [say("q × k, feature by feature"), products, most]];
-    const numbers = Worked.table([say("feature"), "q", "k", "q × k"], q.map((x, i) => Worked.line([String(i), digits(x), digits(k[i]), digits(products[i])], { data: { feature: i } })).concat(Worked.line([say("sum"), "", "", digits(worked.row[column].dot)], { className: "total" })), "features");
+    const numbers = Worked.table([say("feature 0 to {0}", q.length - 1), "q", "k", "q × k"], q.map((x, i) => Worked.line([String(i), digits(x), digits(k[i]), digits(products[i])], { data: { feature: i } })).concat(Worked.line([say("sum"), "", "", digits(worked.row[column].dot)], { className: "total" })), "features");
     return this.part("products", [say("1. Products of q and k")],
                       ...strips.flatMap(([label, values, size]) => [make("p", { dir: "auto", textContent: label }), this.strip(values, size, label), ...(values === q ? [] : [this.scale(size)])]),
                       make("p", { id: "worked-dot" }, ...sayParts("Their sum: {0} = {1}", make("b", { textContent: "q · k" }), make("output", { textContent: digits(worked.row[column].dot) }))),
