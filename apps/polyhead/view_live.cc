@@ -183,7 +183,8 @@ std::string text_of_page(const models::SentenceModel& model, const std::string& 
   fail(ErrorCode::invalid_argument, "--live: the text has ", length, " tokens; the model takes at most ", model.encoder.config.longest(), "; give a shorter --text");
 }
 
-// Packs a folder's model as the engine reads it: matrices as int8 rows, and the tokenizer. Prints the size.
+// Packs a folder's model for a live page, in the form that the page's WebAssembly module (the engine) reads: matrices as int8 rows, and the tokenizer. Prints
+// the size.
 PackedModel pack_model(const std::string& folder, const models::SentenceModel& exact, const std::string& text, std::size_t engine_bytes) {
   PackedModel packed;
   live::append_page_file(packed.files, "name", model_name(folder));

@@ -117,7 +117,8 @@ TEST(ScorePrograms, SpecialFunctionsKeepTheirDigits) {
 
 int calls_of_run = 0;
 
-// Computes a run that no other test provides: (x + s) * (x - s), where x is an input with one number for each pair, and s is one number.
+// A compiled function for provide_score_run(): (x + s) * (x - s), where x is one number for each pair and s is one number. No other test uses these instructions,
+// because a provided function stays until the process ends.
 void run_of_float(const void* const* inputs, void* const* outputs, std::int64_t vectors) {
   ++calls_of_run;
   for (std::int64_t i = 0; i < vectors * 16; ++i) {
@@ -127,8 +128,8 @@ void run_of_float(const void* const* inputs, void* const* outputs, std::int64_t 
   }
 }
 
-// A provided function gives the same bits as the interpreter, even if the keys do not fill whole vectors. It is called only for the type (float32 or float64)
-// at the beginning of its text.
+// A function given to provide_score_run() has the bits of the interpreter, even if the number of keys is not a multiple of the vector size. It is called only for
+// scores of the type (float32 or float64) with which the text given to provide_score_run() begins.
 TEST(ScorePrograms, RunsCallTheProvidedFunction) {
   const ScoreProgramCode code{.instructions = {op(ScoreOp::score), number(0.375), op(ScoreOp::add, 0, 1), op(ScoreOp::subtract, 0, 1), op(ScoreOp::multiply, 2, 3)}, .result = 4};
   const std::string text = "float32 vs; add 0 1; subtract 0 1; multiply 2 3; 4";
@@ -177,7 +178,7 @@ TEST(ScorePrograms, AMissingFunctionIsRefused) {
   EXPECT_EQ(error_message([] { provide_score_run("float32 vv; add 0 1; multiply 0 2; 3", nullptr); }), "provide_score_run: function is nullptr; it must compute the run");
 }
 
-// A register of the kind `distance` stores its numbers once for all rows of a tile. Each row begins at another of these numbers.
+// What depends only on the difference of key and query is computed once for all rows of a tile. Tests that each row reads the numbers of its own query.
 TEST(ScorePrograms, DistancesAreThoseOfEachRow) {
   for (const bool reversed : {false, true}) {
     const ScoreProgram program({.instructions = {op(ScoreOp::score), op(ScoreOp::query), op(ScoreOp::key), reversed ? op(ScoreOp::subtract, 1, 2) : op(ScoreOp::subtract, 2, 1), number(0.25), op(ScoreOp::multiply, 3, 4),

@@ -37,7 +37,7 @@ def floats(text: str) -> np.ndarray:
 
 
 def turned_back(rows: np.ndarray, rotary: dict[str, Any], layer: int) -> np.ndarray:
-    """Returns `rows` [heads, T, H], which are rotated, as they were before the rotation. The page's script computes the same."""
+    """Undoes the rotation of `rows` [heads, T, H], as the page's script does."""
     cos, sin = (floats(rotary[name][layer if len(rotary[name]) > 1 else 0][0]).reshape(rows.shape[1], -1) for name in ("cos", "sin"))
     pairs = cos.shape[1]
     first, second = (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if rotary["neighbours"] else (slice(0, pairs), slice(pairs, 2 * pairs))
@@ -48,7 +48,7 @@ def turned_back(rows: np.ndarray, rotary: dict[str, Any], layer: int) -> np.ndar
 
 
 def check(page: Any, heard: dict[str, list[np.ndarray]], layers: int) -> None:
-    """Compares q and k of the page before their rotation with `heard`: for q and k of each layer, the output [T, heads H] of the module before the rotation."""
+    """Undoes the rotation of the page's q and k, and compares them with `heard`: for "q" and "k" the unrotated output [T, heads * H] of each layer, recorded by hooks."""
     vectors = sets_of(page)[0]["vectors"]
     for name, outputs in heard.items():
         assert len(outputs) == layers

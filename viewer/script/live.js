@@ -191,8 +191,8 @@ function typed(changes) {
   writeAddress(addressOf(state), false);
 }
 
-// Shows new maps in a live page. They replace the page's own texts, which come before the texts of other pages that the reader has opened. If the model has
-// changed, the page opens the same view as a page of `polyhead try`.
+// Shows the engine's answer: sentences with their maps. They replace the previous answer at the front of `texts`; the texts of other pages that the reader has
+// opened follow. If the model has changed, the page opens the view that the answer names, as a page of `polyhead try` does.
 function answered(json) {
   const own = json.texts.map((one) => new Text(one, decoder)), before = answered.count ?? 0, other = answered.task !== json.answer.task;
   texts.splice(0, before, ...own);

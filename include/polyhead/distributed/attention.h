@@ -48,11 +48,11 @@ struct DistributedOptions {
   std::optional<Plan> plan{};                 // absent: choose_plan() decides
   Links links{};                              // speeds of machines and network that choose_plan() assumes
   std::optional<OneRow> one_row{};            // Required if every rank has one query and the call computes the gradient of a bias or sink that has one row.
-  // Tell sdpa_forward that a backward pass with d_bias (or d_sink) follows. If that pass will need one_row and one_row is missing, sdpa_forward already throws,
-  // on all ranks. It is enough that one rank sets the member.
+  // True: a backward pass with d_bias (or d_sink) will follow. If that pass will require `one_row` and it is absent, sdpa_forward already throws the error, on all
+  // ranks. It is enough that one rank sets the flag.
   bool d_bias_follows = false, d_sink_follows = false;
-  // A rank that sends nothing for this time makes the other ranks give up. A rank sends nothing while it computes. The waiting rank therefore adds 4 times the
-  // predicted compute time of the busiest rank, in this call and the previous one together; it predicts with its own speed.
+  // A rank gives up if a rank for which it waits has sent nothing for this time plus 4 times the predicted compute time of the busiest rank, in this call and the
+  // previous one together, because a rank sends nothing while it computes. Each rank predicts from its own speed.
   std::chrono::milliseconds timeout{30'000};
   CallReport* report = nullptr;               // receives the times of the call; nullptr: no report
 };

@@ -37,8 +37,8 @@ class Rule:
         return hash(self._key)
 
     def words(self, results: Sequence[str] | None = None) -> dict[str, str]:
-        """The words of the text that describes the program to bindings/jax.cc: for the forward pass or, if `results` is given, for a backward pass with these
-        results."""
+        """Describes the program as options (name -> text) that bindings/jax.cc parses. Without `results` it is the program of the forward pass, else that of a
+        backward pass that returns `results`."""
         trace, slope, sums = self._trace, -1, Sums([], [], 0)
         if results is not None:
             trace = trace.copy()
@@ -47,7 +47,7 @@ class Rule:
             sums, slope = gradient_sums(trace, derivatives, self._shapes, wanted, self._heads), slope_of(trace, derivatives)
         instructions, numbers = program_of(trace, self._result, slope, sums, name="score_fn", differentiated=results is not None)
         rows = [(numbers[self._result], numbers.get(slope, -1), sums.total), *((OPS.index(op), *rest[:5], repr(rest[5])) for op, *rest in instructions)]
-        # Compile the runs now, so that bindings/jax.cc finds them when it makes the program from the words. In another process the runs are interpreted.
+        # Compile the program's runs now: bindings/jax.cc uses them when it makes the program from these options. A process that did not trace score_fn interprets them.
         gradients: list[tuple[int, int, int, list[int]]] = [(numbers[load], numbers[derivative], 0, []) for load, derivative, _, _ in sums.rows]
         tables = [np.zeros((1,) * len(shape), np.float32) for shape in self._shapes]
         code = [(OPS.index(op), *rest) for op, *rest in instructions]
@@ -183,5 +183,5 @@ def trace_score_fn(score_fn: Callable[..., Any], q: Any, k: Any, layout: str) ->
         raise NotImplementedError("attention: score_fn captures an array with symbolic extents")
     captured = [x.astype(np.float32) if x.dtype in (np.dtype(np.float16), np.dtype(jnp.bfloat16)) else x for x in captured]
     rule = Rule(reader.trace, register, shapes, heads if isinstance(heads, int) else -1)
-    rule.words()  # raises the error for too many instructions already here
+    rule.words()  # so that a score_fn with too many instructions is refused while it is traced
     return rule, captured

@@ -67,7 +67,7 @@ def _polyhead(name: str, q: Tensor, k: Tensor, v: Tensor, *given: Any, **named: 
 def _padded(sequences: Tensor) -> tuple[Tensor, Tensor]:
     """Pads the sequences of a nested tensor to ``[B,T,E]``. Also returns a mask ``[B,T]``, False for padding."""
     if sequences.layout != torch.strided:
-        raise ValueError("the capture makes no maps of nested tensors of the layout torch.jagged")
+        raise ValueError("polyhead.capture cannot compute maps of nested tensors with the layout torch.jagged")
     lengths = torch.tensor([x.size(0) for x in sequences.unbind()], device=sequences.device)
     padded = sequences.to_padded_tensor(0.0)
     return padded, torch.arange(padded.size(1), device=padded.device) < lengths[:, None]
@@ -79,7 +79,7 @@ def _projected(name: str, query: Tensor, key: Tensor, heads: int, weight: Tensor
     there = None
     if query.is_nested or key.is_nested:
         if mask is not None:
-            raise ValueError("the capture makes no maps of nested tensors with a mask; enable_nested_tensor=False of nn.TransformerEncoder avoids them")
+            raise ValueError("polyhead.capture cannot compute maps of nested tensors if a mask is given; pass padded tensors and a padding mask")
         (query, of_query), (key, of_key) = _padded(query), _padded(key)
         there = (of_query[:, :, None] & of_key[:, None, :])[:, None]  # the rows of padding are 0
     weights, biases = weight.chunk(3), bias.chunk(3)
@@ -105,7 +105,7 @@ def _encoder_layer(
     linear_weight_2: Tensor, linear_bias_2: Tensor, mask: Tensor | None = None, mask_type: int | None = None, **_: Any,
 ) -> Problem:  # fmt: skip
     if x.is_nested and norm_first:
-        raise ValueError("the capture makes no maps of nested tensors with norm_first; enable_nested_tensor=False of nn.TransformerEncoder avoids them")
+        raise ValueError("polyhead.capture cannot compute maps of a nested tensor in a layer with norm_first=True; pass a padded tensor and a padding mask")
     x = F.layer_norm(x, (width,), norm_weight, norm_bias, eps) if norm_first else x
     return _projected("nn.TransformerEncoderLayer", x, x, heads, weight, bias, mask, mask_type)
 

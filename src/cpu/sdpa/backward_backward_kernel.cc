@@ -84,7 +84,8 @@ class BackwardBackward {
     if (has(tangents.v)) rows.pack_keys(tangents.v, first, count, task_.v_width, s_.lines, s_.v_tangent_panels);
   }
 
-  // Copies rows of q, q' and d_out. If a row contains a NaN or an infinity, also makes a copy of the row with 0 in its place, for the sums over rows.
+  // Copies a block of rows of q, q' and d_out. If the block contains a NaN or an infinity, also makes a second copy in which each such element is 0, for the sums
+  // over queries.
   void load_queries(std::int64_t block, int rows) {
     q_finite_ = load_rows_of(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q, s_.q_finite);
     d_out_finite_ = load_rows_of(task_.d_out, block, rows, task_.v_width, s_.v_padded, T{1}, s_.d_out, s_.d_out_finite);
@@ -213,8 +214,8 @@ class BackwardBackward {
     if (kind_of(task_, row) == RowKind::uniform) clear(t, own.first, own.last), clear(y, own.first, own.last);
   }
 
-  // Adds NaN and infinities of k, k', q, q' and d_out to the gradients of pairs (query, key) in which the query attends to the key, and to no other gradients.
-  // The products used copies in which they are 0.
+  // The products that sum over queries or keys read copies of k, k', q, q' and d_out in which each NaN and infinity is 0. This function adds what these elements
+  // contribute to the gradients, only for pairs in which the query attends to the key.
   void add_non_finite_values(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[block + i];
