@@ -229,6 +229,11 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
       if (!needed[i]) continue;
       for (const std::int32_t operand : steps[i].operands) needed[static_cast<std::size_t>(operand)] = true;
     }
+    // Longer ranges of keys mean fewer selections of an operation. The registers of all steps together take at most 16 KiB, unless the least range takes more.
+    std::int64_t arrays = 0;
+    for (std::size_t i = 0; i < steps.size(); ++i) arrays += needed[i] && kinds[i] >= cpu::ScoreKind::key ? 1 : 0;
+    pass.steps.range_bytes = cpu::kMostScoreRangeBytes;
+    while (pass.steps.range_bytes > cpu::kLeastScoreRangeBytes && arrays * pass.steps.range_bytes > (std::int64_t{16} << 10)) pass.steps.range_bytes /= 2;
     std::vector<PlannedStep> per_row;
     pass.places.assign(steps.size(), -1);
     pass.steps.score = -1;
@@ -239,7 +244,7 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
         pass.steps.score = step.to;
         continue;
       }
-      pass.places[i] = static_cast<std::int32_t>(pass.steps.bytes), pass.steps.bytes += cpu::score_register_bytes(step.kind);
+      pass.places[i] = static_cast<std::int32_t>(pass.steps.bytes), pass.steps.bytes += cpu::score_register_bytes(step.kind, pass.steps.range_bytes);
       switch (step.kind) {
         case cpu::ScoreKind::tile: pass.per_tile.push_back(step); break;
         case cpu::ScoreKind::key: pass.per_range.push_back(step); break;

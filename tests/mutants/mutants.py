@@ -36,6 +36,7 @@ MUTANTS = [
            "the scale defaults to 1/sqrt(H)", CORE),
     Mutant("score rule dropped", ROW, "if (problem_.score_rule && keys > 0)", "if (problem_.score_rule && keys > 1000000)", "a score rule changes the scores", RULE),
     Mutant("score rule before the scale", "src/cpu/sdpa/apply_score_rule.h", "load_vector(row + s) * factor", "load_vector(row + s)", "a score rule sees scaled scores", RULE),
+    Mutant("scale left out of rules", "src/cpu/sdpa/apply_score_rule.h", "(factor != T{1} || before != nullptr)", "before != nullptr", "a score rule sees scaled scores", RULE),
     Mutant("score rule of another query", "src/cpu/sdpa/apply_score_rule.h", "group.rule_query + rows[i].query", "group.rule_query + rows[i].query + 1", "a rule gets the position of each row", RULE),
     Mutant("score rule: positions within the document", "src/cpu/sdpa/group.cc", "group.rule_key = problem.documents.front().keys.first", "group.rule_key = 0", "positions count from the start of the packed sequence", RULE),
     Mutant("score rule not differentiated", "src/reference/backward.cc", "if (problem.score_rule) differentiate_score_rule(", "if (problem.softcap > 1e9) differentiate_score_rule(", "the backward pass applies the rule's derivative (eq. 8')", RULE),
