@@ -70,6 +70,7 @@ struct ProblemMemory {
   KeyRules rules;
   Tensor sink;  // sink logits in the dtype of lse, if the caller's tensor has another dtype
   Tensor listed_blocks;  // [*,N, blocks of queries, blocks of keys] bool, with extents of 1 where Mask::blocks is shared
+  Tensor rule_blocks;    // in the same form, the blocks to which the score rule does not give -infinity
   Distances distances;
   Tensor relative_bias;  // [N,L], the bias of each head at each of the L distances
   Tensor sink_tangent, relative_bias_tangent;  // tangents of `sink` and of `relative_bias`, in the same form

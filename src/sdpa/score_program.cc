@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "core/text.h"
 #include "cpu/score_program/kernels.h"
 #include "cpu/select.h"
+#include "sdpa/score_bounds.h"
 
 namespace polyhead {
 namespace {
@@ -165,7 +168,19 @@ struct ScoreProgram::Compiled {
   std::vector<cpu::ScoreSum> sums;
   std::vector<cpu::ScoreKind> kinds;
   Pass forward, backward;
+  std::optional<ScoreBounds> result, slope;  // absent: the passes gain nothing by them
 };
+
+constexpr auto kIsMinusInfinity = [](const ScoreInstruction& x) { return x.op == ScoreOp::constant && x.value == -std::numeric_limits<double>::infinity(); };
+constexpr auto kIsScore = [](const ScoreInstruction& x) { return x.op == ScoreOp::score; };
+constexpr auto kIsOne = [](const ScoreInstruction& x) { return x.op == ScoreOp::constant && x.value == 1; };
+
+// Returns whether f is true for the instruction that all pairs of the tile choose.
+template <class F>
+bool chooses(const std::optional<ScoreBounds>& bounds, const ScoreTile& tile, const F& f) {
+  const ScoreInstruction* const chosen = bounds ? bounds->chosen(tile) : nullptr;
+  return chosen != nullptr && f(*chosen);
+}
 
 ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradient_count), differentiable_(code.slope >= 0) {
   const auto count = static_cast<std::int32_t>(code.instructions.size());
@@ -293,6 +308,10 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
     }
     compiled->backward.steps.sums = compiled->sums.data(), compiled->backward.steps.sum_count = static_cast<int>(compiled->sums.size());
   }
+  if (ScoreBounds result(code, code.result); result.may_choose(kIsMinusInfinity) || result.may_choose(kIsScore)) compiled->result = std::move(result);
+  if (differentiable_ && code.gradients.empty()) {
+    if (ScoreBounds slope(code, code.slope); slope.may_choose(kIsOne)) compiled->slope = std::move(slope);
+  }
   compiled_ = std::move(compiled);
 }
 
@@ -300,13 +319,21 @@ ScoreRule ScoreProgram::rule() const {
   ScoreRule rule;
   rule.data = compiled_.get(), rule.gradient_count = gradient_count_;
   rule.forward = [](const ScoreTile& tile, const void* data) {
-    const cpu::ScoreSteps& steps = static_cast<const Compiled*>(data)->forward.steps;
+    const Compiled& compiled = *static_cast<const Compiled*>(data);
+    if (chooses(compiled.result, tile, kIsScore)) return;  // scores stay as they are
+    const cpu::ScoreSteps& steps = compiled.forward.steps;
     cpu::current_kernels_of<cpu::ScoreProgramKernels>().forward(steps, tile, scratch_of_thread(steps.bytes));
   };
+  if (const std::optional<ScoreBounds>& result = compiled_->result; result && result->may_choose(kIsMinusInfinity)) {
+    rule.masks = [](const ScoreTile& tile, const void* data) { return chooses(static_cast<const Compiled*>(data)->result, tile, kIsMinusInfinity); };
+    rule.masks_by_batch = result->by_batch(), rule.masks_by_head = result->by_head();
+  }
   if (!differentiable_) return rule;
   rule.keeps_zeros = true, rule.reads_before = compiled_->backward.steps.score >= 0;
   rule.backward = [](const ScoreTile& tile, const void* before, double* sums, const void* data) {
-    const cpu::ScoreSteps& steps = static_cast<const Compiled*>(data)->backward.steps;
+    const Compiled& compiled = *static_cast<const Compiled*>(data);
+    const cpu::ScoreSteps& steps = compiled.backward.steps;
+    if (chooses(compiled.slope, tile, kIsOne)) return;  // gradients stay as they are
     if (steps.result_is_one && (sums == nullptr || steps.sum_count == 0)) return;
     cpu::current_kernels_of<cpu::ScoreProgramKernels>().backward(steps, tile, before, sums, scratch_of_thread(steps.bytes));
   };
