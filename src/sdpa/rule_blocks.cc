@@ -18,7 +18,9 @@ using Bits = std::conditional_t<Bytes == 2, std::uint16_t, std::conditional_t<By
 
 // The bits of the exponent, which are all 1 for infinities and NaN. Integers raise no floating-point exception.
 template <class T>
-constexpr Bits<sizeof(T)> kExponent = std::is_same_v<T, double> ? Bits<sizeof(T)>(0x7ff0000000000000) : std::is_same_v<T, float> ? Bits<sizeof(T)>(0x7f800000) : std::is_same_v<T, bf16> ? Bits<sizeof(T)>(0x7f80) : Bits<sizeof(T)>(0x7c00);
+constexpr Bits<sizeof(T)> kExponent = std::is_same_v<T, double> ? Bits<sizeof(T)>(0x7ff0000000000000)
+                                      : std::is_same_v<T, float> ? Bits<sizeof(T)>(0x7f800000)
+                                                                 : Bits<sizeof(T)>(std::is_same_v<T, bf16> ? 0x7f80 : 0x7c00);
 
 template <class T>
 bool row_is_finite(const T* row, std::int64_t count, std::int64_t stride) {

@@ -130,7 +130,8 @@ TEST(ScoreMasks, RandomProgramsAreThosePairByPair) {
     const ScoreProgram pair_by_pair(p.code);
     EXPECT_EQ(pair_by_pair.rule().masks, nullptr);
     for (int block = 0; block < 20; ++block) {
-      ScoreTile tile{.float64 = random.coin(), .rows = random.integer(1, 12), .keys = random.integer(1, 20), .first_query = random.integer(0, 78), .first_key = random.integer(0, 70), .batch = random.integer(0, 2), .head = random.integer(0, 9)};
+      ScoreTile tile{.float64 = random.coin(), .rows = random.integer(1, 12), .keys = random.integer(1, 20)};
+      tile.first_query = random.integer(0, 78), tile.first_key = random.integer(0, 70), tile.batch = random.integer(0, 2), tile.head = random.integer(0, 9);
       const bool masks = rule.masks != nullptr && rule.masks(tile, rule.data);
       masked += masks ? 1 : 0;
       tile.row_stride = tile.keys;
@@ -179,7 +180,11 @@ struct Counting {
       const auto& self = *static_cast<const Counting*>(data);
       self.inner.backward(tile, before, sums, self.inner.data);
     };
-    if (inner.masks != nullptr) rule.masks = [](const ScoreTile& tile, const void* data) { return static_cast<const Counting*>(data)->inner.masks(tile, static_cast<const Counting*>(data)->inner.data); };
+    if (inner.masks == nullptr) return rule;
+    rule.masks = [](const ScoreTile& tile, const void* data) {
+      const auto& self = *static_cast<const Counting*>(data);
+      return self.inner.masks(tile, self.inner.data);
+    };
     return rule;
   }
 };
@@ -224,7 +229,7 @@ TEST(ScoreMasks, SkippedBlocksChangeNoResult) {
       if (dtype != DType::f64 && backend == &find_backend("reference")) continue;  // the reference computes in float64 anyway
       for (int variant = 0; variant < 5; ++variant) {
         SCOPED_TRACE(testing::Message() << backend_name(*backend) << " " << info(dtype).name << " variant " << variant);
-        Random random(variant + 1);
+        Random random(static_cast<std::uint64_t>(variant) + 1);
         AttentionCase c = case_of(random, dtype, sizes(), backend);
         const Tensor lengths = Tensor::of<std::int64_t>({2}, {300, 170}), sink = random.tensor(dtype, {4});
         if (variant == 1) c.options.mask.causal = Causal::top_left();
@@ -251,7 +256,7 @@ TEST(ScoreMasks, NonFiniteNumbersReachTheSameResults) {
   for (const Backend* const backend : backends()) {
     for (int tensor = 0; tensor < 4; ++tensor) {
       SCOPED_TRACE(testing::Message() << backend_name(*backend) << ", tensor " << tensor);
-      Random random(tensor + 1);
+      Random random(static_cast<std::uint64_t>(tensor) + 1);
       AttentionCase c = case_of(random, DType::f32, sizes(), backend);
       Tensor q = Tensor::copy_of(c.q), k = Tensor::copy_of(c.k), v = Tensor::copy_of(c.v), d_out = Tensor::copy_of(c.d_out);
       Tensor& changed = *std::array{&q, &k, &v, &d_out}[static_cast<std::size_t>(tensor)];
