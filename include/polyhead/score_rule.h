@@ -38,6 +38,11 @@ struct ScoreRule {
   // Two promises about `backward` that save work in the kernels. keeps_zeros: a gradient of 0 stays 0 and adds nothing to the sums, whatever the old score is;
   // `before` may then hold any number for masked pairs. reads_before = false: `before` may be nullptr.
   bool keeps_zeros = false, reads_before = true;
+  // For a rule that masks pairs by the score -infinity, or nullptr. Returns true only if the new scores of all pairs of the tile are -infinity, whatever their old
+  // scores are; tile.scores is nullptr. The forward and backward passes skip such blocks of pairs where this changes no result: without softcap, bias and
+  // empty_rows, and if the tensors are finite. It may be called from several threads, and may not throw.
+  bool (*masks)(const ScoreTile& tile, const void* data) = nullptr;
+  bool masks_by_batch = true, masks_by_head = true;  // false: `masks` does not read tile.batch or tile.head, so sequences or heads share its answers
 
   explicit operator bool() const { return forward != nullptr; }
 };

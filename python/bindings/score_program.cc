@@ -86,6 +86,7 @@ void bind_score_program(nb::module_& m) {
   m.attr("most_score_run_functions") = kMostScoreRunFunctions;
   nb::class_<Program>(m, "ScoreProgram")
       .def("__init__", &make_program, any("instructions"), any("tables"), nb::arg("result"), nb::arg("slope"), any("gradients"), nb::arg("gradient_count"))
+      .def("masks", [](const Program& self) { return self.program->rule().masks != nullptr; })
       .def("runs", [](const Program& self, bool float64) { return self.program->runs(float64); }, nb::arg("float64"))
       .def("interpreted_runs", [](const Program& self, bool float64) { return self.program->interpreted_runs(float64); }, nb::arg("float64"));
   m.def("provide_score_run", [](const std::string& text, std::uintptr_t address) { return provide_score_run(text, reinterpret_cast<ScoreRunFunction>(address)); }, nb::arg("text"), nb::arg("address"));

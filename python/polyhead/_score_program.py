@@ -34,7 +34,7 @@ class Trace:
     def emit(self, op: str, *operands: int, table: int = -1, value: float = 0.0) -> int:
         a, b, c, d = (*operands, *[-1] * (4 - len(operands)))
         instruction = (op, table, a, b, c, d, value)
-        key = (*instruction, str(value))  # the text distinguishes -0.0 from 0.0 and makes NaN equal to NaN
+        key: tuple[Any, ...] = instruction if op != "constant" else (*instruction, str(value))  # the text distinguishes -0.0 from 0.0 and makes NaN equal to NaN
         if key not in self._known:
             self._known[key] = len(self.instructions)
             self.instructions.append(instruction)

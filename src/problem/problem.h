@@ -73,6 +73,7 @@ struct ProblemMemory {
   KeyRules rules;
   Tensor sink;  // sink logits, converted to the dtype of lse if the caller's tensor has another dtype
   Tensor listed_blocks;  // [*,N, blocks of queries, blocks of keys] bool: which blocks Mask::blocks lists; extents are 1 where the lists are shared
+  Tensor rule_blocks;    // in the same form: the blocks to which the score rule does not give -infinity
   Distances distances;
   Tensor relative_bias;  // [N,L]: the bias of each head at each of the L distances
   Tensor sink_tangent, relative_bias_tangent;  // tangents of `sink` and of `relative_bias`, with their shapes and dtypes

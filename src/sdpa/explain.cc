@@ -103,7 +103,8 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
     append(text, cat("keys and values: ", p.key_dtype, p.k_scale ? " with a scale for each token and head" : "", "\n"));
   append(text, cat("scale: ", p.scale, p.softcap > 0 ? cat(", softcap ", p.softcap) : "", "\n"));
   if (p.score_rule) {
-    append(text, cat("score rule: a function of the caller, ", p.score_rule.backward == nullptr ? "without a backward function" : cat("with ", p.score_rule.gradient_count, " gradients for each head"), "\n"));
+    append(text, cat("score rule: a function of the caller, ", p.score_rule.backward == nullptr ? "without a backward function" : cat("with ", p.score_rule.gradient_count, " gradients for each head"),
+                     p.score_rule.masks == nullptr ? "" : "; may mask blocks of pairs", "\n"));
   }
   append(text, cat("mask: ", mask_facts(p, options), "\n"));
   append(text, cat("bias: ", options.bias ? to_string(options.bias.shape()) : "none", "\n"));

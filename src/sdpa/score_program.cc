@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "core/text.h"
 #include "cpu/score_program/kernels.h"
 #include "cpu/select.h"
+#include "sdpa/score_bounds.h"
 
 namespace polyhead {
 namespace {
@@ -167,7 +170,19 @@ struct ScoreProgram::Compiled {
   std::vector<cpu::ScoreSum> sums;
   std::vector<cpu::ScoreKind> kinds;
   Pass forward, backward;
+  std::optional<ScoreBounds> result, slope;  // absent: the passes gain nothing by them
 };
+
+constexpr auto kIsMinusInfinity = [](const ScoreInstruction& x) { return x.op == ScoreOp::constant && x.value == -std::numeric_limits<double>::infinity(); };
+constexpr auto kIsScore = [](const ScoreInstruction& x) { return x.op == ScoreOp::score; };
+constexpr auto kIsOne = [](const ScoreInstruction& x) { return x.op == ScoreOp::constant && x.value == 1; };
+
+// Returns whether f is true for the instruction that all pairs of the tile choose.
+template <class F>
+bool chooses(const std::optional<ScoreBounds>& bounds, const ScoreTile& tile, const F& f) {
+  const ScoreInstruction* const chosen = bounds ? bounds->chosen(tile) : nullptr;
+  return chosen != nullptr && f(*chosen);
+}
 
 ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradient_count), differentiable_(code.slope >= 0) {
   const auto count = static_cast<std::int32_t>(code.instructions.size());
@@ -232,6 +247,11 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
       if (!needed[i]) continue;
       for (const std::int32_t operand : steps[i].operands) needed[static_cast<std::size_t>(operand)] = true;
     }
+    // Longer ranges of keys mean fewer selections of an operation. The registers of all steps together take at most 16 KiB, unless the least range takes more.
+    std::int64_t arrays = 0;
+    for (std::size_t i = 0; i < steps.size(); ++i) arrays += needed[i] && kinds[i] >= cpu::ScoreKind::key ? 1 : 0;
+    pass.steps.range_bytes = cpu::kMostScoreRangeBytes;
+    while (pass.steps.range_bytes > cpu::kLeastScoreRangeBytes && arrays * pass.steps.range_bytes > (std::int64_t{16} << 10)) pass.steps.range_bytes /= 2;
     std::vector<PlannedStep> per_row;
     pass.places.assign(steps.size(), -1);
     pass.steps.score = -1;
@@ -242,7 +262,7 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
         pass.steps.score = step.to;
         continue;
       }
-      pass.places[i] = static_cast<std::int32_t>(pass.steps.bytes), pass.steps.bytes += cpu::score_register_bytes(step.kind);
+      pass.places[i] = static_cast<std::int32_t>(pass.steps.bytes), pass.steps.bytes += cpu::score_register_bytes(step.kind, pass.steps.range_bytes);
       switch (step.kind) {
         case cpu::ScoreKind::tile: pass.per_tile.push_back(step); break;
         case cpu::ScoreKind::key: pass.per_range.push_back(step); break;
@@ -292,6 +312,10 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
     }
     compiled->backward.steps.sums = compiled->sums.data(), compiled->backward.steps.sum_count = static_cast<int>(compiled->sums.size());
   }
+  if (ScoreBounds result(code, code.result); result.may_choose(kIsMinusInfinity) || result.may_choose(kIsScore)) compiled->result = std::move(result);
+  if (differentiable_ && code.gradients.empty()) {
+    if (ScoreBounds slope(code, code.slope); slope.may_choose(kIsOne)) compiled->slope = std::move(slope);
+  }
   compiled_ = std::move(compiled);
 }
 
@@ -299,13 +323,21 @@ ScoreRule ScoreProgram::rule() const {
   ScoreRule rule;
   rule.data = compiled_.get(), rule.gradient_count = gradient_count_;
   rule.forward = [](const ScoreTile& tile, const void* data) {
-    const cpu::ScoreSteps& steps = static_cast<const Compiled*>(data)->forward.steps;
+    const Compiled& compiled = *static_cast<const Compiled*>(data);
+    if (chooses(compiled.result, tile, kIsScore)) return;  // scores stay as they are
+    const cpu::ScoreSteps& steps = compiled.forward.steps;
     cpu::current_kernels_of<cpu::ScoreProgramKernels>().forward(steps, tile, scratch_of_thread(steps.bytes));
   };
+  if (const std::optional<ScoreBounds>& result = compiled_->result; result && result->may_choose(kIsMinusInfinity)) {
+    rule.masks = [](const ScoreTile& tile, const void* data) { return chooses(static_cast<const Compiled*>(data)->result, tile, kIsMinusInfinity); };
+    rule.masks_by_batch = result->by_batch(), rule.masks_by_head = result->by_head();
+  }
   if (!differentiable_) return rule;
   rule.keeps_zeros = true, rule.reads_before = compiled_->backward.steps.score >= 0;
   rule.backward = [](const ScoreTile& tile, const void* before, double* sums, const void* data) {
-    const cpu::ScoreSteps& steps = static_cast<const Compiled*>(data)->backward.steps;
+    const Compiled& compiled = *static_cast<const Compiled*>(data);
+    const cpu::ScoreSteps& steps = compiled.backward.steps;
+    if (chooses(compiled.slope, tile, kIsOne)) return;  // gradients stay as they are
     if (steps.result_is_one && (sums == nullptr || steps.sum_count == 0)) return;
     cpu::current_kernels_of<cpu::ScoreProgramKernels>().backward(steps, tile, before, sums, scratch_of_thread(steps.bytes));
   };

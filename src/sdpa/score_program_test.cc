@@ -137,9 +137,9 @@ TEST(ScorePrograms, RunsCallTheProvidedFunction) {
   if (ScoreProgram(code).interpreted_runs(false).empty()) GTEST_SKIP() << "a function stays for the life of the process, so a repetition has nothing to compare";
   EXPECT_THAT(ScoreProgram(code).interpreted_runs(true), testing::ElementsAre("float64" + text.substr(7)));
   std::vector<std::vector<double>> interpreted;
-  std::vector<double> scores(333);
+  std::vector<double> scores(1100);
   for (std::size_t i = 0; i < scores.size(); ++i) scores[i] = std::sin(static_cast<double>(i)) * 3;
-  const std::size_t sizes[] = {1, 15, 16, 17, 128, 129, 160, 333};
+  const std::size_t sizes[] = {1, 15, 16, 17, 512, 513, 544, 1100};  // a range has 512 keys
   for (const std::size_t size : sizes) interpreted.push_back(computed(code, std::vector<double>(scores.begin(), scores.begin() + static_cast<std::ptrdiff_t>(size)), false));
   EXPECT_EQ(calls_of_run, 0);
   EXPECT_TRUE(provide_score_run(text, run_of_float));
@@ -186,7 +186,7 @@ TEST(ScorePrograms, DistancesAreThoseOfEachRow) {
                                 .result = 7});
     const ScoreRule rule = program.rule();
     for (const std::int64_t rows : {1, 12, 16, 17, 35}) {
-      for (const std::int64_t keys : {1, 16, 128, 131, 256}) {
+      for (const std::int64_t keys : {1, 16, 131, 256, 259, 600}) {
         std::vector<double> scores(static_cast<std::size_t>(rows * (keys + 3)), 0.5);
         ScoreTile tile{.scores = scores.data(), .float64 = true, .rows = rows, .keys = keys, .row_stride = keys + 3, .first_query = 7, .first_key = 20};
         rule.forward(tile, rule.data);

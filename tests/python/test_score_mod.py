@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask
 
 import polyhead
-from polyhead.torch import attention
+from polyhead.torch import attention, explain_score_mod
 from polyhead.torch._score_mod import attend_of
 from test_flex_attention import EXAMPLES, SECTIONS, dense, flex_attention
 
@@ -94,6 +94,31 @@ def test_the_functions_of_the_page_work_as_they_are(title: str) -> None:
     mask = None if mask_mod is None else create_block_mask(mask_mod, b, n, t, s, device="cpu")
     exact = flex_attention(q, k, v, score_mod, mask, enable_gqa=kv_heads < n)
     torch.testing.assert_close(attention(q, k, v, score_mod=score_mod, block_mask=mask), exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("spoilt", ["nothing", "v", "d_out"])
+def test_blocks_that_a_rule_masks_by_minus_infinity(spoilt: str) -> None:
+    """Most blocks of 64 x 64 pairs have the score -inf, and polyhead skips them where that changes no result: 0 times NaN is NaN, in skipped blocks too."""
+    torch.manual_seed(5)
+    length = 300
+    documents, slopes = torch.arange(length) // 70, torch.randn(N, dtype=torch.float64, requires_grad=True)
+
+    def score_mod(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return torch.where((documents[q] == documents[k]) & (q >= k), score + slopes[h] * (k - q), -float("inf"))
+
+    for _ in range(2):
+        tensors = {name: torch.randn(B, N, length, H, dtype=torch.float64) for name in ("q", "k", "v", "d_out")}
+        if spoilt in tensors:
+            tensors[spoilt][1, 2, 7, 3] = torch.nan
+        *given, d_out = (tensors[name].requires_grad_(name != "d_out") for name in tensors)
+        out, wanted = attention(*given, score_mod=score_mod), dense(*given, score_mod, None)[0]
+        torch.testing.assert_close(out, wanted, rtol=1e-10, atol=1e-11, equal_nan=True)
+        for mine, theirs in zip(torch.autograd.grad(out, [*given, slopes], d_out), torch.autograd.grad(wanted, [*given, slopes], d_out)):
+            finite = theirs.isfinite()  # torch's formula has NaN in more places: the gradient of softmax is NaN for a whole row
+            torch.testing.assert_close(mine[finite], theirs[finite], rtol=1e-8, atol=1e-9)
+        documents += (torch.arange(length) % 100 == 0).cumsum(0)  # the next call must read the changed tensor
+    assert "masks by -inf are skipped" in explain_score_mod(score_mod)
+    assert "skipped" not in explain_score_mod(lambda score, b, h, q, k: score + slopes[h])
 
 
 def test_same_bits_for_any_number_of_threads() -> None:

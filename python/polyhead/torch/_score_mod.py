@@ -119,12 +119,16 @@ class _Once(Function):
         raise NotImplementedError("attention: a score_mod has no second derivative")
 
 
+def _forward(program: _Program, options: Options, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    given = _on_views(q, options)
+    out, lse, weights = _core.score_forward(program.code, _view(q), _view(k), _view(v), given, options.attention_weights)
+    return _tensor(out), _tensor(lse), q.new_empty(0) if weights is None else _tensor(weights)
+
+
 class _Attention(Function):
     @staticmethod
     def forward(ctx: Any, program: _Program, options: Options, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sink: Tensor | None, *captured: Tensor) -> Any:
-        given = _on_views(q, options)
-        out, lse, weights = _core.score_forward(program.code, _view(q), _view(k), _view(v), given, options.attention_weights)
-        out, lse, weights = _tensor(out), _tensor(lse), q.new_empty(0) if weights is None else _tensor(weights)
+        out, lse, weights = _forward(program, options, q, k, v)
         tensors = {name: x for name, x in options._asdict().items() if isinstance(x, Tensor) and name not in ("bias", "sink")}
         ctx.program, ctx.names = program, tuple(tensors)
         without: dict[str, Any] = dict.fromkeys(tensors)
@@ -197,6 +201,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], op
     for recorder in _eager.recorders:
         if threading.get_ident() == recorder._thread and _C._current_graph_task_id() == -1:
             recorder._miss("attention with a score_mod is not captured")
+    if not differentiate and not _C._are_functorch_transforms_active():
+        return _forward(program, options, q, k, v)  # a Function would take a few per cent of the time of a short call
     # The forward pass accepts keys and values of another dtype than q, but the backward pass needs one dtype, so convert all to float32 here.
     if differentiate and not q.dtype == k.dtype == v.dtype and q.dtype != torch.float64 and {k.dtype, v.dtype} <= {q.dtype, torch.float16, torch.bfloat16}:
         wide = {name: x.float() for name in ("bias", "sink", "slopes", "table") if (x := getattr(options, name)) is not None}
@@ -228,6 +234,8 @@ def explain_score_mod(score_mod: Callable[..., Any], *, dtype: torch.dtype = tor
     after = score_compiler()
     runs, interpreted = len(program.code.runs(program.float64)), len(program.code.interpreted_runs(program.float64))
     text = f"score_mod: {program.instructions} instructions{' with derivatives' if gradients else ''}\nruns of arithmetic: {runs - interpreted} compiled, {interpreted} interpreted"
+    if program.code.masks():
+        text += "\nblocks of pairs that it masks by -inf are skipped"
     if after.functions > before.functions:
         text += f"\ncompiled now: {after.functions - before.functions} in {(after.seconds - before.seconds) * 1e3:.0f} ms"
     return text + f"\ncompiler: {after.name or f'none, because {after.reason}'}"

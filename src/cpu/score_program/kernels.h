@@ -44,7 +44,8 @@ struct ScoreSum {
   std::int64_t first, strides[4];
 };
 
-inline constexpr std::int32_t kScoreRangeBytes = 512;  // bytes of a register for one range of keys: 128 float or 64 double
+// Bytes of a register for a range of keys: a power of two between these, which a program chooses so that its registers fit in the first-level cache.
+inline constexpr std::int32_t kLeastScoreRangeBytes = 512, kMostScoreRangeBytes = 2048;
 inline constexpr int kMostScoreRows = 16;  // a register of the kind `distance` serves at most this many rows at a time
 
 struct ScoreSteps {
@@ -55,6 +56,7 @@ struct ScoreSteps {
   const ScoreKind* kinds;       // per register
   const std::int32_t* places;   // byte offset of each register in the scratch memory, a multiple of kScoreRunBytes; -1: not in memory
   std::int64_t bytes;           // size of the scratch memory in bytes
+  std::int32_t range_bytes;     // bytes of a range of keys
   std::int32_t score;           // register of the old score; -1: no step reads it
   // Register of the new score. In the backward pass: register of the derivative of the new score with respect to the old score.
   std::int32_t result;
@@ -65,12 +67,12 @@ struct ScoreSteps {
 
 // Returns the bytes of a register, a multiple of kScoreRunBytes. A register of kind key or pair has a number for each key of a range. A register of kind
 // distance has kMostScoreRows more numbers. A register of kind tile or row is one vector.
-constexpr std::int32_t score_register_bytes(ScoreKind kind) {
+constexpr std::int32_t score_register_bytes(ScoreKind kind, std::int32_t range_bytes) {
   constexpr std::int32_t kMoreForDistances = kMostScoreRows * static_cast<std::int32_t>(sizeof(double));
-  static_assert(kScoreRangeBytes % kScoreRunBytes == 0 && kMoreForDistances % kScoreRunBytes == 0);
+  static_assert(kLeastScoreRangeBytes % kScoreRunBytes == 0 && kMoreForDistances % kScoreRunBytes == 0);
   switch (kind) {
-    case ScoreKind::distance: return kScoreRangeBytes + kMoreForDistances;
-    case ScoreKind::key: case ScoreKind::pair: return kScoreRangeBytes;
+    case ScoreKind::distance: return range_bytes + kMoreForDistances;
+    case ScoreKind::key: case ScoreKind::pair: return range_bytes;
     case ScoreKind::tile: case ScoreKind::row: break;
   }
   return kScoreRunBytes;

@@ -9,9 +9,6 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 template <class T>
-constexpr std::int64_t kRange = kScoreRangeBytes / static_cast<std::int64_t>(sizeof(T));  // number of keys in a range
-
-template <class T>
 struct TermsOf {
   typedef T type __attribute__((vector_size(8 * sizeof(T))));  // NOLINT(modernize-use-using): `using` drops the attribute of a dependent type
 };
@@ -60,8 +57,9 @@ class Interpreter {
   template <class F>
   POLYHEAD_INLINE void for_each_row(const F& f) {
     run(steps_.per_tile, steps_.per_tile_count, 0);
-    for (column_ = 0; column_ < tile_.keys; column_ += kRange<T>) {
-      count_ = tile_.keys - column_ < kRange<T> ? tile_.keys - column_ : kRange<T>;
+    const std::int64_t range = steps_.range_bytes / static_cast<std::int64_t>(sizeof(T));
+    for (column_ = 0; column_ < tile_.keys; column_ += range) {
+      count_ = tile_.keys - column_ < range ? tile_.keys - column_ : range;
       run(steps_.per_range, steps_.per_range_count, 0);
       for (first_row_ = 0; first_row_ < tile_.rows; first_row_ += kMostScoreRows) {
         rows_ = tile_.rows - first_row_ < kMostScoreRows ? tile_.rows - first_row_ : kMostScoreRows;
@@ -371,7 +369,7 @@ class Interpreter {
   std::int64_t column_ = 0, count_ = 0;  // the first key and the number of keys of the range
   std::int64_t first_row_ = 0, rows_ = 0;
   T* pointers_[kMostScoreInstructions];
-  T old_[kRange<T>];
+  T old_[kMostScoreRangeBytes / sizeof(T)];
 };
 
 void forward(const ScoreSteps& steps, const ScoreTile& tile, void* scratch) {

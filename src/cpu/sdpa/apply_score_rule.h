@@ -48,7 +48,7 @@ template <class T>
 void apply_score_rule(const HeadGroup& group, T factor, const Row* rows, int count, std::int64_t first, KeyRange keys, const StripBlocks& blocks,
                       std::int64_t stride, T* x, T* before) {
   for_each_kept_range<T>(first, keys, blocks, [&](KeyRange range) {
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < count && (factor != T{1} || before != nullptr); ++i) {  // the factor is 1 if the scale is a power of two, as for H = 64
       T* const row = x + i * stride;
       for (std::int64_t s = range.first; s < range.last; s += kLanes<T>) {
         const Vector<T> scaled = load_vector(row + s) * factor;
