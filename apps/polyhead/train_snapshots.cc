@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "command.h"
+#include "arguments.h"
 #include "core/join.h"
 #include "core/text.h"
 #include "format.h"
