@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "arguments.h"
-#include "command.h"
 #include "core/join.h"
 #include "core/text.h"
 #include "format.h"
