@@ -146,16 +146,16 @@ Subcommand declare_train(Parser& parser) {
   add_value(parser, "--threads", &o->threads, read_positive, "N", "number of threads; default: all processors. Results do not depend on this number");
   add_value(parser, "--snapshots", &o->snapshots, read_positive, "N", "write learning.html into the folder, a page with the attention maps of a few texts or images at N training steps, from the first to the last, and a slider over the steps; heads: a page for each number of heads");
   parser.add_option("--text", o->texts, "a text of the snapshots; may be given several times (default: an example)")->type_name("TEXT");
-  add_value(parser, "--number", &o->numbers, read_counts, "N,...", "digits: the images of the snapshots, by their numbers in the data, from 0 (default: the first three that only validate)");
+  add_value(parser, "--number", &o->numbers, read_counts, "N,...", "digits: the images of the snapshots, by their numbers in the data, from 0 (default: the first three images of the validation set)");
   parser.add_flag("--short", o->is_short, "heads: 1, 4 and 16 heads, 3 seeds and 500 steps, in about 5 minutes; with --data in about twice that");
   parser.add_flag("--resume", o->resume, "go on from the folder's checkpoint, with the same bits as an uninterrupted run; the task heads always does");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line for each validation; for the task heads, for each model");
   return {
       .examples = {{"polyhead train classify --data reviews.tsv -o sentiment", "a text's rating or class; one head reads what is positive, another what is negative"},
-                   {"polyhead train translate -o grammar --snapshots 20", "the same as below, and learning.html, which shows how the heads learn"},
+                   {"polyhead train translate -o grammar --snapshots 20", "the same as the last example; also writes learning.html, which shows how the heads learn"},
                    {"polyhead train digits --data digits.npz -o digits", "a Vision Transformer, in about a minute"},
-                   {"polyhead train heads --short -o heads", "what the number of heads changes, in about 5 minutes"},
-                   {"polyhead train heads --data reviews.tsv -o heads", "what the number of heads changes: 50 models of the grammar and of the ratings, in an hour or two on 2 processors"},
+                   {"polyhead train heads --short -o heads", "compares 1, 4 and 16 heads on translation of the teaching grammar, in about 5 minutes"},
+                   {"polyhead train heads --data reviews.tsv -o heads", "compares 1, 2, 4, 8 and 16 heads on this translation and on the reviews: 50 models, in an hour or two on 2 processors"},
                    {"polyhead train summarise --data abstracts.jsonl -o summary", "the sentence that sums up an abstract, in seconds"},
                    {"polyhead train translate -o grammar", "English to French in the sentences of a teaching grammar, with a head that shows where each word comes from"}},
       .notes = "Ctrl-C ends a run after its step and leaves a checkpoint in the folder; --resume goes on from it. Except for the task heads, the folder "

@@ -19,7 +19,7 @@ struct SnapshotOptions {
   std::string task;                     // classify, digits, summarise or translate
   std::int64_t count = 2;               // number of snapshots, at least 2
   std::vector<std::string> texts{};     // empty: an example
-  std::vector<std::int64_t> numbers{};  // digits: images of the data; empty: the first that only validate
+  std::vector<std::int64_t> numbers{};  // digits: images of the data; empty: the first images of the validation set
   std::filesystem::path data{}, folder; // of the run
   std::int64_t steps = 0;               // of the run
   bool guided = true;                   // translate: whether the training guides a head

@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kLargest = 127;
 
-// Rounds to the nearest integer, ties to even, for |x| below 2^22: the float32 number x + 1.5 x 2^23 has no bits for a fraction, so the addition rounds x.
+// Rounds to the nearest integer, ties to even, for |x| below 2^22: float32 numbers from 2^23 to 2^24 are integers, so adding 1.5 * 2^23 rounds x.
 float nearest(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 
 // Writes x / scale, rounded to int8, and returns the scale.

@@ -102,7 +102,7 @@ struct Problem {
   std::int64_t queries = 0, keys = 0;
   std::int64_t qk_width = 0, v_width = 0;
   double scale = 1, softcap = 0;
-  ScoreRule score_rule;                 // changes the scores scale <q,k>; absent: no rule
+  ScoreRule score_rule;                 // a function of the caller that replaces scaled scores, before softcap, bias and masks; may be absent
   bool native = false;                  // true: q, k and v are bfloat16 and may be multiplied by bfloat16 instructions
   const KeyRules* rules = nullptr;      // points into the ProblemMemory of normal_form()
   // The documents of the tensors below: all documents of the caller's problem, or a single document after part_of().

@@ -24,7 +24,7 @@ const auto kDistances = score_rule([](auto score, auto q, auto k, const ScoreTil
   return score * 0.75F + score::tanh((k - q) * 0.25F) * static_cast<float>(tile.head % 3 + tile.batch % 2);
 }, [](auto score, auto, auto, const ScoreTile&) { return score * 0 + 0.75F; });
 
-// Calls f(score, its index) for every score of a tile. A tile may also hold gradients of scores.
+// Calls f(x, offset) for every element x = tile.scores[offset] of a tile. In a rule's backward function these elements are gradients of scores.
 void for_each_score(const ScoreTile& tile, const auto& f) {
   for (std::int64_t i = 0; i < tile.rows * tile.keys; ++i) {
     const std::int64_t at = i / tile.keys * tile.row_stride + i % tile.keys;

@@ -36,7 +36,8 @@ def check_faded(checks, session, choose):
 
 
 def check_rows(checks, session, choose, layer, head):
-    """Checks a random number of each row. If the row's sum over the words is so small that the error could exceed 0.01, the page must show NaN."""
+    """Checks the weight of a random word in each row, with the weights of special tokens shared out. The page divides a row by its sum over the words. If this sum is
+    so small that the error of a weight could exceed 0.01, the page must show NaN."""
     expected, page = session.expected, session.page
     session.open(layer, head)
     page.locator("#special").select_option("share")
