@@ -109,6 +109,9 @@ missing_of() {
   done
 }
 
+# The name of this run. Scripts that it starts inherit it.
+export POLYHEAD_RUN=${POLYHEAD_RUN:-$$-$EPOCHREALTIME}
+
 # install_packages NAME...: installs the Debian packages of this list that are missing, with apt.
 install_packages() {
   local missing as_root=()
@@ -126,11 +129,11 @@ Installing them needs root, and there is no sudo here. As root:
   say "Installing with apt: ${missing[*]}"
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -o DPkg::Lock::Timeout=600 -qy) log="$build/apt.log" tries=60 refreshed="$build/apt.refreshed"
   mkdir -p "$build"
-  # One run refreshes apt's lists once. The file holds the number of the shell, which its subshells share.
+  # One run refreshes apt's lists once. The file holds the name of the run that did it.
   # DPkg::Lock::Timeout only waits for dpkg's lock. The lists of apt have a different lock; this loop waits for it.
-  until [[ -e $refreshed && $(<"$refreshed") == "$$" ]]; do
+  until [[ -e $refreshed && $(<"$refreshed") == "$POLYHEAD_RUN" ]]; do
     if "${apt[@]}" update >"$log" 2>&1; then
-      printf '%s\n' "$$" >"$refreshed"
+      printf '%s\n' "$POLYHEAD_RUN" >"$refreshed"
     elif ! grep -q 'Could not get lock' "$log" || ((--tries == 0)); then
       say "apt's lists could not be refreshed ($log); going on with the old lists"
       break

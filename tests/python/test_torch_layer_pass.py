@@ -370,22 +370,37 @@ def test_projections_with_and_without_biases(monkeypatch: pytest.MonkeyPatch, on
         compare(monkeypatch, one_call, layer, lambda t, layer=layer: {"out": layer(t["x"])}, {"x": x.requires_grad_()})
 
 
-def test_a_strided_bias_is_read_in_rows(one_call: list[bool]) -> None:
+def test_a_strided_bias_is_read_in_rows(one_call: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """A bias that is a permuted pair tensor has the bits of its copy, forward and backward. Each element of a broadcast view keeps its own gradient."""
+    strides: list[tuple[int, ...]] = []  # of the bias of each pass
+    forward = passes.forward
+
+    def watched(this: passes.Pass, tensors: Any, save: bool) -> Any:
+        strides.append(this.every(tensors)[3].stride())
+        return forward(this, tensors, save)
+
+    monkeypatch.setattr(passes, "forward", watched)
     layer, x = GatedAttention(8, 4, 2, gated=True), torch.randn(3, 5, 6, 8)
     pairs, d_out = torch.randn(3, 6, 6, 2), torch.randn(3, 5, 6, 8)
     for made in (lambda: pairs.permute(0, 3, 1, 2), lambda: pairs[0].permute(2, 0, 1), lambda: pairs[0].permute(2, 0, 1).expand(3, -1, -1, -1), lambda: pairs[0, :, :, :1].permute(2, 0, 1).expand(2, -1, -1)):
         view = made()
-        assert view.stride(-1) > 1 and passes.in_rows(view).stride(-1) == 1 and [n == 0 for n in passes.in_rows(view).stride()] == [n == 0 for n in view.stride()]
+        copy = passes.in_rows(view, 15)
+        assert view.stride(-1) > 1 and copy.stride(-1) == 1 and [n == 0 for n in copy.stride()] == [n == 0 for n in view.stride()] and torch.equal(copy, view)
+        strides.clear()
         found = []
         for bias in (view, view.contiguous()):
             bias = bias.detach().requires_grad_()
             out = layer(x, bias)
             found.append((out, *torch.autograd.grad(out, (bias, *layer.parameters()), d_out), layer(x, bias.detach())))
         assert all(torch.equal(a, b) for a, b in zip(*found))
+        broadcast = 0 in view.stride()
+        assert [s[-1] == 1 for s in strides] == [not broadcast, True, True, True], "the bias of each pass has its keys next to each other, unless it is broadcast and has a gradient"
     row = torch.randn(2, 11)
     table = row.as_strided((2, 3, 3), (11, 2, 2))  # element (t, s) is number 2 (t + s) of the row
-    assert passes.in_rows(table) is table
+    assert passes.in_rows(table, 3) is table
+    transposed = torch.randn(3, 2, 6, 6).mT
+    assert passes.in_rows(transposed, 3) is transposed, "nothing shares this bias, so a copy saves nothing"
+    assert passes.in_rows(transposed, 6).stride(-1) == 1 and passes.in_rows(transposed[0, 0], 1).stride(-1) == 1
     assert len(one_call) == 16
 
 

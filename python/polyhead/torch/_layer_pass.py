@@ -8,6 +8,7 @@ change them at any time. torch saves the tensors that the backward pass needs. S
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -93,13 +94,14 @@ class Pass(NamedTuple):
         return query, key, value, bias, self.settings | self.masks | ({} if bias is None else {"bias": bias}), tuple(parameters)
 
 
-def in_rows(bias: Tensor) -> Tensor:
-    """The same bias, with the keys of a row next to each other in memory: the kernels read it once for each sequence and head, and strided reads take more time than
-    attention itself. A bias made of a pair tensor by a permutation is strided. Broadcast dimensions stay broadcast, and a view that overlaps itself stays a view."""
+def in_rows(bias: Tensor, sequences: int) -> Tensor:
+    """The same bias, with the keys of a row next to each other in memory, where a copy saves time: the kernels read strided rows slowly, and read a bias that
+    sequences or heads share once for each of them. A bias made of a pair tensor by a permutation is strided. Broadcast dimensions stay broadcast. Views stay as they
+    are if they overlap themselves, if they are broadcast and require a gradient, or if they are a transposed ``[*,N,T,S]`` that nothing shares."""
     shape, strides = bias.shape, bias.stride()
     if not shape or shape[-1] == 1 or strides[-1] <= 1:
         return bias
-    broadcast, reach = False, 1
+    broadcast, reach, elements = False, 1, 1
     for stride, extent in sorted(zip(strides, shape)):
         if stride == 0:
             broadcast = broadcast or extent > 1
@@ -107,6 +109,10 @@ def in_rows(bias: Tensor) -> Tensor:
             if stride < reach:
                 return bias
             reach += (extent - 1) * stride
+            elements *= extent
+    heads = shape[-3] if len(shape) > 2 else 1
+    if heads > 1 and strides[-2] == 1 and elements == sequences * heads * shape[-2] * shape[-1]:
+        return bias
     if not broadcast:
         return bias.contiguous()
     if bias.requires_grad:  # each element of the view has a gradient
@@ -124,7 +130,7 @@ def run(
     settings: dict[str, Any] = {}
     seed = None
     if bias is not None:
-        bias = in_rows(bias)
+        bias = in_rows(bias, math.prod(query.shape[:-2]))
     if causal is not None:
         settings["causal"] = causal
     if dropout > 0:
