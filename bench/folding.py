@@ -261,6 +261,8 @@ def apart(function: Callable[[], Any]) -> Any:
             with open(writing, "w") as results:
                 json.dump(function(), results)
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     os.close(writing)
