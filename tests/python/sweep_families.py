@@ -123,7 +123,7 @@ the same random parameters. `python tests/python/sweep_families.py --write` make
 The numbers are float32. Outputs, attention maps and scores of generation may differ by {OUTPUTS:.0e} of the largest number of their tensor, gradients
 of all parameters by {GRADIENTS:.0e}. Padded positions are not compared: a query without keys gives 0 here and the mean of all values in eager. Models of
 text that also read sound, or images for which no input was found, are given text; the encoders of sound and of images are separate model types. A configuration
-may choose other features than the tiny one: what polyhead cannot compute is then refused at the first call. The maps of Granite SWA are not compared, because eager's maps leave the sink out.
+may choose other features than the tiny one: what polyhead cannot compute is then refused at the first call. So is an argument `is_causal` of the model's call that contradicts a layer without a mask: eager ignores it there. The maps of Granite SWA are not compared, because eager's maps leave the sink out.
 
 Masks are boolean (True = may attend), and None where every key before the query is attended to. Families that declare no support for other masks than
 eager's (such as NLLB-MoE, whose router reads the mask as padding), and BEiT, which adds the mask to its position bias, get eager's masks of numbers, or None: in these families a
