@@ -34,6 +34,14 @@ class Reader {
   const EncoderFamily& family_;
 };
 
+// Other keys that no family reads are accepted: files of encoders hold many keys of training scripts.
+constexpr ConfigFile::Effect kEffects[] = {
+    {"quantization_config", ""}, {"quantization", ""}, {"compression_config", ""}, {"rope_theta", ""}, {"rope_scaling", ""}, {"rope_parameters", ""}, {"partial_rotary_factor", "1"},
+    {"alibi", "false"}, {"use_alibi", "false"}, {"alibi_starting_size", ""}, {"use_gated_mlp", "false"}, {"gated_mlp", "false"}, {"is_gated_act", "false"}, {"feed_forward_type", "original"},
+    {"sliding_window", ""}, {"use_sliding_window", "false"}, {"layer_types", ""}, {"is_causal", "false"}, {"use_qk_norm", "false"}, {"qk_norm", "false"}, {"use_rms_norm", "false"},
+    {"num_experts", ""}, {"num_local_experts", ""},
+};
+
 // Error if a key asks for something that would change the results and that polyhead supports in no encoder family.
 void Reader::require_supported(std::string_view positions) {
   if (family_.positions == EncoderPositions::by_type) file_.require_not_null("position_embedding_type");  // with null, transformers would add no positions
@@ -91,6 +99,7 @@ void Reader::read_groups(BertConfig& config) {
 }
 
 void Reader::read_esm(BertConfig& config) {
+  file_.find("rope_theta");  // has no effect on learned positions
   config.embedding_norm = flag("emb_layer_norm_before");
   config.zero_padding = true;
   if (config.rotary) config.rotary->base = file_.positive("rope_theta", 10000);
@@ -166,6 +175,7 @@ BertConfig Reader::read() {
   if (family_.grouped_layers) read_groups(config);
   if (family_.token_dropout) read_esm(config);
   if (family_.modernbert) read_modernbert(config);
+  file_.require_without_effect(family_.model_type, kEffects);
   return config;
 }
 

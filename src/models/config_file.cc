@@ -81,4 +81,14 @@ void ConfigFile::require_all_read(std::string_view family, std::span<const std::
   }
 }
 
+void ConfigFile::require_without_effect(std::string_view family, std::span<const Effect> effects) const {
+  for (const auto& [key, neutral] : effects) {
+    const io::Json* value = JsonFile::find(*object_, key);
+    if (value == nullptr || was_read(key) || is_neutral(*value, neutral)) continue;
+    const auto* word = value->as<std::string>();
+    if (word != nullptr && *word == neutral) continue;
+    unsupported(key, cat("is ", described(*value), "; models of the type ", family, " are not known to have this key, and it may change results"));
+  }
+}
+
 }  // namespace polyhead::models

@@ -78,6 +78,12 @@ class ConfigFile {
   // contains the key, or because the key has its neutral value. `remedy` ends the message.
   void require_all_read(std::string_view family, std::span<const std::string_view> without_effect, std::span<const std::string> ignored = {}, std::string_view remedy = {}) const;
 
+  // Keys that may change results, each with the value that switches it off ("": only null does). One that was not read and has another value is an Error.
+  struct Effect {
+    std::string_view key, neutral;
+  };
+  void require_without_effect(std::string_view family, std::span<const Effect> effects) const;
+
   // The largest extent in a config. It is so small that products of two extents, and sums of a few such products, do not overflow.
   static constexpr std::int64_t kLargestExtent = std::int64_t{1} << 30;
 

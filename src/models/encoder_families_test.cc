@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "core/text.h"
 #include "models/bert_embeddings.h"
 #include "models/encoder_families.h"
 #include "models/test_error_matcher.h"
@@ -295,6 +296,24 @@ TEST(EncoderConfigs, WhatIsNotSupportedIsNamed) {
                  HasSubstr("rope_parameters.full_attention.type is not known; known here: rope_type, rope_theta"));
   }
   EXPECT_ERROR(read_encoder("modernbert", "layer_types", json({"full_attention", "chunked"})), unsupported, HasSubstr("layer_types has"));
+}
+
+TEST(EncoderConfigs, KeysThatMayChangeResultsAreRefusedUnlessTheyAreSwitchedOff) {
+  for (const std::string_view name : encoder_families()) {
+    SCOPED_TRACE(name);
+    EXPECT_ERROR(read_encoder(name, "quantization_config", json({{"quant_method", "x"}})), unsupported, HasSubstr(cat("quantization_config is an object; models of the type ", name, " are not known to have this key")));
+    EXPECT_ERROR(read_encoder(name, "use_gated_mlp", true), unsupported, HasSubstr("use_gated_mlp is true"));
+    EXPECT_ERROR(read_encoder(name, "feed_forward_type", "geglu"), unsupported, HasSubstr("feed_forward_type is \"geglu\""));
+    EXPECT_ERROR(read_encoder(name, "sliding_window", 64), unsupported, HasSubstr("sliding_window is the number 64"));
+    EXPECT_ERROR(read_encoder(name, "is_causal", true), unsupported, HasSubstr("is_causal is true"));
+    for (const char* key : {"quantization_config", "rope_scaling", "sliding_window"}) read_encoder(name, key, nullptr);
+    for (const char* key : {"use_gated_mlp", "is_causal", "alibi"}) read_encoder(name, key, false);
+    read_encoder(name, "partial_rotary_factor", 1);
+    read_encoder(name, "feed_forward_type", "original");
+  }
+  EXPECT_ERROR(read_encoder("bert", "rope_theta", 5.0), unsupported, HasSubstr("rope_theta is"));
+  read_encoder("esm", "rope_theta", 10000.0);  // transformers also writes it for learned positions
+  EXPECT_ERROR(read_encoder("bert", "layer_types", json({"full_attention", "full_attention"})), unsupported, HasSubstr("layer_types is"));
 }
 
 TEST(EncoderConfigs, ValuesThatDoNotFitAreNamed) {
