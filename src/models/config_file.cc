@@ -1,6 +1,7 @@
 #include "models/config_file.h"
 
 #include "core/join.h"
+#include "io/file_bytes.h"
 #include "models/language_families.h"
 
 namespace polyhead::models {
@@ -41,7 +42,14 @@ bool is_mxfp4(const io::Json& quantization) {
   return name != nullptr && *name == "mxfp4";
 }
 
+void require_no_adapter(const std::filesystem::path& folder, const std::string& name) {
+  if (!io::file_exists(folder / "adapter_config.json")) return;
+  fail(ErrorCode::unsupported, name, ": adapter_config.json beside it describes an adapter (PEFT), which polyhead does not apply; merge it with merge_and_unload() and save the model again");
+}
+
 }  // namespace
+
+ConfigFile::ConfigFile(const std::filesystem::path& path) : file_(std::make_shared<const JsonFile>(path)), object_(&file_->root()) { require_no_adapter(path.parent_path(), file_->name()); }
 
 nn::Activation ConfigFile::named_activation(std::string_view key, std::string_view name) const {
   const auto found = std::ranges::find(kActivationNames, name, &ActivationName::name);

@@ -17,7 +17,8 @@ namespace polyhead::models {
 
 class ConfigFile {
  public:
-  explicit ConfigFile(const std::filesystem::path& path) : file_(std::make_shared<const JsonFile>(path)), object_(&file_->root()) {}
+  // Error if the folder of the file also holds an adapter of PEFT.
+  explicit ConfigFile(const std::filesystem::path& path);
   // Returns the object that is the value of a key such as "vision_config". Error if the value is not an object.
   ConfigFile part(std::string_view key) {
     ConfigFile other = *this;

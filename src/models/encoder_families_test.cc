@@ -316,6 +316,13 @@ TEST(EncoderConfigs, KeysThatMayChangeResultsAreRefusedUnlessTheyAreSwitchedOff)
   EXPECT_ERROR(read_encoder("bert", "layer_types", json({"full_attention", "full_attention"})), unsupported, HasSubstr("layer_types is"));
 }
 
+TEST(EncoderConfigs, AFolderWithAnAdapterIsRefused) {
+  const ModelFolder folder;
+  folder.write_json("config.json", config_of("bert"));
+  folder.write_json("adapter_config.json", {{"peft_type", "LORA"}});
+  EXPECT_ERROR(read_bert_config(folder.path() / "config.json"), unsupported, HasSubstr("adapter (PEFT), which polyhead does not apply; merge it with merge_and_unload() and save the model again"));
+}
+
 TEST(EncoderConfigs, ValuesThatDoNotFitAreNamed) {
   EXPECT_ERROR(read_encoder("roberta", "pad_token_id", 30), format, HasSubstr("pad_token_id is 30; it must be in [0, 30), the vocabulary"));
   EXPECT_ERROR(read_encoder("roberta", "pad_token_id", 11), format, HasSubstr("max_position_embeddings is 12; positions begin at the padding token + 1 = 12"));

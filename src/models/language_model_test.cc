@@ -404,6 +404,13 @@ TEST(ReadLanguageConfig, NumbersOfRotaryPositionsHaveBounds) {
   EXPECT_EQ(read(with({{"num_attention_heads", 1}, {"rope_scaling", {{"type", "dynamic"}, {"factor", 1}}}})).rotary->dynamic_factor, 1);
 }
 
+TEST(ReadLanguageConfig, AFolderWithAnAdapterIsRefused) {
+  const ModelFolder folder;
+  folder.write_json("config.json", llama_json());
+  folder.write_json("adapter_config.json", {{"peft_type", "LORA"}});
+  EXPECT_ERROR(read_language_config(folder.path()), unsupported, HasSubstr("merge it with merge_and_unload()"));
+}
+
 std::vector<io::NamedTensor> llama_tensors(const LanguageModel& model) {
   const nn::EncoderLayer& layer = model.stack.layers[0];
   const std::string at = "model.layers.0.";

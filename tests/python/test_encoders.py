@@ -227,6 +227,13 @@ def test_tables_of_published_esm_files_are_skipped(tmp_path: Path) -> None:
     compare(theirs, polyhead.models.load(tmp_path), texts())
 
 
+def test_an_adapter_is_refused(tmp_path: Path) -> None:
+    saved_model("bert", tmp_path)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(ValueError, match=r"adapter \(PEFT\), which polyhead does not apply; merge it with merge_and_unload\(\)"):
+        polyhead.models.load(tmp_path)
+
+
 # Keys of config.json that had other names or places in transformers 4.
 OLD_KEYS: dict[str, dict[str, Any]] = {
     "modernbert": {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0, "global_attn_every_n_layers": 3, "position_embedding_type": "absolute", "rope_parameters": None, "layer_types": None},
