@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "core/text.h"
 #include "models/config_file.h"
@@ -157,6 +158,9 @@ BertConfig Reader::read() {
   config.width = file_.size(keys.width);
   config.layers = file_.size(keys.layers, 0, kMostLayers);
   config.heads = file_.size(keys.heads);
+  const EncoderAliases& aliases = family_.aliases;
+  for (const auto& [key, alias] : {std::pair(keys.width, aliases.width), std::pair(keys.layers, aliases.layers), std::pair(keys.heads, aliases.heads)})
+    if (!alias.empty()) file_.require_same(key, alias);
   config.hidden_width = file_.size(keys.hidden_width);
   config.activation = keys.activation.empty() ? nn::Activation::gelu : file_.activation(keys.activation, family_.activation);
   config.epsilon = keys.epsilon.empty() ? family_.epsilon : file_.positive(keys.epsilon, family_.epsilon);

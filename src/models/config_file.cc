@@ -73,6 +73,10 @@ std::vector<std::string> ConfigFile::layer_types(std::int64_t layers) {
   return words;
 }
 
+void ConfigFile::require_same(std::string_view key, std::string_view alias) {
+  if (find(alias) != nullptr && size(alias) != size(key)) fail_at(alias, cat("is ", size(alias), " and ", key, " is ", size(key), "; both keys must have the same value"));
+}
+
 void ConfigFile::require_all_read(std::string_view family, std::span<const std::string_view> without_effect, std::span<const std::string> ignored, std::string_view remedy) const {
   for (const auto& [key, value] : *object_->as<io::Json::Object>()) {
     const auto is_in = [&name = key](const auto& list) { return std::ranges::find(list, name) != list.end(); };

@@ -65,6 +65,8 @@ class ConfigFile {
   nn::Activation named_activation(std::string_view key, std::string_view name) const;
   // Returns the activation that the value of `key` names; `otherwise` if the key is missing.
   nn::Activation activation(std::string_view key, std::string_view otherwise) { return named_activation(key, get<std::string>(key).value_or(std::string(otherwise))); }
+  // Error if `alias`, another name that transformers has for the integer `key`, is given with another value.
+  void require_same(std::string_view key, std::string_view alias);
   // Returns the words of layer_types, one for each layer; empty if the key is missing.
   std::vector<std::string> layer_types(std::int64_t layers);
   // Error if the object has a key that is not in the list; the message names the key.

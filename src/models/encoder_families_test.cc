@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <tuple>
 
 #include "core/text.h"
 #include "models/bert_embeddings.h"
@@ -314,6 +315,14 @@ TEST(EncoderConfigs, KeysThatMayChangeResultsAreRefusedUnlessTheyAreSwitchedOff)
   EXPECT_ERROR(read_encoder("bert", "rope_theta", 5.0), unsupported, HasSubstr("rope_theta is"));
   read_encoder("esm", "rope_theta", 10000.0);  // transformers also writes it for learned positions
   EXPECT_ERROR(read_encoder("bert", "layer_types", json({"full_attention", "full_attention"})), unsupported, HasSubstr("layer_types is"));
+}
+
+TEST(EncoderConfigs, OtherNamesOfAKeyMustHaveItsValue) {
+  for (const auto& [alias, key, value] : {std::tuple{"hidden_size", "dim", 8}, std::tuple{"num_hidden_layers", "n_layers", 2}, std::tuple{"num_attention_heads", "n_heads", 2}}) {
+    EXPECT_EQ(read_encoder("distilbert", alias, value).width, 8);
+    EXPECT_EQ(read_encoder("distilbert", alias, nullptr).layers, 2);
+    EXPECT_ERROR(read_encoder("distilbert", alias, 4), format, HasSubstr(cat(alias, " is 4 and ", key, " is ", value, "; both keys must have the same value")));
+  }
 }
 
 TEST(EncoderConfigs, AFolderWithAnAdapterIsRefused) {

@@ -234,6 +234,15 @@ def test_an_adapter_is_refused(tmp_path: Path) -> None:
         polyhead.models.load(tmp_path)
 
 
+def test_other_names_of_keys_of_distilbert_must_agree(tmp_path: Path) -> None:
+    theirs = saved_model("distilbert", tmp_path)
+    change_config(tmp_path, hidden_size=32, num_hidden_layers=3, num_attention_heads=4)
+    compare(theirs, polyhead.models.load(tmp_path), texts())
+    change_config(tmp_path, num_attention_heads=8)
+    with pytest.raises(ValueError, match="num_attention_heads is 8 and n_heads is 4; both keys must have the same value"):
+        polyhead.models.load(tmp_path)
+
+
 # Keys of config.json that had other names or places in transformers 4.
 OLD_KEYS: dict[str, dict[str, Any]] = {
     "modernbert": {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0, "global_attn_every_n_layers": 3, "position_embedding_type": "absolute", "rope_parameters": None, "layer_types": None},
