@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <tuple>
 
 #include "core/text.h"
 #include "models/bert_embeddings.h"
@@ -318,10 +317,14 @@ TEST(EncoderConfigs, KeysThatMayChangeResultsAreRefusedUnlessTheyAreSwitchedOff)
 }
 
 TEST(EncoderConfigs, OtherNamesOfAKeyMustHaveItsValue) {
-  for (const auto& [alias, key, value] : {std::tuple{"hidden_size", "dim", 8}, std::tuple{"num_hidden_layers", "n_layers", 2}, std::tuple{"num_attention_heads", "n_heads", 2}}) {
-    EXPECT_EQ(read_encoder("distilbert", alias, value).width, 8);
-    EXPECT_EQ(read_encoder("distilbert", alias, nullptr).layers, 2);
-    EXPECT_ERROR(read_encoder("distilbert", alias, 4), format, HasSubstr(cat(alias, " is 4 and ", key, " is ", value, "; both keys must have the same value")));
+  struct Names {
+    const char *alias, *key;
+    int value;
+  };
+  for (const Names& names : {Names{"hidden_size", "dim", 8}, Names{"num_hidden_layers", "n_layers", 2}, Names{"num_attention_heads", "n_heads", 2}}) {
+    EXPECT_EQ(read_encoder("distilbert", names.alias, names.value).width, 8);
+    EXPECT_EQ(read_encoder("distilbert", names.alias, nullptr).layers, 2);
+    EXPECT_ERROR(read_encoder("distilbert", names.alias, 4), format, HasSubstr(cat(names.alias, " is 4 and ", names.key, " is ", names.value, "; both keys must have the same value")));
   }
 }
 
