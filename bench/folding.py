@@ -19,6 +19,7 @@ import os
 import platform
 import statistics
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 

@@ -61,6 +61,11 @@ _IGNORED = {
 # Families that need a causal mask as a tensor. Their layers pass is_causal=False and rely on the mask, but transformers passes None for a purely causal mask.
 _CAUSAL_MASK_NEEDED = {"aimv2_text_model", "videoprism_text_model"}
 
+# Families whose code gives is_causal=True to layers with the attribute is_causal=False, and a mask of None where it is purely causal.
+_CAUSAL_BY_ARGUMENT = {
+    "clip_text_model", "clipseg_text_model", "groupvit_text_model", "metaclip_2_text_model", "owlv2_text_model", "owlvit_text_model", "xclip_text_model",
+}  # fmt: skip
+
 # Families whose own code also reads the mask, and expects the mask of "eager": None, or numbers that are added to the scores, 0 for attended keys. These
 # families get eager's mask. In nllb-moe the router reads the mask as a padding mask. In beit the mask is added to the relative position bias.
 _EAGER_MASKS = {"beit", "nllb-moe"}
@@ -187,7 +192,8 @@ def attention_forward(
             computed in the wider dtype.
         dropout: probability that an attention weight is dropped; the layer passes 0 in evaluation.
         scaling: factor of the scores; None is ``1 / sqrt(H)``.
-        is_causal: True: query t attends to the keys ``s <= t``. It has an effect only with more than one query and without a mask.
+        is_causal: True: query t attends to the keys ``s <= t``. It has an effect only with more than one query and without a mask, and must not contradict the
+            layer's attribute.
         position_bias: added to the scores, broadcasts to ``[B,N,T,S]``.
         softcap: ``c`` in ``c tanh(score / c)``, before mask and bias.
         output_attentions: True: return the attention weights. None: return them if the running model collects them, or if the layer's configuration says so.
@@ -202,7 +208,7 @@ def attention_forward(
     Raises:
         TypeError, ValueError: for the same reasons as `polyhead.torch.scaled_dot_product_attention`.
         NotImplementedError: selected keys, packed texts without a mask, sinks that the model computes, a paged cache, a head mask, or
-            an unknown argument; a layer that gives no mask and does not say whether it is causal. The message names the family.
+            an unknown argument; a layer that gives no mask and does not say whether it is causal, or whose attribute contradicts is_causal. The message names the family.
     """
     for name, given in others.items():
         if given is None or name in _IGNORED:
@@ -233,6 +239,8 @@ def attention_forward(
         raise _refuse(_family(module), f"gives {key.size(2)} keys and sliding_window={window} without a mask, which would have to contain the window")
     elif is_causal is None and query.size(2) > 1:
         raise _refuse(_family(module), f"has layers ({type(module).__name__}) that give no mask and do not say whether they are causal")
+    elif query.size(2) > 1 and not eager:
+        _require_agreement(module, bool(is_causal))
     causal = bool(is_causal) and attention_mask is None and query.size(2) > 1
     if is_causal and others.get("position_ids") is not None and getattr(module, "layer_idx", 0) == 0 and not torch.compiler.is_compiling():
         _warn_of_joined_texts(others["position_ids"], attention_mask, key.size(2))
@@ -246,6 +254,14 @@ def attention_forward(
     out, options = core.attend(query, key, value, options)
     weights = core.maps(query, key, options) if _wants_maps(module, output_attentions) else None
     return out.transpose(1, 2).contiguous().to(dtype), None if weights is None else weights.to(dtype)
+
+
+def _require_agreement(module: torch.nn.Module, is_causal: bool) -> None:
+    """Raises NotImplementedError if is_causal, given to a model's call, contradicts a layer without a mask: "eager" ignores is_causal there."""
+    own = getattr(module, "is_causal", None)
+    if own is None or bool(own) == is_causal or (is_causal and _family(module) in _CAUSAL_BY_ARGUMENT):
+        return
+    raise _refuse(_family(module), f"has layers ({type(module).__name__}) with is_causal={bool(own)} that get no mask and is_causal={is_causal}, which 'eager' ignores there")
 
 
 def _warn_of_joined_texts(position_ids: Tensor, mask: Tensor | None, keys: int) -> None:

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "core/text.h"
 #include "models/config_file.h"
@@ -32,6 +33,14 @@ class Reader {
 
   ConfigFile file_;
   const EncoderFamily& family_;
+};
+
+// Other keys that no family reads are accepted: files of encoders hold many keys of training scripts.
+constexpr ConfigFile::Effect kEffects[] = {
+    {"quantization_config", ""}, {"quantization", ""}, {"compression_config", ""}, {"rope_theta", ""}, {"rope_scaling", ""}, {"rope_parameters", ""}, {"partial_rotary_factor", "1"},
+    {"alibi", "false"}, {"use_alibi", "false"}, {"alibi_starting_size", ""}, {"use_gated_mlp", "false"}, {"gated_mlp", "false"}, {"is_gated_act", "false"}, {"feed_forward_type", "original"},
+    {"sliding_window", ""}, {"use_sliding_window", "false"}, {"layer_types", ""}, {"is_causal", "false"}, {"use_qk_norm", "false"}, {"qk_norm", "false"}, {"use_rms_norm", "false"},
+    {"num_experts", ""}, {"num_local_experts", ""},
 };
 
 // Error if a key asks for something that would change the results and that polyhead supports in no encoder family.
@@ -91,6 +100,7 @@ void Reader::read_groups(BertConfig& config) {
 }
 
 void Reader::read_esm(BertConfig& config) {
+  file_.find("rope_theta");  // has no effect on learned positions
   config.embedding_norm = flag("emb_layer_norm_before");
   config.zero_padding = true;
   if (config.rotary) config.rotary->base = file_.positive("rope_theta", 10000);
@@ -148,6 +158,9 @@ BertConfig Reader::read() {
   config.width = file_.size(keys.width);
   config.layers = file_.size(keys.layers, 0, kMostLayers);
   config.heads = file_.size(keys.heads);
+  const EncoderAliases& aliases = family_.aliases;
+  for (const auto& [key, alias] : {std::pair(keys.width, aliases.width), std::pair(keys.layers, aliases.layers), std::pair(keys.heads, aliases.heads)})
+    if (!alias.empty()) file_.require_same(key, alias);
   config.hidden_width = file_.size(keys.hidden_width);
   config.activation = keys.activation.empty() ? nn::Activation::gelu : file_.activation(keys.activation, family_.activation);
   config.epsilon = keys.epsilon.empty() ? family_.epsilon : file_.positive(keys.epsilon, family_.epsilon);
@@ -166,6 +179,7 @@ BertConfig Reader::read() {
   if (family_.grouped_layers) read_groups(config);
   if (family_.token_dropout) read_esm(config);
   if (family_.modernbert) read_modernbert(config);
+  file_.require_without_effect(family_.model_type, kEffects);
   return config;
 }
 

@@ -207,6 +207,26 @@ TEST(LoadBertEncoder, FilesThatDoNotFitTheConfigurationAreErrorsThatNameTheTenso
   EXPECT_ERROR(with([&](auto& t) { t.clear(); }), format, HasSubstr("is not a BERT encoder"));
 }
 
+TEST(LoadBertEncoder, TensorsOfAnEncoderThatHaveNoPlaceAreErrors) {
+  const BertEncoder encoder = random_encoder();
+  for (const std::string prefix : {"", "bert."}) {
+    const auto load_with = [&](const std::string& name) {
+      Folder folder;
+      auto tensors = hf_tensors(encoder, prefix);
+      tensors.push_back({prefix + name, Tensor(DType::f32, {6})});
+      folder.save(tensors);
+      load_bert_encoder(folder.path());
+    };
+    for (const char* name : {"encoder.layer.2.output.dense.bias", "encoder.layer.0.attention.self.query.lora_A.weight", "encoder.relative_attention_bias.weight", "embeddings.norm.bias", "layers.0.mlp.Wi.bias",
+                             "transformer.layer.0.ffn.lin1.bias", "embeddings_project.bias", "final_norm.weight"})
+      EXPECT_ERROR(load_with(name), format, HasSubstr(cat("'", prefix, name, "' [6] has no place in a model of the type bert with this config.json")));
+    for (const char* name : {"embeddings.position_ids", "embeddings.token_type_ids", "encoder.layer.0.attention.rotary_emb.inv_freq", "pooler.dense.weight", "pooler.weight", "cls.predictions.bias",
+                             "classifier.weight", "lm_head.layer_norm.weight", "predictions.dense.weight", "qa_outputs.weight", "vocab_transform.weight", "discriminator_predictions.dense.bias", "head.norm.weight",
+                             "decoder.bias", "contact_head.regression.weight"})
+      EXPECT_NO_THROW(load_with(name)) << name;
+  }
+}
+
 TEST(LoadBertEncoder, MissingOrTruncatedFilesAreErrors) {
   ModelFolder empty;
   EXPECT_ERROR(load_bert_encoder(empty.path()), io, HasSubstr("config.json"));

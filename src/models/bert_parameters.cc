@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -48,6 +50,27 @@ void read_frequencies(const Checkpoint& file, const std::string& prefix, BertCon
   rotary.attention_factor = 1;
 }
 
+// Returns whether a tensor is a table that versions of transformers saved and that follows from the config.
+bool is_buffer(std::string_view name, const BertConfig& config) {
+  for (const std::string_view end : {"embeddings.position_ids", "embeddings.token_type_ids", ".inv_freq"})
+    if (name.ends_with(end)) return true;
+  // Files of ESM with rotary positions also hold learned positions, which transformers does not read.
+  return config.rotary && name.ends_with("embeddings.position_embeddings.weight");
+}
+
+// Error if the file has a tensor of an encoder (embeddings, layers, norms) that was not taken. Poolers and output heads have other names.
+void require_encoder_taken(const Checkpoint& file, const std::string& prefix, const BertConfig& config) {
+  file.require_all_taken([&](std::string_view name) {
+    if (!name.starts_with(prefix) || is_buffer(name, config)) return true;
+    const auto first = [](std::string_view text) { return text.substr(0, text.find('.')); };
+    const auto is_part = [&, own = first(name.substr(prefix.size()))](std::string_view part) { return first(part) == own; };
+    return std::ranges::none_of(encoder_family_rows(), [&](const EncoderFamily& family) {
+      const EncoderTensors& names = family.tensors;
+      return std::ranges::any_of(std::initializer_list<std::string_view>{names.words, names.embedding_projection, names.layer, names.final_norm}, is_part);
+    });
+  });
+}
+
 }  // namespace
 
 BertEncoder load_bert_encoder(const std::filesystem::path& directory) {
@@ -81,6 +104,7 @@ BertEncoder load_bert_encoder(const std::filesystem::path& directory) {
   }
   if (!names.final_norm.empty()) encoder.final_norm = norm(named(names.final_norm));
   if (family.token_dropout && config.rotary) read_frequencies(file, prefix, config);
+  require_encoder_taken(file, prefix, config);
   return encoder;
 }
 

@@ -1,6 +1,7 @@
 #include "models/config_file.h"
 
 #include "core/join.h"
+#include "io/file_bytes.h"
 #include "models/language_families.h"
 
 namespace polyhead::models {
@@ -41,7 +42,14 @@ bool is_mxfp4(const io::Json& quantization) {
   return name != nullptr && *name == "mxfp4";
 }
 
+void require_no_adapter(const std::filesystem::path& folder, const std::string& name) {
+  if (!io::file_exists(folder / "adapter_config.json")) return;
+  fail(ErrorCode::unsupported, name, ": adapter_config.json beside it describes an adapter (PEFT), which polyhead does not apply; merge it with merge_and_unload() and save the model again");
+}
+
 }  // namespace
+
+ConfigFile::ConfigFile(const std::filesystem::path& path) : file_(std::make_shared<const JsonFile>(path)), object_(&file_->root()) { require_no_adapter(path.parent_path(), file_->name()); }
 
 nn::Activation ConfigFile::named_activation(std::string_view key, std::string_view name) const {
   const auto found = std::ranges::find(kActivationNames, name, &ActivationName::name);
@@ -65,6 +73,10 @@ std::vector<std::string> ConfigFile::layer_types(std::int64_t layers) {
   return words;
 }
 
+void ConfigFile::require_same(std::string_view key, std::string_view alias) {
+  if (find(alias) != nullptr && size(alias) != size(key)) fail_at(alias, cat("is ", size(alias), " and ", key, " is ", size(key), "; both keys must have the same value"));
+}
+
 void ConfigFile::require_all_read(std::string_view family, std::span<const std::string_view> without_effect, std::span<const std::string> ignored, std::string_view remedy) const {
   for (const auto& [key, value] : *object_->as<io::Json::Object>()) {
     const auto is_in = [&name = key](const auto& list) { return std::ranges::find(list, name) != list.end(); };
@@ -78,6 +90,16 @@ void ConfigFile::require_all_read(std::string_view family, std::span<const std::
            " are not known to have this key, and it may change results", remedy);
     if (!is_neutral(value, neutral))
       fail(ErrorCode::unsupported, name(), ": ", where_, dot, key, " is ", described(value), "; with models of the type ", family, " only ", neutral, " is supported");
+  }
+}
+
+void ConfigFile::require_without_effect(std::string_view family, std::span<const Effect> effects) const {
+  for (const auto& [key, neutral] : effects) {
+    const io::Json* value = JsonFile::find(*object_, key);
+    if (value == nullptr || was_read(key) || is_neutral(*value, neutral)) continue;
+    const auto* word = value->as<std::string>();
+    if (word != nullptr && *word == neutral) continue;
+    unsupported(key, cat("is ", described(*value), "; models of the type ", family, " are not known to have this key, and it may change results"));
   }
 }
 

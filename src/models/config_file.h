@@ -17,7 +17,8 @@ namespace polyhead::models {
 
 class ConfigFile {
  public:
-  explicit ConfigFile(const std::filesystem::path& path) : file_(std::make_shared<const JsonFile>(path)), object_(&file_->root()) {}
+  // Error if the folder of the file also holds an adapter of PEFT.
+  explicit ConfigFile(const std::filesystem::path& path);
   // Returns the object that is the value of a key such as "vision_config". Error if the value is not an object.
   ConfigFile part(std::string_view key) {
     ConfigFile other = *this;
@@ -64,6 +65,8 @@ class ConfigFile {
   nn::Activation named_activation(std::string_view key, std::string_view name) const;
   // Returns the activation that the value of `key` names; `otherwise` if the key is missing.
   nn::Activation activation(std::string_view key, std::string_view otherwise) { return named_activation(key, get<std::string>(key).value_or(std::string(otherwise))); }
+  // Error if `alias`, another name that transformers has for the integer `key`, is given with another value.
+  void require_same(std::string_view key, std::string_view alias);
   // Returns the words of layer_types, one for each layer; empty if the key is missing.
   std::vector<std::string> layer_types(std::int64_t layers);
   // Error if the object has a key that is not in the list; the message names the key.
@@ -77,6 +80,12 @@ class ConfigFile {
   // Throws an Error that names a key which was not read. Some keys are allowed because they cannot change results: those in `without_effect` or in the list in
   // language_families.cc, and those with their neutral value. `remedy` ends the message.
   void require_all_read(std::string_view family, std::span<const std::string_view> without_effect, std::span<const std::string> ignored = {}, std::string_view remedy = {}) const;
+
+  // Keys that may change results, each with the value that switches it off ("": only null does). One that was not read and has another value is an Error.
+  struct Effect {
+    std::string_view key, neutral;
+  };
+  void require_without_effect(std::string_view family, std::span<const Effect> effects) const;
 
   // The largest extent in a config. It is so small that products of two extents, and sums of a few such products, do not overflow.
   static constexpr std::int64_t kLargestExtent = std::int64_t{1} << 30;

@@ -15,6 +15,11 @@ struct EncoderKeys {
                    positions = "max_position_embeddings", segments = "type_vocab_size", activation = "hidden_act", epsilon = "layer_norm_eps", embedding_width = "";
 };
 
+// Keys that are other names of width, layers and heads in `transformers` (its attribute_map). Empty: there is none.
+struct EncoderAliases {
+  std::string_view width = "", layers = "", heads = "";
+};
+
 // Names of tensors without ".weight" and ".bias". The names in a layer follow `layer` and the layer's number. Empty: the family has no such tensor.
 struct EncoderTensors {
   std::string_view words = "embeddings.word_embeddings", positions = "embeddings.position_embeddings", segments = "embeddings.token_type_embeddings",
@@ -36,6 +41,7 @@ struct EncoderFamily {
   std::string_view model_type;
   EncoderKeys keys{};
   EncoderTensors tensors{};
+  EncoderAliases aliases{};
   EncoderPositions positions = EncoderPositions::from_zero;
   nn::NormPosition norm_position = nn::NormPosition::post;
   std::string_view activation = "gelu";  // used if the key is missing

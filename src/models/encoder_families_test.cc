@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "core/text.h"
 #include "models/bert_embeddings.h"
 #include "models/encoder_families.h"
 #include "models/test_error_matcher.h"
@@ -296,6 +297,43 @@ TEST(EncoderConfigs, UnsupportedSettingsAreNamed) {
                  HasSubstr("rope_parameters.full_attention.type is not known; known here: rope_type, rope_theta"));
   }
   EXPECT_ERROR(read_encoder("modernbert", "layer_types", R"(["full_attention", "chunked"])"_json), unsupported, HasSubstr("layer_types has"));
+}
+
+TEST(EncoderConfigs, KeysThatMayChangeResultsAreRefusedUnlessTheyAreSwitchedOff) {
+  for (const std::string_view name : encoder_families()) {
+    SCOPED_TRACE(name);
+    EXPECT_ERROR(read_encoder(name, "quantization_config", json({{"quant_method", "x"}})), unsupported, HasSubstr(cat("quantization_config is an object; models of the type ", name, " are not known to have this key")));
+    EXPECT_ERROR(read_encoder(name, "use_gated_mlp", true), unsupported, HasSubstr("use_gated_mlp is true"));
+    EXPECT_ERROR(read_encoder(name, "feed_forward_type", "geglu"), unsupported, HasSubstr("feed_forward_type is \"geglu\""));
+    EXPECT_ERROR(read_encoder(name, "sliding_window", 64), unsupported, HasSubstr("sliding_window is the number 64"));
+    EXPECT_ERROR(read_encoder(name, "is_causal", true), unsupported, HasSubstr("is_causal is true"));
+    for (const char* key : {"quantization_config", "rope_scaling", "sliding_window"}) read_encoder(name, key, nullptr);
+    for (const char* key : {"use_gated_mlp", "is_causal", "alibi"}) read_encoder(name, key, false);
+    read_encoder(name, "partial_rotary_factor", 1);
+    read_encoder(name, "feed_forward_type", "original");
+  }
+  EXPECT_ERROR(read_encoder("bert", "rope_theta", 5.0), unsupported, HasSubstr("rope_theta is"));
+  read_encoder("esm", "rope_theta", 10000.0);  // transformers also writes it for learned positions
+  EXPECT_ERROR(read_encoder("bert", "layer_types", json({"full_attention", "full_attention"})), unsupported, HasSubstr("layer_types is"));
+}
+
+TEST(EncoderConfigs, OtherNamesOfAKeyMustHaveItsValue) {
+  struct Names {
+    const char *alias, *key;
+    int value;
+  };
+  for (const Names& names : {Names{"hidden_size", "dim", 8}, Names{"num_hidden_layers", "n_layers", 2}, Names{"num_attention_heads", "n_heads", 2}}) {
+    EXPECT_EQ(read_encoder("distilbert", names.alias, names.value).width, 8);
+    EXPECT_EQ(read_encoder("distilbert", names.alias, nullptr).layers, 2);
+    EXPECT_ERROR(read_encoder("distilbert", names.alias, 4), format, HasSubstr(cat(names.alias, " is 4 and ", names.key, " is ", names.value, "; both keys must have the same value")));
+  }
+}
+
+TEST(EncoderConfigs, AFolderWithAnAdapterIsRefused) {
+  const ModelFolder folder;
+  folder.write_json("config.json", config_of("bert"));
+  folder.write_json("adapter_config.json", {{"peft_type", "LORA"}});
+  EXPECT_ERROR(read_bert_config(folder.path() / "config.json"), unsupported, HasSubstr("adapter (PEFT), which polyhead does not apply; merge it with merge_and_unload() and save the model again"));
 }
 
 TEST(EncoderConfigs, ValuesThatDoNotFitAreNamed) {

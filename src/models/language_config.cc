@@ -125,6 +125,8 @@ void read_windows(ConfigFile& file, const Family& family, LanguageModelConfig& c
   std::int64_t pattern = 0;
   if (family.windows == Windows::all_but_every_nth) pattern = file.size("sliding_window_pattern", file.size("_sliding_window_pattern", 6));
   const std::vector<std::string> types = family.windows == Windows::all ? std::vector<std::string>() : file.layer_types(config.layers);
+  if (pattern != 0 && pattern != 6 && types.empty() && file.find("sliding_window_pattern") == nullptr)
+    file.unsupported("_sliding_window_pattern", cat("is ", pattern, " without sliding_window_pattern and layer_types; transformers then ignores it and uses 6"));
   for (std::int64_t i = 0; i < config.layers; ++i) {
     bool sliding = false;
     switch (family.windows) {

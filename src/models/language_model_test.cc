@@ -404,6 +404,38 @@ TEST(ReadLanguageConfig, NumbersOfRotaryPositionsHaveBounds) {
   EXPECT_EQ(read(with(R"({"num_attention_heads": 1, "rope_scaling": {"type": "dynamic", "factor": 1}})"_json)).rotary->dynamic_factor, 1);
 }
 
+// A truncate of null is false in transformers. For kinds of layers with separate positions transformers ignores truncate, a lone `type`, and _sliding_window_pattern.
+TEST(ReadLanguageConfig, KeysThatTransformersReadsInAnotherWayAreReadSoOrRefused) {
+  const json yarn{{"rope_type", "yarn"}, {"factor", 2}, {"original_max_position_embeddings", 4}};
+  const auto with_truncate = [&](const json& value) { return with({{"truncate", value}}, yarn); };
+  EXPECT_TRUE(read(with({{"rope_parameters", yarn}})).rotary->embedding.truncate);
+  EXPECT_TRUE(read(with({{"rope_parameters", with_truncate(true)}})).rotary->embedding.truncate);
+  EXPECT_FALSE(read(with({{"rope_parameters", with_truncate(false)}})).rotary->embedding.truncate);
+  EXPECT_FALSE(read(with({{"rope_parameters", with_truncate(nullptr)}})).rotary->embedding.truncate);
+  const auto gemma = [](std::initializer_list<std::pair<const char*, json>> changes) { return with(changes, with({{"model_type", "gemma3_text"}, {"num_key_value_heads", 1}, {"head_dim", 4}, {"sliding_window", 4}})); };
+  const auto full = [&](const json& rope) { return gemma({{"rope_parameters", json{{"full_attention", rope}}}}); };
+  read(full(yarn));
+  read(full(with_truncate(true)));
+  for (const json& value : {json(false), json(nullptr)}) {
+    EXPECT_ERROR(read(full(with_truncate(value))), unsupported, HasSubstr("rope_parameters.full_attention.truncate is false or null; models of the type gemma3_text"));
+    EXPECT_ERROR(read(gemma({{"rope_scaling", with_truncate(value)}})), unsupported, HasSubstr("rope_scaling.truncate is false or null"));
+  }
+  EXPECT_ERROR(read(gemma({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}})), unsupported, HasSubstr("rope_scaling.type is 'linear' without rope_type; transformers ignores it"));
+  EXPECT_EQ(read(gemma({{"rope_scaling", {{"rope_type", "linear"}, {"type", "linear"}, {"factor", 2}}}})).rotary->embedding.factor, 2);
+  read(gemma({{"rope_scaling", json{{"type", "default"}}}}));
+  EXPECT_ERROR(read(gemma({{"_sliding_window_pattern", 2}})), unsupported, HasSubstr("_sliding_window_pattern is 2 without sliding_window_pattern and layer_types"));
+  EXPECT_EQ(read(gemma({{"_sliding_window_pattern", 6}})).windows, std::vector<std::int64_t>{4});
+  EXPECT_EQ(read(gemma({{"_sliding_window_pattern", 2}, {"sliding_window_pattern", 1}})).windows, std::vector<std::int64_t>{0});
+  EXPECT_EQ(read(gemma({{"_sliding_window_pattern", 2}, {"layer_types", json::array({"full_attention"})}})).windows, std::vector<std::int64_t>{0});
+}
+
+TEST(ReadLanguageConfig, AFolderWithAnAdapterIsRefused) {
+  const ModelFolder folder;
+  folder.write_json("config.json", llama_json());
+  folder.write_json("adapter_config.json", {{"peft_type", "LORA"}});
+  EXPECT_ERROR(read_language_config(folder.path()), unsupported, HasSubstr("merge it with merge_and_unload()"));
+}
+
 std::vector<io::NamedTensor> llama_tensors(const LanguageModel& model) {
   const nn::EncoderLayer& layer = model.stack.layers[0];
   const std::string at = "model.layers.0.";

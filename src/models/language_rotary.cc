@@ -82,7 +82,7 @@ class RopeReader {
       // transformers reads mscale and mscale_all_dim only if both differ from 0 and there is no attention_factor.
       const double mscale = number("mscale").value_or(0), all_dim = number("mscale_all_dim").value_or(0);
       if (!e.attention_factor && mscale != 0 && all_dim != 0) e.mscale = mscale, e.mscale_all_dim = all_dim;
-      if (rope_ != nullptr) e.truncate = file_.get<bool>(*rope_, "truncate", where_).value_or(true);
+      if (rope_ != nullptr) e.truncate = truncate();
     }
     if (type.name == "longrope") {
       if (family_.longrope_original && !around.original) file_.fail_at("", "original_max_position_embeddings", "is missing; rope_type 'longrope' needs it");
@@ -105,8 +105,18 @@ class RopeReader {
     return family_.longrope_original && (name == "su" || name == "yarn") ? "longrope" : name;
   }
 
+  // transformers reads null as false, and reads the key only in a rope_parameters without kinds of layers.
+  bool truncate() const {
+    const bool value = rope_->find("truncate") == nullptr || file_.get<bool>(*rope_, "truncate", where_).value_or(false);
+    if (family_.local_rotary && !value)
+      fail(ErrorCode::unsupported, file_.name(), ": ", where_, ".truncate is false or null; models of the type ", family_.model_type, " have separate positions for each kind of layer, for which transformers ignores it");
+    return value;
+  }
+
   const RopeType& find_type() const {
     const std::string name = kind();
+    if (family_.local_rotary && name != "default" && JsonFile::find(*rope_, "rope_type") == nullptr)
+      fail(ErrorCode::unsupported, file_.name(), ": ", where_, ".type is '", name, "' without rope_type; transformers ignores it in models of the type ", family_.model_type, "; write rope_type");
     const auto found = std::ranges::find(rope_types(), name, &RopeType::name);
     if (found == rope_types().end())
       fail(ErrorCode::unsupported, file_.name(), ": ", where_, ".rope_type is '", name, "'; ", join(rope_types(), &RopeType::name), " are known");

@@ -105,6 +105,7 @@ SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const
   config.family = family.model_type;
   config.vocabulary = config.target_vocabulary = file.size("vocab_size");
   config.encoder_layers = file.size(keys.encoder_layers, 0, kMostLayers);
+  if (!family.gated_by_activation) file.require_same(keys.encoder_layers, "num_hidden_layers");
   config.decoder_layers = file.size(keys.decoder_layers, family.gated_by_activation ? config.encoder_layers : 0, kMostLayers);
   const FeedForwardKind kind = feed_forward_of(file, family);
   read_layer(file, family, keys.encoder_heads, keys.encoder_hidden_width, kind, config.encoder);

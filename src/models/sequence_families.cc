@@ -37,7 +37,7 @@ constexpr SequenceFamily t5(std::string_view model_type, std::string_view activa
 
 // Keys of fairseq that older files contain; transformers does not read them.
 constexpr std::string_view kOfFairseq[] = {"add_bias_logits", "add_final_layer_norm", "classif_dropout", "extra_pos_embeddings", "force_bos_token_to_be_generated", "max_length", "normalize_before",
-                                           "normalize_embedding", "num_hidden_layers", "_num_labels", "output_past", "replacing_rate", "save_step", "static_position_embeddings", "activation_dropout", "classifier_dropout", "dropout",
+                                           "normalize_embedding", "_num_labels", "output_past", "replacing_rate", "save_step", "static_position_embeddings", "activation_dropout", "classifier_dropout", "dropout",
                                            "encoder_layerdrop", "decoder_layerdrop", "init_std", "is_valid_bad_words_ids"};
 
 // Most families are BART with other norms and positions.
@@ -95,7 +95,7 @@ constexpr SequenceFamily of_blenderbot() {
 // Keys of Whisper for training, for classifiers, and for the times at which words are spoken.
 constexpr std::string_view kOfWhisper[] = {"activation_dropout", "apply_spec_augment", "classifier_proj_size", "decoder_layerdrop", "dropout", "encoder_layerdrop", "forced_decoder_ids", "init_std",
                                            "mask_feature_length", "mask_feature_min_masks", "mask_feature_prob", "mask_time_length", "mask_time_min_masks", "mask_time_prob",
-                                           "median_filter_width", "num_hidden_layers", "scale_embedding", "use_weighted_layer_sum"};
+                                           "median_filter_width", "scale_embedding", "use_weighted_layer_sum"};
 
 constexpr SequenceFamily of_whisper() {
   SequenceFamily family{.model_type = "whisper", .keys = {.source_positions = "max_source_positions", .target_positions = "max_target_positions", .features = "num_mel_bins", .scale_embedding = "", .without_effect = kOfWhisper}};

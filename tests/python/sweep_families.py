@@ -127,6 +127,7 @@ Padded positions are not compared, because a query without keys gives 0 in polyh
 Models of text that also read sound, or images for which no input was found, are given text alone.
 The encoders of sound and of images of such models are separate model types.
 A real model may have other features than the tiny model of its type. What polyhead cannot compute is then refused at the first call.
+The argument `is_causal` of a model's call is also refused if it contradicts a layer without a mask, because eager ignores the argument there.
 The maps of Granite SWA are not compared, because eager's maps leave the sink out.
 
 With polyhead, models get boolean masks (True = may attend), or None if a query attends to every earlier key.

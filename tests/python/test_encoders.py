@@ -194,11 +194,61 @@ def test_the_encoder_of_a_model_with_a_head_opens(case: str, head: str, tmp_path
     compare(theirs.base_model, polyhead.models.load(tmp_path), texts())
 
 
+# {name: (case, keys of config.json for which tensors of the file have no place, the first of these tensors)}
+WITHOUT_PLACE: dict[str, tuple[str, dict[str, Any], str]] = {
+    "fewer layers": ("bert", {"num_hidden_layers": 2}, "encoder.layer.2."),
+    "no biases of the feed-forward network": ("modernbert, biases", {"mlp_bias": False}, "layers.0.mlp.Wi.bias"),
+    "no biases of attention": ("modernbert, biases", {"attention_bias": False}, "layers.0.attn.W"),
+    "no biases of norms": ("modernbert, biases", {"norm_bias": False}, "embeddings.norm.bias"),
+    "fewer groups": ("albert, a group each", {"num_hidden_groups": 1}, "encoder.albert_layer_groups.1."),
+    "no norm of the embeddings": ("esm, norm of the embeddings", {"emb_layer_norm_before": False}, "embeddings.layer_norm."),
+    "fewer layers by another name": ("distilbert", {"n_layers": 2}, "transformer.layer.2."),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_PLACE)
+def test_tensors_without_a_place_are_refused(name: str, tmp_path: Path) -> None:
+    case, keys, tensor = WITHOUT_PLACE[name]
+    for head in ("Model", "ForMaskedLM"):
+        saved_model(case, tmp_path / head, head)
+        polyhead.models.load(tmp_path / head)
+        change_config(tmp_path / head, **keys)
+        with pytest.raises(ValueError, match=rf"'[a-z]*\.?{tensor}.*has no place in a model of the type {case.split(',')[0]} with this config.json"):
+            polyhead.models.load(tmp_path / head)
+
+
+def test_tables_of_published_esm_files_are_skipped(tmp_path: Path) -> None:
+    theirs = saved_model("esm", tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = {name: tensor for name, tensor in safetensors_torch.load_file(path).items() if not name.endswith("inv_freq")}
+    frequencies = {f"encoder.layer.{i}.attention.self.rotary_embeddings.inv_freq": theirs.rotary_embeddings.inv_freq.clone() for i in range(3)}
+    tables = {"embeddings.position_embeddings.weight": torch.ones(64, 32), "embeddings.position_ids": torch.arange(64)[None]}
+    safetensors_torch.save_file(tensors | frequencies | tables, path)
+    compare(theirs, polyhead.models.load(tmp_path), texts())
+
+
+def test_an_adapter_is_refused(tmp_path: Path) -> None:
+    saved_model("bert", tmp_path)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(ValueError, match=r"adapter \(PEFT\), which polyhead does not apply; merge it with merge_and_unload\(\)"):
+        polyhead.models.load(tmp_path)
+
+
+def test_other_names_of_keys_of_distilbert_must_agree(tmp_path: Path) -> None:
+    theirs = saved_model("distilbert", tmp_path)
+    change_config(tmp_path, hidden_size=32, num_hidden_layers=3, num_attention_heads=4)
+    compare(theirs, polyhead.models.load(tmp_path), texts())
+    change_config(tmp_path, num_attention_heads=8)
+    with pytest.raises(ValueError, match="num_attention_heads is 8 and n_heads is 4; both keys must have the same value"):
+        polyhead.models.load(tmp_path)
+
+
 # Keys of config.json that had other names or places in transformers 4.
 OLD_KEYS: dict[str, dict[str, Any]] = {
     "modernbert": {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0, "global_attn_every_n_layers": 3, "position_embedding_type": "absolute", "rope_parameters": None, "layer_types": None},
     "esm": {"position_embedding_type": "rotary", "esmfold_config": None, "is_folding_model": False, "vocab_list": None, "emb_layer_norm_before": False, "classifier_dropout": None},
-    "bert": {"position_embedding_type": "absolute", "gradient_checkpointing": False, "directionality": "bidi", "pooler_fc_size": 768, "use_cache": True},
+    # The last keys are of TinyBERT and of rxnmapper's ALBERT.
+    "bert": {"position_embedding_type": "absolute", "gradient_checkpointing": False, "directionality": "bidi", "pooler_fc_size": 768, "use_cache": True, "emb_size": 32, "cell": {}, "structure": [], "net_structure_type": 0, "gap_size": 0},
 }  # fmt: skip
 
 

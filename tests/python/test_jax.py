@@ -505,7 +505,7 @@ def test_several_devices() -> None:
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
     import jax, numpy as np, jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-    from polyhead.jax import attention
+    from polyhead.jax import attention, attention_fn
     shard_map = getattr(jax, "shard_map", None)
     rng = np.random.default_rng(0)
     q, bias = (jnp.asarray(rng.standard_normal(s).astype(np.float32)) for s in ((8, 2, 40, 8), (2, 40, 40)))
@@ -529,6 +529,17 @@ def test_several_devices() -> None:
             raise AssertionError("not refused")
         except NotImplementedError as error:
             assert "check_vma=False" in str(error)
+        for seeds in (jnp.arange(4, dtype=jnp.uint32), jax.random.split(jax.random.key(0), 4)):  # alone to vary over the mesh
+            drop = lambda q, seed: attention(q, q, q, dropout=0.5, seed=seed[0])
+            flax = lambda q, key: attention_fn(q, q, q, broadcast_dropout=False, dropout_rng=key[0], dropout_rate=0.5)
+            for call, name in ((drop, "attention: seed"), (flax, "attention_fn: dropout_rng")):
+                try:
+                    shard_map(call, mesh=mesh, in_specs=(P(), P("x")), out_specs=P())(q, seeds)
+                    raise AssertionError("not refused")
+                except NotImplementedError as error:
+                    assert f"{name} varies" in str(error) and "check_vma=False" in str(error)
+            parts = jax.jit(shard_map(drop, mesh=mesh, in_specs=(P(), P("x")), out_specs=P("x"), check_vma=False))(q, seeds)
+            assert all(same(part, drop(q, seeds[i:])) for i, part in enumerate(jnp.split(parts, 4)))
     print("fine")
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300)

@@ -170,6 +170,18 @@ def test_configurations_of_transformers_4(name: str, tmp_path: Path) -> None:
     assert np.array_equal(polyhead.models.load(tmp_path).run(texts()).logits, expected)
 
 
+def test_a_truncate_of_null_is_false(tmp_path: Path) -> None:
+    theirs = saved_model("llama, yarn of DeepSeek", tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    config["rope_parameters"]["truncate"] = None
+    path.write_text(json.dumps(config))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(texts())).logits
+    close(polyhead.models.load(tmp_path).run(texts()).logits, expected)
+
+
 def test_what_would_change_results_is_refused_by_name(tmp_path: Path) -> None:
     saved_model("llama", tmp_path)
     path = tmp_path / "config.json"

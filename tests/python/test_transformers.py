@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,47 @@ def test_a_layer_without_mask_must_say_whether_it_is_causal() -> None:
     polyhead.transformers.attention_forward(torch.nn.Module(), q[:, :, :1], q, q, None)  # a single query attends to every key, so a missing mask is not ambiguous
 
 
+def test_an_argument_is_causal_that_contradicts_a_layer_without_a_mask_is_an_error() -> None:
+    q, layer = torch.randn(1, 2, 3, 4), torch.nn.Module()
+    for own in (True, False):
+        layer.is_causal = own
+        with pytest.raises(NotImplementedError, match=rf"layers \(Module\) with is_causal={own} that get no mask and is_causal={not own}, which 'eager' ignores there"):
+            polyhead.transformers.attention_forward(layer, q, q, q, None, is_causal=not own)
+        polyhead.transformers.attention_forward(layer, q, q, q, None, is_causal=own)
+        polyhead.transformers.attention_forward(layer, q, q, q, torch.ones(3, 3, dtype=torch.bool), is_causal=not own)
+        polyhead.transformers.attention_forward(layer, q[:, :, :1], q, q, None, is_causal=not own)
+
+
+@pytest.mark.parametrize(("family", "is_causal", "refused"), [("gemma3", False, True), ("altclip", True, True), ("whisper", True, True), ("clip", True, True), ("clip", None, False), ("clip_text_model", True, False),
+                                                             ("llama", False, False), ("llama", True, False), ("llava", False, False), ("bert", True, False)])  # fmt: skip
+def test_is_causal_of_a_call_equals_eager_or_is_refused(family: str, is_causal: bool | None, refused: bool) -> None:
+    if not dataclasses.is_dataclass(transformers.LlamaConfig):
+        pytest.skip("the tiny configurations need transformers 5")
+    from compare_families import twin
+    from tiny_families import CONFIG_MAPPING, build
+
+    made = build(family) if family in CONFIG_MAPPING else "it has no such family"
+    if isinstance(made, str):
+        pytest.skip(f"this version of transformers: {made}")
+    ours = twin(made, "polyhead")
+    inputs = {name: tensor for name, tensor in made.inputs.items() if name != "attention_mask"}
+    given = {} if is_causal is None else {"is_causal": is_causal}
+
+    def outputs(model: Any) -> list[Tensor]:
+        with torch.no_grad():
+            result = model(**inputs, **given)
+        return [result[name] for name in ("logits", "last_hidden_state", "logits_per_image") if result.get(name) is not None]
+
+    if refused:
+        with pytest.raises(NotImplementedError, match="is_causal"):
+            outputs(ours)
+        return
+    expected = outputs(made.model)
+    assert expected
+    for a, b in zip(outputs(ours), expected, strict=True):
+        assert distance(a, b) <= 1e-4 * max(1.0, b.abs().max().item())
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_wider_mask_and_position_bias_keep_their_numbers(dtype: torch.dtype) -> None:
     q, layer = torch.randn(1, 2, 5, 8).to(dtype), torch.nn.Module()
@@ -218,7 +260,7 @@ def test_a_mask_of_one_true_is_no_mask_and_of_one_false_is() -> None:
     q, layer = torch.randn(1, 2, 3, 4), torch.nn.Module()
     layer.is_causal = True
     everything, nothing = (torch.tensor(value).expand(1, 1, 3, 3) for value in (True, False))
-    plain = polyhead.transformers.attention_forward(layer, q, q, q, None, is_causal=False)[0]
+    plain = polyhead.transformers.attention_forward(torch.nn.Module(), q, q, q, None, is_causal=False)[0]
     assert torch.equal(polyhead.transformers.attention_forward(layer, q, q, q, everything)[0], plain)
     assert not polyhead.transformers.attention_forward(layer, q, q, q, nothing)[0].any()
 

@@ -241,6 +241,7 @@ def test_what_would_change_results_is_refused_by_name(tmp_path: Path) -> None:
             (("model_type", "mbart"),): "has no tensor 'model.encoder.layer_norm.weight', which config.json implies",
             (("forced_bos_token_id", (3, 4)),): "forced_bos_token_id has 2 tokens; one or none is supported",
         },
+        "bart": {(("num_hidden_layers", 7),): "num_hidden_layers is 7 and encoder_layers is .; both keys must have the same value"},
         "marian": {(("decoder_vocab_size", 50),): "decoder_vocab_size is 50; with share_encoder_decoder_embeddings it must be vocab_size = 61"},
     }.items():
         saved_model(case, tmp_path / case)

@@ -138,6 +138,8 @@ def attention(
                 operands[field.name] = value
     arrays = {name: array("attention", name, x) for name, x in operands.items()}
     seed: Any = given.pop("seed", None)
+    if isinstance(seed, jax.Array):
+        require_plain("attention", "seed", seed)
     words = None if seed is None else _words(seed)
     for name, value in given.items():
         _require_known(name, value)
@@ -156,7 +158,7 @@ def attention(
             raise NotImplementedError("attention: score_fn is given with k_scale and v_scale; int8 keys have no score_fn")
         rule, captured = trace_score_fn(score_fn, arrays["q"], arrays["k"], layout)
         for i, x in enumerate(captured):
-            _require_plain("attention", "an array that score_fn captures", x)
+            require_plain("attention", "an array that score_fn captures", x)
             arrays[f"captured{i}"] = x
     call = Call(tuple(arrays), tuple(statics.items()), layout, return_attention_weights, rule)
     out, lse, *p = forward_p.bind(*arrays.values(), call=call)
@@ -169,7 +171,7 @@ def array(where: str, name: str, x: Any) -> Any:
     if not isinstance(x, (jax.Array, np.ndarray)):
         raise TypeError(f"{where}: {name} is of type {type(x).__name__}; it must be a JAX or NumPy array")
     if isinstance(x, jax.Array):
-        _require_plain(where, name, x)
+        require_plain(where, name, x)
         return x
     try:
         known = jax.dtypes.canonicalize_dtype(x.dtype)
@@ -199,7 +201,7 @@ def beside_bias(where: str, query: Any, key: Any, value: Any, bias: Any) -> tupl
     return query, key, value, bias.astype(wide)
 
 
-def _require_plain(where: str, name: str, x: jax.Array) -> None:
+def require_plain(where: str, name: str, x: jax.Array) -> None:
     aval = jax.typeof(x) if hasattr(jax, "typeof") else x
     if getattr(aval, "vma", None) or getattr(getattr(aval, "mat", None), "varying", None):
         raise NotImplementedError(f"{where}: {name} varies over the axes of a jax.shard_map with check_vma=True; polyhead.jax needs jax.shard_map(..., check_vma=False)")

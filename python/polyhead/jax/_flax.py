@@ -11,7 +11,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from .._options import Precision, require_flags
-from ._attention import array, attention, beside_bias
+from ._attention import array, attention, beside_bias, require_plain
 
 _PRECISIONS = {"default", "fastest", "bfloat16", "bfloat16_3x", "tensorfloat32", "high", "float32", "highest"}
 
@@ -90,6 +90,8 @@ def attention_fn(
         if dropout_rng is None:
             raise ValueError(f"{where}: dropout_rate is {dropout_rate} and dropout_rng is missing")
         options["dropout"] = dropout_rate
+        if isinstance(dropout_rng, jax.Array):
+            require_plain(where, "dropout_rng", dropout_rng)
         if broadcast_dropout:
             plane = (*(1,) * (query.ndim - 2), query.shape[-3], key.shape[-3])
             options["dropout_keep"] = jax.random.bernoulli(dropout_rng, 1 - dropout_rate, plane)
