@@ -200,7 +200,7 @@ def check_sources(checks, session):
     option = page.locator("#over option").last.text_content()
     checks.that("not merged or shared out" in option, "the page says that sharing out does not change the measures over texts that are not in the page", option)
     page.locator('[data-heads="scatter"]').click()
-    checks.that("of pieces and with special tokens" in session.text("#scatter"), "the text below the scatter plot says that its measures are of pieces and include special tokens")
+    checks.that("for pieces and including special tokens" in session.text("#scatter"), "the text below the scatter plot says that its measures are of pieces and include special tokens")
 
 
 def check_tabs(checks, session):
