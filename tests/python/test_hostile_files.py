@@ -53,7 +53,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "an open string.npz": (npz(npy(header="'''")), "header of the array 'a0'"),
     "no dictionary.npz": (npz(npy(header="[1, 2]")), "header of the array 'a0'"),
     "an unknown dtype.npz": (npz(npy(descr="'|V99999999999'")), "header of the array 'a0'"),
-    "4 TB.npz": (npz(npy(shape="(1099511627776,)")), r"\(1099511627776,\) of float32, 4398046511104 bytes; the file has 8 bytes"),
+    "4 TB.npz": (npz(npy(shape="(1099511627776,)")), r"\(1099511627776,\) of float32, which needs 4398046511104 bytes; the file has 8 bytes"),
     "more than 64 bits.npz": (npz(npy(shape=f"({10**30},)")), "the file has 8 bytes"),
     "a product that wraps.npz": (npz(npy(shape="(4294967296, 4294967296, 4294967296)", data=b"")), "the file has 0 bytes"),
     "a negative extent.npz": (npz(npy(shape="(-2,)")), r"the shape \(-2,\)"),

@@ -35,7 +35,7 @@ def test_the_source_package_has_what_a_build_reads_and_is_small(tmp_path: Path, 
     assert len(expected) > 200 and expected - packed == set()
     assert {name.partition("/")[0] for name in packed} <= {*READ_BY_THE_BUILD, "MODELS.md", "PKG-INFO", ".gitignore"}
     size = archive.stat().st_size
-    assert size < 2_650_000  # built-in models take more than half of it, because their int8 numbers can hardly be compressed; digits and summary take 0.44 MB
+    assert size < 2_750_000  # 2.68 MB now: built-in models take more than half of it, because their int8 numbers can hardly be compressed; the sources take 1.1 MB, their comments included
     summary.append(f"source package: {len(packed)} files, {size / 1e6:.2f} MB")
 
 

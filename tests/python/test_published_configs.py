@@ -30,7 +30,7 @@ OWN = {"architectures", "transformers_version", "_name_or_path", "id2label", "la
 
 
 def test_all_configs_of_the_test_are_found() -> None:
-    assert len(PUBLISHED) == SOURCE.count('R"(') >= 40
+    assert len(PUBLISHED) == SOURCE.count('R"(') - SOURCE.count(')"_json') >= 40
 
 
 @pytest.mark.parametrize("name", [name for name, (_, config) in PUBLISHED.items() if "model_type" in config])

@@ -172,11 +172,11 @@ STEPS = tuple(tuple(torch.tensor(maps(1, 2, 1, 3)) for _ in range(2)) for _ in r
 MAPS = maps(2, 3, 4, 4)
 WRONG = {
     "no attentions": (ValueError, "source has no attention weights; call the model with output_attentions=True", output(last_hidden_state=torch.zeros(1)), {}),
-    "generate": (TypeError, "source.decoder_attentions is a tuple of tuple; .*generate\\(\\) returns a list per step", output(decoder_attentions=STEPS), {}),
+    "generate": (TypeError, "source.decoder_attentions is a tuple of tuple; .*generate\\(\\) returns a list for each step", output(decoder_attentions=STEPS), {}),
     "name": (ValueError, "source has the name 'foo'; it may have 'attentions', 'encoder_attentions'", {"foo": MAPS}, {}),
     "gradients": (TypeError, "source requires grad", torch.tensor(MAPS, requires_grad=True), {}),
     "dims": (ValueError, r"source is \[4\]; it must be \[T, S\], \[heads, T, S\], \[layers, heads, T, S\], a list with", MAPS[0, 0, 0], {}),
-    "layers": (ValueError, r"source is a list of attention weights \[3, 4, 4\], \[2, 4, 4\]; it must be one", [MAPS[0], MAPS[0, :2]], {}),
+    "layers": (ValueError, r"source is a list of attention weights \[3, 4, 4\], \[2, 4, 4\]; it must have one", [MAPS[0], MAPS[0, :2]], {}),
     "batch of words": (ValueError, "source has a batch of 2; there are words for 3 texts", [MAPS, MAPS], {"tokens": [list("abcd")] * 3}),
     "batch of dims": (ValueError, r"source is \[3, 4, 4\]; for several texts it must be \[B, heads, T, S\]", MAPS[0], {"tokens": [list("abcd")] * 3}),
     "text of a batch": (ValueError, "text must be 2 str, one for each text", [MAPS, MAPS], {"text": "a"}),
