@@ -93,7 +93,7 @@ class Calls:
         if key.size(0) == 1 and query.size(0) > 1:  # FlexAttention broadcasts keys and values of one sequence
             key, value = key.expand(query.size(0), -1, -1, -1), value.expand(query.size(0), -1, -1, -1)
         try:
-            result = attention(query, key, value, score_mod=score_mod, block_mask=block_mask, scale=scale, return_lse=lse)  # type: ignore[call-overload]
+            result = attention(query, key, value, score_mod=score_mod, block_mask=block_mask, scale=scale, return_lse=lse)
         except Exception as error:
             raise self.refusal(error)
         if return_aux is None:
@@ -182,7 +182,7 @@ def read_sources(path: Path) -> None:
     for kind in ast.parse(text).body:
         if isinstance(kind, ast.ClassDef):
             tests = [node for node in kind.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-            SOURCES[kind.name + "CPU"] = {node.name: "\n".join(lines[min(part.lineno for part in (node, *node.decorator_list)) - 1 : node.end_lineno]) for node in tests}
+            SOURCES[kind.name + "CPU"] = {node.name: "\n".join(lines[min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1 : node.end_lineno]) for node in tests}
 
 
 def source_of(test: unittest.TestCase) -> str:
@@ -226,20 +226,20 @@ def main() -> int:
     given = parser.parse_args()
 
     calls = Calls()
-    flex.flex_attention = calls.flex_attention  # type: ignore[assignment]
+    flex.flex_attention = calls.flex_attention
     torch._dynamo.testing.CompileCounterWithBackend = CompileCounter  # type: ignore[assignment,misc]
     read_sources(given.path)
     module = load(given.path, calls)
 
     counts: Counter[str] = Counter()
     reasons: dict[str, dict[str, list[str]]] = {kind: {} for kind in ("refused", "skipped", "failed")}
-    tests = [test for name, kind in sorted(vars(module).items()) if name.endswith("CPU") and isinstance(kind, type) for test in unittest.defaultTestLoader.loadTestsFromTestCase(kind)]
+    tests: list[Any] = [test for name, kind in sorted(vars(module).items()) if name.endswith("CPU") and isinstance(kind, type) for test in unittest.defaultTestLoader.loadTestsFromTestCase(kind)]
     for test in tests:
         name = f"{type(test).__name__}.{test._testMethodName}"
         if not re.search(given.pattern, name):
             continue
         equal = test.assertEqual
-        test.assertEqual = lambda x, y, *args, equal=equal, **kwargs: None if AnyCount in (type(x), type(y)) else equal(x, y, *args, **kwargs)  # type: ignore[method-assign]
+        test.assertEqual = lambda x, y, *args, equal=equal, **kwargs: None if AnyCount in (type(x), type(y)) else equal(x, y, *args, **kwargs)
         begin = time.perf_counter()
         why = next((reason for pattern, reason in REASONS.items() if re.search(pattern, source_of(test))), None)
         kind, text = ("skipped", why) if why else run_once(test, calls, False)
