@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import and_masks, create_block_mask, noop_mask, or_masks
+from torch.nn.attention.flex_attention import _create_empty_block_mask, and_masks, create_block_mask, noop_mask, or_masks
 
 from polyhead.torch import attention
 from test_flex_attention import dense, flex_attention
@@ -19,6 +19,7 @@ from test_flex_attention import dense, flex_attention
 B, N, T, S, H = 2, 4, 48, 48, 8
 Function = Callable[..., Any]
 INF = float("inf")
+ROWS = torch.ones(max(T, S), 3)
 
 
 def new(*shape: int) -> Tensor:
@@ -103,6 +104,7 @@ def score_mods() -> dict[str, tuple[Function, list[Tensor]]]:
         "bool as a number": (lambda score, b, h, q, k: score + (q >= k).to(score.dtype) + flags[k].float() + (q > k) * 2, []),
         "exclusive or": (lambda score, b, h, q, k: torch.where((q >= k) ^ flags[k], score, -1.0), []),
         "like": (lambda score, b, h, q, k: torch.where(q >= k, torch.full_like(score, 2.0), torch.zeros_like(score) + torch.ones_like(q) * score), []),
+        "new": (lambda score, b, h, q, k: score + of_batch[b, h.new_zeros(h.shape), k] + score.new_ones(()) + k.new_full((), 2), [of_batch]),
         "distance squared": (lambda score, b, h, q, k: score - 0.01 * (q - k).to(score.dtype).pow(2), []),
     }  # fmt: skip
 
@@ -176,6 +178,15 @@ def test_mask_mods_beside_a_score_mod(name: str) -> None:
     require_same(lambda score, b, h, q, k: torch.tanh(score) - slopes[h] * (q - k).abs(), mask_mods()[name], [slopes])
 
 
+def test_the_block_mask_of_flex_attention_for_no_mask() -> None:
+    q, k, v = inputs()
+    empty = _create_empty_block_mask(q, k)
+    assert torch.equal(attention(q, k, v, block_mask=empty), attention(q, k, v))
+    empty.mask_mod = lambda b, h, q_idx, kv_idx: q_idx >= kv_idx
+    with pytest.raises(ValueError, match="block_mask is for 1 queries and 1 keys"):
+        attention(q, k, v, block_mask=empty)
+
+
 @pytest.mark.parametrize(
     ("score_mod", "name"),
     [
@@ -187,6 +198,10 @@ def test_mask_mods_beside_a_score_mod(name: str) -> None:
         (lambda score, b, h, q, k: score**q, "the power of an exponent of type Value"),
         (lambda score, b, h, q, k: F.elu(score, inplace=True), "a function with inplace=True"),
         (lambda score, b, h, q, k: score.sin_(), "sin_"),
+        (lambda score, b, h, q, k: score.new_zeros((2,)), "a new tensor of shape [2]"),
+        (lambda score, b, h, q, k: score * (ROWS[q] - ROWS[k]).pow(2).sum(-1), "__sub__ of a row of a captured tensor (give an index for each dimension)"),
+        (lambda score, b, h, q, k: score + 2 * ROWS[q], "__rmul__ of a row of a captured tensor (give an index for each dimension)"),
+        (lambda score, b, h, q, k: score + ROWS[q].sum(-1), "sum of a row of a captured tensor (give an index for each dimension)"),
     ],
 )
 def test_what_is_left_is_refused_by_name(score_mod: Function, name: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, _C
 from torch.autograd import Function
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, noop_mask
 
 from .. import _core
 from .._arguments import wanted_fields
@@ -23,10 +23,15 @@ from ._rules import Options
 from ._score_trace import trace_score_mod
 
 
-def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
-    """The boolean mask that a BlockMask describes: True for pairs in its blocks for which mask_mod is true. It takes one byte for each pair."""
+_NO_BLOCKS = 1 << 30  # BLOCK_SIZE of the BlockMask that FlexAttention makes for no mask
+
+
+def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor | None:
+    """The boolean mask that a BlockMask describes: True for pairs in its blocks for which mask_mod is true. It takes one byte for each pair. None if it masks nothing."""
     if not isinstance(block_mask, BlockMask):
         raise TypeError(f"attention: block_mask is of type {type(block_mask).__name__}; it must be a BlockMask of torch.nn.attention.flex_attention or None")
+    if block_mask.mask_mod is noop_mask and min(block_mask.BLOCK_SIZE) >= _NO_BLOCKS and bool((block_mask.kv_num_blocks == 1).all()):
+        return None  # FlexAttention makes this BlockMask when none is given; its seq_lengths are (1, 1) and fit all lengths
     batch, heads = block_mask.kv_num_blocks.shape[:2]
     queries, keys = q.shape[-2], k.shape[-2]
     if tuple(block_mask.seq_lengths) != (queries, keys):

@@ -99,6 +99,11 @@ class Indexed:
             raise NotImplementedError(f"attention: score_mod captures a tensor of {self.tensor.dtype}; convert it by .to(torch.int64) or .to(torch.float32)")
         return Value(self.trace, self.trace.emit("load", *indices, table=self.trace.table(self.tensor)), kind)
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _refuse(f"{name} of a row of a captured tensor (give an index for each dimension)")
+
 
 def _value(trace: Trace, x: Any) -> Value:
     if isinstance(x, Value):
@@ -334,6 +339,12 @@ def _full_like(trace: Trace, a: Any, value: float, *, dtype: torch.dtype | None 
     return _to(trace, _value(trace, value), dtype=dtype or _value(trace, a).dtype)
 
 
+def _new(trace: Trace, a: Any, size: Any, value: float, *, dtype: torch.dtype | None = None) -> Value:
+    if tuple(size) != ():
+        raise _refuse(f"a new tensor of shape {list(size)}")
+    return _full_like(trace, a, value, dtype=dtype)
+
+
 def _boolean(op: Callable[..., Value], name: str) -> Callable[..., Value]:
     def apply(trace: Trace, *arguments: Any) -> Value:
         values = [_value(trace, x) for x in arguments]
@@ -452,6 +463,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logical_and": _AND, "logical_or": _OR, "logical_not": _NOT, "and": _boolean(_AND, "&"), "or": _boolean(_OR, "|"), "rand": _boolean(_AND, "&"), "ror": _boolean(_OR, "|"),
     "xor": _boolean(_exclusive, "^"), "rxor": _boolean(_exclusive, "^"), "bitwise_xor": _boolean(_exclusive, "^"), "logical_xor": _boolean(_exclusive, "logical_xor"),
     "full_like": _full_like, "zeros_like": lambda t, a, **k: _full_like(t, a, 0, **k), "ones_like": lambda t, a, **k: _full_like(t, a, 1, **k),
+    "new_full": _new, "new_zeros": lambda t, a, size, **k: _new(t, a, size, 0, **k), "new_ones": lambda t, a, size, **k: _new(t, a, size, 1, **k),
     "invert": _boolean(_NOT, "~"), "bitwise_and": _boolean(_AND, "&"), "bitwise_or": _boolean(_OR, "|"), "bitwise_not": _boolean(_NOT, "~"), "where": _where, "masked_fill": _masked_fill,
     "to": _to, "type": _to, "type_as": _to, "float": lambda t, a: _to(t, a, torch.float32), "double": lambda t, a: _to(t, a, torch.float32), "int": lambda t, a: _to(t, a, torch.int32),
     "long": lambda t, a: _to(t, a, torch.int32), "bool": lambda t, a: _to(t, a, torch.bool), "contiguous": _same,
@@ -484,6 +496,18 @@ def _operator(name: str) -> Any:
 for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor",
               "lt", "le", "gt", "ge", "eq", "ne"):  # fmt: skip
     setattr(Value, f"__{_name}__", _operator(_name))
+
+
+def _operator_of_row(name: str) -> Any:
+    def apply(self: Indexed, *_: Any) -> Any:
+        raise _refuse(f"{name} of a row of a captured tensor (give an index for each dimension)")
+
+    return apply
+
+
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow", "neg", "abs", "lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(Indexed, f"__{_name}__", _operator_of_row(f"__{_name}__"))
+Indexed.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def _operator_in_place(name: str) -> Any:
