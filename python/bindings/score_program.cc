@@ -43,12 +43,13 @@ void make_program(Program* self, nb::handle instructions, nb::handle tables, std
   self->program.emplace(std::move(code));
 }
 
-// Returns (out, lse, attention weights or None).
-Tuple<nb::any, nb::any, nb::any> forward(const Program& program, nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle options, bool want_weights) {
+// Returns (out, lse, attention weights or None). out_given: a tensor for out, or None.
+Tuple<nb::any, nb::any, nb::any> forward(const Program& program, nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle options, bool want_weights,
+                                      nb::handle out_given) {
   SdpaCall call("attention", options);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
   call.sdpa.score_rule = program.program->rule();
-  const Result out("out", nb::none(), true, q_given, out_shape(q, v), q.dtype(), q), lse("lse", nb::none(), true, q_given, without_last(q), lse_dtype(q.dtype()));
+  const Result out("out", out_given, true, q_given, out_shape(q, v), q.dtype(), q), lse("lse", nb::none(), true, q_given, without_last(q), lse_dtype(q.dtype()));
   const Result weights("attention_weights", nb::none(), want_weights, q_given, with_last(q, k.rank() > 1 ? k.extent(-2) : 0), q.dtype());
   without_gil([&] { sdpa_forward({.q = q, .k = k, .v = v, .out = out.view(), .lse = lse.view(), .attention_weights = weights.view()}, call.sdpa); });
   return nb::make_tuple(out.object, lse.object, weights.object);
@@ -90,7 +91,7 @@ void bind_score_program(nb::module_& m) {
       .def("runs", [](const Program& self, bool float64) { return self.program->runs(float64); }, nb::arg("float64"))
       .def("interpreted_runs", [](const Program& self, bool float64) { return self.program->interpreted_runs(float64); }, nb::arg("float64"));
   m.def("provide_score_run", [](const std::string& text, std::uintptr_t address) { return provide_score_run(text, reinterpret_cast<ScoreRunFunction>(address)); }, nb::arg("text"), nb::arg("address"));
-  m.def("score_forward", &forward, nb::arg("program"), any("q"), any("k"), any("v"), any("options"), nb::arg("want_weights"));
+  m.def("score_forward", &forward, nb::arg("program"), any("q"), any("k"), any("v"), any("options"), nb::arg("want_weights"), any("out"));
   m.def("score_backward", &backward, nb::arg("program"), any("q"), any("k"), any("v"), any("out"), any("lse"), any("d_out"), any("options"), nb::arg("wanted"),
         nb::arg("want_sums"));
 }

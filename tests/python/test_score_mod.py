@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -435,3 +436,17 @@ def test_a_block_mask_made_of_too_few_lists_is_refused() -> None:
     q = torch.randn(1, 1, 32, 8)
     with pytest.raises(ValueError, match="32 queries in blocks of 16"):
         attention(q, q, q, block_mask=mask)
+
+
+def test_out_has_the_order_of_q_in_memory() -> None:
+    def add_distance(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score + (i - j)
+
+    for order in itertools.permutations(range(3)):
+        for requires_grad in (False, True):
+            q, k, v = (torch.randn(*[(4, 2, 17)[i] for i in order], 16).permute(*[order.index(i) for i in range(3)], 3).requires_grad_(requires_grad) for _ in range(3))
+            assert q.shape == (4, 2, 17, 16)
+            out = attention(q, k, v, score_mod=add_distance)
+            plain = attention(q, k, v)
+            assert out.stride() == plain.stride(), order
+            assert torch.equal(out, attention(q.contiguous(), k.contiguous(), v.contiguous(), score_mod=add_distance))

@@ -18,7 +18,7 @@ from .._score_program import OPS, Trace, gradient_sums, program_of, slope_of
 from .._score_runs import compile_runs, score_compiler
 from . import _eager
 from . import _functional as core
-from ._ops import _on_views, _tensor, _view
+from ._ops import _like_q, _on_views, _tensor, _view
 from ._rules import Options
 from ._score_trace import trace_score_mod
 
@@ -126,8 +126,9 @@ class _Once(Function):
 
 def _forward(program: _Program, options: Options, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     given = _on_views(q, options)
-    out, lse, weights = _core.score_forward(program.code, _view(q), _view(k), _view(v), given, options.attention_weights)
-    return _tensor(out), _tensor(lse), q.new_empty(0) if weights is None else _tensor(weights)
+    given_out = None if q.is_contiguous() else _like_q(q.detach(), v.size(-1))
+    out, lse, weights = _core.score_forward(program.code, _view(q), _view(k), _view(v), given, options.attention_weights, _view(given_out))
+    return _tensor(out) if given_out is None else given_out, _tensor(lse), q.new_empty(0) if weights is None else _tensor(weights)
 
 
 class _Attention(Function):
