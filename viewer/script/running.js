@@ -5,7 +5,8 @@ const plainly = (text) => text.normalize("NFKD").replace(/\p{Mn}/gu, "").toLower
 
 const withoutMark = (tokens, index, text) => (tokens.spelling.starts(tokens.pieces[index]) ? text : text.replace(/^##/, ""));
 
-// For each token { before, text }: its characters in the original text, and the space before these; null if some token is not found in the original text.
+// For each token { before, text }: its characters in the original text, and the space before these; null if some token is not found in the original text. If a
+// character is several tokens, one for each byte, the first of them has the character and the others are empty.
 function alignedText(tokens, original) {
   let plain = "", at = 0, end = 0;
   const places = [];  // for each letter of plain, its index in the original
@@ -23,7 +24,18 @@ function alignedText(tokens, original) {
       result.push({ before: "", text: tokens.pieces[index] });
       continue;
     }
-    const spelled = plainly(withoutMark(tokens, index, tokens.characters(index))).trim();
+    const { text } = tokens.bytes.get(index) ?? {};
+    const spelled = plainly(withoutMark(tokens, index, text ?? tokens.characters(index))).trim();
+    if (text === "") {  // a later byte of a character
+      result.push({ before: "", text: "" });
+      continue;
+    }
+    if (spelled === "" && tokens.bytes.has(index + 1)) {  // the mark of the space before a character
+      const [space] = /^\s*/.exec(original.slice(end));
+      result.push({ before: "", text: space });
+      end += space.length;
+      continue;
+    }
     while (at < plain.length && /[\s|]/.test(plain[at]) && plain[at] !== spelled[0]) ++at;  // "|" is between the texts of a pair
     if (spelled === "" || !plain.startsWith(spelled, at)) return null;
     const from = places[at];
@@ -47,7 +59,9 @@ function joinedText(tokens) {
       last = "";
       return { before: "", text: piece };
     }
-    const [, space, rest] = /^(\s*)(.*)$/su.exec(withoutMark(tokens, index, tokens.characters(index)));
+    const byte = tokens.bytes.get(index)?.text;
+    if (byte === "") return { before: "", text: "" };
+    const [, space, rest] = /^(\s*)(.*)$/su.exec(withoutMark(tokens, index, byte ?? tokens.characters(index)));
     const spaced = tokens.spelling.spaced && tokens.spelling.starts(piece) && last !== "" && !NO_SPACE_BEFORE.test(rest) && !NO_SPACE_AFTER.test(last);
     last = rest || " ";
     return rest === "" ? { before: space.includes("\n") ? space : "", text: visibleWord(space) } : { before: space || (spaced ? " " : ""), text: rest };
