@@ -29,7 +29,7 @@ class ShownSnapshots {
 };
 
 // task: classify, digits, summarise or translate. texts: what the models read; if empty, an example. For the task digits instead: numbers of images in the file `data`; if empty, the first images that only
-// validate. guided: whether the translator's training guides a head. Error for an image that the file does not have, and for a text that has no sentence.
+// validate. guided: whether the translator's training guides a head. Error for an image that the file does not have, and for a text to summarise that has fewer than two sentences.
 std::unique_ptr<ShownSnapshots> show_snapshots(const std::string& task, std::vector<std::string> texts, const std::vector<std::int64_t>& numbers, const std::filesystem::path& data, bool guided = true);
 
 }  // namespace polyhead::app

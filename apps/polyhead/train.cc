@@ -111,7 +111,7 @@ void train(const TrainOptions& o) {
       .stop = &g_stop,
       .on_start = [&] {
         if (!o.json) print(start_text(*task, plan, o.seed));
-        if (snapshots) snapshots->start(*task, o.resume);
+        snapshots ? snapshots->start(*task, o.resume) : note_earlier_snapshots(o.folder);
       },
       .on_step = [&](const training::Progress& p) {
         if (snapshots)

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/join.h"
 #include "core/text.h"
 #include "format.h"
 #include "json.h"
@@ -60,25 +61,30 @@ std::string line_of(std::int64_t heads, const std::vector<training::HeadsRun>& r
               fixed(fastest->milliseconds, 2), fixed(largest->megabytes, 0)});
 }
 
-// A finished run is not repeated, so it cannot get a page of snapshots later.
-void require_page_or_no_result(const std::filesystem::path& folder) {
-  if (std::filesystem::exists(folder / training::kHeadsResult) && !std::filesystem::exists(folder / kSnapshotPage))
-    fail(ErrorCode::io, "the run in '", folder.string(), "' ended without --snapshots; give another folder with -o, or leave out --snapshots");
-}
-
 // Writes the page of the snapshots of one run.
 training::HeadsHooks snapshot_hooks(const HeadsOptions& o, const StudiedTask& task, const std::filesystem::path& folder) {
   const auto snapshots = std::make_shared<std::optional<Snapshots>>();
-  return {.on_start =
-              [=, count = *o.snapshots, texts = o.texts](const training::Task& trained, const training::Plan& plan, const std::string& identity, bool resume) {
-                snapshots->emplace(SnapshotOptions{.task = task.trained, .count = count, .texts = texts, .folder = folder, .steps = plan.steps, .guided = false, .identity = identity});
+  const auto begin = [=, count = *o.snapshots, texts = o.texts](const training::Plan& plan, const std::string& identity) {
+    snapshots->emplace(SnapshotOptions{.task = task.trained, .count = count, .texts = texts, .folder = folder, .steps = plan.steps, .guided = false, .identity = identity});
+  };
+  const auto quoted = [](const std::string& name) { return cat("'", name, "'"); };
+  return {.shown = cat(*o.snapshots, " snapshots of ", join(show_snapshots(task.trained, o.texts, {}, {})->names(), quoted, ", ")),
+          .on_start =
+              [=](const training::Task& trained, const training::Plan& plan, const std::string& identity, bool resume) {
+                begin(plan, identity);
                 (*snapshots)->start(trained, resume);
               },
           .on_step =
               [=](std::int64_t step, const training::Task& trained) {
                 if (const auto problem = (*snapshots)->take(step, trained)) print_note(*problem);
               },
-          .on_end = [=] { (*snapshots)->write_page(); }};
+          .on_end =
+              [=](const training::Plan& plan, const std::string& identity) {
+                if (*snapshots) return (*snapshots)->write_page();
+                begin(plan, identity);
+                (*snapshots)->write_late_page();
+              },
+          .has_page = [=] { return std::filesystem::is_regular_file(folder / kSnapshotPage); }};
 }
 
 }  // namespace
@@ -130,7 +136,7 @@ void train_heads(const HeadsOptions& o) {
         const training::TaskOptions options{.data = task.data, .seed = seed, .heads = heads, .note = [](const std::string& line) { print_note(line); }};
         const bool stopped = o.stop != nullptr && o.stop->load();
         const bool shows = o.snapshots && seed == o.seed;
-        if (shows) require_page_or_no_result(o.folder / name);
+        if (!shows && !std::filesystem::exists(o.folder / name / training::kHeadsResult)) note_earlier_snapshots(o.folder / name);
         const auto run = stopped ? std::nullopt : training::run_with_heads(task.make, options, steps, o.folder / name, o.stop, shows ? snapshot_hooks(o, task, o.folder / name) : training::HeadsHooks{});
         if (!run) fail(ErrorCode::io, "stopped in ", name, "; the same command goes on from there");
         runs.push_back(*run);

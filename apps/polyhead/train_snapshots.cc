@@ -73,6 +73,7 @@ void Snapshots::start(const training::Task& task, bool resume) {
     remove_snapshots(snapshots_);
     throw;
   }
+  if (fs::is_regular_file(folder_ / kSnapshotPage)) fs::remove(folder_ / kSnapshotPage);  // it would pass as the page of this run if this run is stopped
   io::write_file(snapshots_ / kRun, to_text(Json{{"identity", identity_}, {"steps", steps_}}));
 }
 
@@ -118,13 +119,24 @@ void Snapshots::write_page() {
   try {
     write_taken();
   } catch (const Error& error) {
-    throw Error(error.code(), cat("the model in '", folder_.string(), "' is complete, but there is no page of its snapshots, which are in '", snapshots_.string(), "': ", error.what()));
+    throw Error(error.code(), cat("the training in '", folder_.string(), "' is complete, but there is no page of its snapshots, which are in '", snapshots_.string(), "': ", error.what()));
   }
   try {
     remove_snapshots(snapshots_);
   } catch (const std::runtime_error& error) {
     print_note(error.what());
   }
+}
+
+void Snapshots::write_late_page() {
+  if (!fs::exists(snapshots_ / kRun)) fail(ErrorCode::io, "'", folder_.string(), "' has neither ", kSnapshotPage, " nor the snapshots of which to make it; give another folder with -o, or leave out --snapshots");
+  require_same_run();
+  write_page();
+}
+
+void note_earlier_snapshots(const fs::path& folder) {
+  for (const char* const name : {kSnapshotPage, kFolder})
+    if (fs::exists(fs::symlink_status(folder / name))) print_note(cat("'", (folder / name).string(), "' is from before; this run, without --snapshots, leaves it as it is"));
 }
 
 void Snapshots::write_taken() {

@@ -31,13 +31,15 @@ class Snapshots {
   // Error for an image that the data do not have, and for a text to summarise that has fewer than two sentences.
   explicit Snapshots(const SnapshotOptions& options);
 
-  // A new run: removes snapshots of an earlier run, and saves the initial model. A resumed run: Error if the snapshots in the folder are not of this run.
+  // A new run: removes snapshots of an earlier run, saves the initial model, and removes an earlier page. A resumed run: Error if the snapshots in the folder are not of this run.
   // For both: Error if the model cannot read one of the texts, or if a page has no room for all snapshots.
   void start(const training::Task& task, bool resume);
   // Saves the model if there is a snapshot at this step. Returns why it could not be saved; the training goes on without it.
   std::optional<std::string> take(std::int64_t step, const training::Task& task) const;
   // Computes the maps of all snapshots, writes them to learning.html in the folder, and removes the saved models. A note says which snapshots are missing.
   void write_page();
+  // As write_page(), for a run that ended before without its page. Error if the saved models are not of this run.
+  void write_late_page();
 
  private:
   std::filesystem::path place(std::int64_t step) const;
@@ -51,5 +53,8 @@ class Snapshots {
   std::filesystem::path folder_, snapshots_;  // the model's folder, and in it the folder of the saved models
   std::vector<std::int64_t> steps_;
 };
+
+// For a run without --snapshots: notes which files of snapshots the folder has from before.
+void note_earlier_snapshots(const std::filesystem::path& folder);
 
 }  // namespace polyhead::app

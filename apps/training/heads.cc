@@ -64,10 +64,11 @@ int train(Task& task, const Plan& plan, const std::string& identity, const std::
   for (const auto& [name, tensor] : task.parameters()) parameters += tensor->numel();
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const nlohmann::ordered_json json{{"identity", identity}, {"parameters", parameters}, {"score", result.best->score}, {"validation", result.best->text},
+  nlohmann::ordered_json json{{"identity", identity}, {"parameters", parameters}, {"score", result.best->score}, {"validation", result.best->text},
                       {"milliseconds", median(std::move(milliseconds))}, {"megabytes", static_cast<double>(usage.ru_maxrss) * 1024 / 1e6}};
-  if (hooks.on_end) hooks.on_end();
-  io::write_file(folder / kHeadsResult, json.dump(2) + "\n");
+  if (!hooks.shown.empty()) json["snapshots"] = hooks.shown;
+  io::write_file(folder / kHeadsResult, json.dump(2) + "\n");  // before on_end(), which may fail
+  if (hooks.on_end) hooks.on_end(plan, identity);
   return 0;
 }
 
@@ -100,30 +101,44 @@ int status_of_process(const std::function<int()>& work, const std::function<void
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
+// Reads a run.json. Error if it is of another run, or has other snapshots than `shown`.
+HeadsRun read_result(const std::filesystem::path& file, const std::string& identity, const std::string& shown) {
+  std::ifstream in(file);
+  const auto json = nlohmann::json::parse(in, nullptr, false);
+  try {
+    if (json.at("identity") != identity) fail(ErrorCode::format, file.string(), " is of another run (", json.at("identity").get<std::string>(), "); this one is ", identity);
+    const std::string before = json.value("snapshots", "");
+    if (!shown.empty() && before.empty()) fail(ErrorCode::io, "the run of ", file.string(), " ended without --snapshots; give another folder with -o, or leave out --snapshots");
+    if (!shown.empty() && before != shown) fail(ErrorCode::io, "the run of ", file.string(), " ended with ", before, "; this one has ", shown, "; give another folder with -o, or leave out --snapshots");
+    return HeadsRun{json.at("parameters"), json.at("score"), json.at("validation"), json.at("milliseconds"), json.at("megabytes")};
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorCode::format, file.string(), " is not a result: ", error.what());
+  }
+}
+
 }  // namespace
 
 std::optional<HeadsRun> run_with_heads(std::unique_ptr<Task> (*make)(const TaskOptions&), const TaskOptions& options, std::optional<std::int64_t> steps,
                                        const std::filesystem::path& folder, const std::atomic<bool>* stop, const HeadsHooks& hooks) {
   const std::string identity = identity_of(options, steps);
   const std::filesystem::path file = folder / kHeadsResult;
-  if (!std::filesystem::exists(file)) {
-    const int status = status_of_process([&] {
-      const std::unique_ptr<Task> task = make(options);
-      Plan plan = task->plan();
-      plan.steps = steps.value_or(plan.steps);
-      return train(*task, plan, identity, folder, stop, hooks);
-    }, options.note, stop);
-    if (status == kStopped) return std::nullopt;
-    if (status != 0) fail(ErrorCode::io, "the training for ", folder.string(), " ended early");
+  const bool trained = std::filesystem::exists(file);
+  if (trained) {
+    const HeadsRun result = read_result(file, identity, hooks.shown);
+    if (!hooks.has_page || hooks.has_page()) return result;
   }
-  std::ifstream in(file);
-  const auto json = nlohmann::json::parse(in, nullptr, false);
-  try {
-    if (json.at("identity") != identity) fail(ErrorCode::format, file.string(), " is of another run (", json.at("identity").get<std::string>(), "); this one is ", identity);
-    return HeadsRun{json.at("parameters"), json.at("score"), json.at("validation"), json.at("milliseconds"), json.at("megabytes")};
-  } catch (const nlohmann::json::exception& error) {
-    fail(ErrorCode::format, file.string(), " is not a result: ", error.what());
-  }
+  const int status = status_of_process([&] {
+    const std::unique_ptr<Task> task = make(options);
+    Plan plan = task->plan();
+    plan.steps = steps.value_or(plan.steps);
+    if (!trained) return train(*task, plan, identity, folder, stop, hooks);
+    hooks.on_end(plan, identity);
+    return 0;
+  }, options.note, stop);
+  if (status == kStopped) return std::nullopt;
+  if (status != 0 && std::filesystem::exists(file)) fail(ErrorCode::io, "the training for ", folder.string(), " is complete, but it has no page; the same command tries only to write the page");
+  if (status != 0) fail(ErrorCode::io, "the training for ", folder.string(), " ended early");
+  return read_result(file, identity, hooks.shown);
 }
 
 }  // namespace polyhead::training

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "training/task.h"
 
@@ -19,11 +20,13 @@ struct HeadsRun {
   double megabytes = 0;     // largest resident memory of the process, in units of 10^6 bytes
 };
 
-// What a run calls in its child process, for snapshots of the training.
+// Snapshots of the training. The functions are called in a child process, except has_page().
 struct HeadsHooks {
+  std::string shown{};  // names the snapshots, as in "2 snapshots of 'a text'"; run.json keeps it, and a result with other snapshots is refused
   std::function<void(const Task&, const Plan&, const std::string& identity, bool resume)> on_start{};
   std::function<void(std::int64_t step, const Task&)> on_step{};
-  std::function<void()> on_end{};  // after the last step and the measurements
+  std::function<void(const Plan&, const std::string& identity)> on_end{};  // after run.json is written; if has_page() is false later, called again then
+  std::function<bool()> has_page{};
 };
 
 // Trains once in a child process, so that its memory can be measured; the caller must not have started threads, because the process forks. Writes the

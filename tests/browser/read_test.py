@@ -10,6 +10,8 @@ from session import colours_of, encoded, exported, reload, run
 ARABIC = "الانتباه يسمح لكل كلمة بالنظر"
 ARABIC_PIECES = ["[CLS]", "الا", "##نتباه", "يسمح", "لكل", "كلمة", "بال", "##نظر", "[SEP]", "[PAD]", "[PAD]"]
 CHINESE = "每个词看其他词。"
+CHINESE_BYTES = ["[CLS]", "每", "个", "\\xE8", "\\xAF", "\\x8D", *"看其他词。"]
+MIXED_BYTES = ["[CLS]", "▁a", "▁", "\\xE5", "\\xA5", "\\xBD", "▁ok", "[SEP]", "[PAD]", "[PAD]", "[PAD]"]
 HOSTILE = ["first", "\u202eabc", "after", "<img src=x onerror=alert(1)>", "</p><script>alert(2)</script>", "&lt;", "\u2067x", "__proto__", '"', "{{data}}", "last"]
 BYTES = ["Don", "'t", "Ġlook", "Ġback", ",", "Ġsaid", "ĠOr", "pheus", ".", "Ċ", "He"]
 
@@ -207,7 +209,7 @@ def rounds(test):
     count = choose.expected.rows
     chinese = ["[CLS]", *CHINESE, "[SEP]", "[PAD]"][:count]
     both = []
-    for name, text, pieces in (("arabic", ARABIC, ARABIC_PIECES), ("chinese", CHINESE, chinese)):
+    for name, text, pieces in (("arabic", ARABIC, ARABIC_PIECES), ("chinese", CHINESE, chinese), ("chinese bytes", CHINESE, CHINESE_BYTES)):
         both.append((name, check_spelling, [text, pieces], test.made(spelled(text, pieces))))
         both.append((f"{name} without its text", check_spelling, [text, pieces], test.made(lambda data: (spelled(text, pieces)(data), data["texts"][0].update(text="")))))
     return [
@@ -216,6 +218,7 @@ def rounds(test):
         ("keys", check_keys, [choose], {}),
         *both,
         ("bytes", check_spelling, ["Don't look back, said Orpheus.\n↵He", BYTES], test.made(spelled("", BYTES))),
+        ("mixed bytes", check_spelling, ["A 好 OK", MIXED_BYTES], test.made(spelled("A 好 OK", MIXED_BYTES))),
         ("hostile", check_hostile, [], test.made(lambda data: (spelled("", HOSTILE)(data), data["texts"][0]["queries"].update(special=[])))),
         ("two", check_two, [choose], test.made(two_sides)),
         ("127", check_long, ["matrix"], test.made(of_length(127))),

@@ -25,6 +25,12 @@ def check_bytes(checks, session):
     checks.that(labels(session) == ["好", "ok,", "x\\xE8", "y", "z", "w"], "merged bytes are characters", labels(session))
 
 
+def check_merged(checks, session, wanted, what):
+    session.open(0, 0)
+    session.page.locator("#merge").check()
+    checks.that(labels(session) == wanted, f"merged: {what}", labels(session))
+
+
 def check_titles(checks, session):
     session.open(0, 0)
     session.page.locator('.queries .label[data-index="3"]').hover()
@@ -129,6 +135,9 @@ def rounds(test):
         ("T5", check_pieces, [["The", "quick", "brown", "fox", "jump", "s", "over", "the₁", "lazy", "the₂", "␣"]], test.made(t5)),
         ("Maltese", check_pieces, [["Ġorġ", "mar", "id-dar", "u", "kiel", "il-ħobż", "ma'", "ommu", "fil-għodu", "kollu", "."]], test.made(maltese)),
         ("bytes", check_bytes, [], test.made(words("▁", "\\xE5", "\\xA5", "\\xBD", "▁ok", ",␣", "▁x", "\\xE8", "▁y", "▁z", "▁w"))),
+        ("code", check_merged, [["print", "\\x41", "w₁", "w₂", "w₃", "w₄", "w₅", "w₆", "w₇"], "pieces of code are no bytes"], test.made(words("print", "\\", "##x", "##41", *["w"] * 7))),
+        ("GPT-2's code", check_merged, [["a", "\\x41\\xC3\\xA9", "b", "c"], "pieces of code are no bytes"], test.made(words("a", "Ġ\\", "x", "41", "\\", "x", "C3", "\\", "xA9", "Ġb", "Ġc"))),
+        ("a wrong byte", check_merged, [["a好\\xE8", "d\ufeffx", "c"], "characters beside a wrong byte, and a byte order mark"], test.made(words("▁a", "\\xE5", "\\xA5", "\\xBD", "\\xE8", "▁d", "\\xEF", "\\xBB", "\\xBF", "x", "▁c"))),
         ("titles", check_titles, [], {}),
         ("unknown", check_unknown, [], test.made(unknown)),
         ("plain", check_plain, [], test.made(words(*"abcdefghijk"))),

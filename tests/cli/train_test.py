@@ -4,6 +4,7 @@ import os
 import math
 import random
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -76,6 +77,8 @@ class Train(ProgramTest):
         self.assertEqual(len({json.dumps(one["weights"]) for one in data["texts"] if one["text"] == shown["text"]}), 3)
         self.train("default", "--steps", "4", "--snapshots", "2")
         self.assertEqual([one["text"].split(",")[0] for one in page_data(self.folder / "default/learning.html")["texts"][:3]], ["image 4", "image 9", "image 14"])
+        result = self.succeeds("train", "digits", "--data", self.data, "-o", self.folder / "default", "--steps", "4", "--seed", "5")
+        self.assertIn("/default/learning.html' is from before; this run, without --snapshots, leaves it as it is", result.stderr.decode())
         self.fails(1, "train", "digits", "--data", self.data, "-o", self.folder / "none", "--snapshots", "2", "--number", "60", mentions=["there is no image 60", "0 to 59"])
         self.assertFalse((self.folder / "none").exists())
 
@@ -402,6 +405,8 @@ class Classify(ProgramTest):
         self.train("--steps", "30")
         before = (self.model / "model.safetensors").read_bytes()
         other = self.folder / "other"
+        other.mkdir()
+        (other / "learning.html").write_text("of an earlier run")
         command = ["train", "classify", "--data", self.data, "-o", other, "--steps", "30", "--snapshots", "3", "--text", "its lovely sound"]
         with subprocess.Popen([BINARY, *command, "--json"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
             while running.poll() is None and not (other / "learning.snapshots" / "8").exists():
@@ -409,6 +414,10 @@ class Classify(ProgramTest):
             running.send_signal(signal.SIGINT)
             running.communicate()
         self.assertNotEqual(running.returncode, 0, "the run ended before the signal arrived")
+        self.assertFalse((other / "learning.html").exists(), "a page of an earlier run would pass as one of this run")
+        shutil.copytree(other, self.folder / "third")
+        without = self.succeeds("train", "classify", "--data", self.data, "-o", self.folder / "third", "--steps", "30", "--resume")
+        self.assertIn("/third/learning.snapshots' is from before; this run, without --snapshots, leaves it as it is", without.stderr.decode())
         asked = "its lovely sound"
         told = self.succeeds("try", "sentiment", asked, "--model", other / "learning.snapshots" / "8", "-o", self.folder / "eight.html", "--json")
         eight = {one["name"]: one["weights"] for one in page_data(self.folder / "eight.html")["texts"]}
@@ -562,7 +571,16 @@ class Heads(ProgramTest):
     def test_the_short_study_has_nine_models_and_their_snapshots(self):
         folder = self.folder / "heads"
         command = ["train", "heads", "--short", "-o", folder, "--steps", "2", "--snapshots", "2"]
+        page, result = (folder / "grammar-1-1" / name for name in ("learning.html", "run.json"))
+        page.mkdir(parents=True)  # a page that cannot be written must not cost the training
+        failed = run(*command)
+        self.assertEqual(failed.returncode, 1, failed.stderr)
+        for mention in ("/grammar-1-1' is complete, but there is no page of its snapshots", "is complete, but it has no page; the same command tries only to write the page"):
+            self.assertIn(mention, failed.stderr.decode())
+        before = result.read_bytes()
+        page.rmdir()
         told = self.succeeds(*command).stdout.decode()
+        self.assertEqual(result.read_bytes(), before, "the run was repeated")
         self.assertIn("grammar, 3 seeds\n", told)
         self.assertEqual(re.findall(r"^ +(\d+) +[\d.]+ \+-\.\d{4} ", told, re.M), ["1", "4", "16"])
         self.assertEqual(sorted(path.parent.name for path in folder.glob("*/run.json")), sorted(f"grammar-{heads}-{seed}" for heads in (1, 4, 16) for seed in (1, 2, 3)))
@@ -572,8 +590,13 @@ class Heads(ProgramTest):
             self.assertEqual({(one["step"], one["heads"]) for one in data["texts"]}, {(0, heads), (2, heads)})
             self.assertNotIn("trained so that", data["model"])  # no head of these models is guided
         self.assertFalse(list(folder.glob("*/*snapshots")) + list(folder.glob("*/model.safetensors")))
+        example = "The small red car is parked outside."
+        for count, text in (("2", "The big dog is here."), ("3", example)):
+            self.fails(1, *command[:-1], count, "--text", text, mentions=["grammar-1-1", f"ended with 2 snapshots of '{example}'; this one has {count} snapshots of '{text}'"])
         (folder / "grammar-4-1/learning.html").unlink()
-        self.fails(1, *command, mentions=["grammar-4-1", "ended without --snapshots"])
+        self.assertIn("grammar-4-1' has neither learning.html nor the snapshots", run(*command).stderr.decode())
+        result.write_text(json.dumps({key: value for key, value in json.loads(before).items() if key != "snapshots"}))
+        self.fails(1, *command, mentions=["grammar-1-1", "ended without --snapshots"])
 
 
 if __name__ == "__main__":

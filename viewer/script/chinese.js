@@ -155,6 +155,7 @@ const CHINESE = {
   "Order": "排序",
   "Other heads": "其他头",
   "Output projection": "输出投影",
+  "Patches have no order, so there is no usual weight.": "图块没有先后顺序，所以没有通常的权重。",
   "Pause": "暂停",
   "Pieces are merged: attention to a word is the sum over its pieces, attention from a word is the mean over its pieces.": "子词已合并：对一个词的注意力是对其各子词的注意力之和，一个词发出的注意力是其各子词的平均。",
   "Play": "播放",

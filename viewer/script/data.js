@@ -88,7 +88,7 @@ class Tokens {
 
   get size() { return this.pieces.length; }
 
-  characters(index) { return this.unknown.get(index) ?? this.bytes.get(index) ?? this.spelling.text(this.pieces[index]); }
+  characters(index) { return this.unknown.get(index) ?? this.bytes.get(index)?.name ?? this.spelling.text(this.pieces[index]); }
 
   word(index) { return this.words[index]; }
 

@@ -56,9 +56,9 @@ class Link {
     const key = rank === "above" ? ({ weight, usual }) => weight - (Number.isNaN(usual) ? 0 : usual) : ({ weight }) => weight;
     this.heads.sort((a, b) => (key(b) || 0) - (key(a) || 0));
     this.where = distanceName(column - row);
-    const related = isSequence(text);
-    $("link-note").textContent = text.pooled ? captionOf(text) : related
+    $("link-note").textContent = text.pooled ? captionOf(text) : isSequence(text)
       ? say("Usual: the mean weight that the head gives {0} elsewhere in this text; heads with {1} or more are marked.", this.where, MOSTLY)
+      : isSelf(text) ? say("Patches have no order, so there is no usual weight.")
       : say("Row and column words come from different texts, so a distance between them has no meaning.");
     const show = (weight) => text.decoder.show(weight);
     $("link-list").replaceChildren(...this.heads.map(({ layer, head, weight, usual }) => {

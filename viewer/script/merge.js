@@ -16,7 +16,12 @@ function groupsOf(tokens) {
 // The tokens after merging, in the format of the page's data.
 function mergedTokens(tokens, groups) {
   const of = (wanted) => [...groups.keys()].filter((at) => wanted.has(groups[at][0]));
-  const joined = (places) => joinedBytes(places.map((index, at) => (at > 0 ? tokens.spelling.text(tokens.pieces[index]).replace(/^##/, "") : tokens.spelling.text(tokens.pieces[index]))));
+  const textOf = (index, at, places) => {
+    const byte = tokens.bytes.get(index);  // decoded only if the word has all bytes of the character
+    if (byte && places.includes(byte.first) && places.includes(byte.last)) return byte.text;
+    return at > 0 ? tokens.spelling.text(tokens.pieces[index]).replace(/^##/, "") : tokens.spelling.text(tokens.pieces[index]);
+  };
+  const joined = (places) => places.map(textOf).join("");
   return {
     pieces: groups.map(joined), special: of(tokens.special), unknown: of(tokens.unknown).map((at) => [at, tokens.unknown.get(groups[at][0])]),
     segment: groups.map((places) => tokens.segment[places[0]]), words: true,

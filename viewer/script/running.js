@@ -6,7 +6,7 @@ const plainly = (text) => text.normalize("NFKD").replace(/\p{Mn}/gu, "").toLower
 const withoutMark = (tokens, index, text) => (tokens.spelling.starts(tokens.pieces[index]) ? text : text.replace(/^##/, ""));
 
 // Finds the tokens in the original text. Returns for each token { before, text }: its characters in the original, and the space before them. Null if some token
-// is not found.
+// is not found. If a character is several tokens, one for each byte, the first of them has the character and the others are empty.
 function alignedText(tokens, original) {
   let plain = "", at = 0, end = 0;
   const places = [];  // for each character of plain, the index in the original of the character that it comes from
@@ -24,7 +24,18 @@ function alignedText(tokens, original) {
       result.push({ before: "", text: tokens.pieces[index] });
       continue;
     }
-    const spelled = plainly(withoutMark(tokens, index, tokens.characters(index))).trim();
+    const { text } = tokens.bytes.get(index) ?? {};
+    const spelled = plainly(withoutMark(tokens, index, text ?? tokens.characters(index))).trim();
+    if (text === "") {  // a later byte of a character
+      result.push({ before: "", text: "" });
+      continue;
+    }
+    if (spelled === "" && tokens.bytes.has(index + 1)) {  // the mark of the space before a character
+      const [space] = /^\s*/.exec(original.slice(end));
+      result.push({ before: "", text: space });
+      end += space.length;
+      continue;
+    }
     while (at < plain.length && /[\s|]/.test(plain[at]) && plain[at] !== spelled[0]) ++at;  // "|" is between the texts of a pair
     if (spelled === "" || !plain.startsWith(spelled, at)) return null;
     const from = places[at];
@@ -49,7 +60,9 @@ function joinedText(tokens) {
       last = "";
       return { before: "", text: piece };
     }
-    const [, space, rest] = /^(\s*)(.*)$/su.exec(withoutMark(tokens, index, tokens.characters(index)));
+    const byte = tokens.bytes.get(index)?.text;
+    if (byte === "") return { before: "", text: "" };
+    const [, space, rest] = /^(\s*)(.*)$/su.exec(withoutMark(tokens, index, byte ?? tokens.characters(index)));
     const spaced = tokens.spelling.spaced && tokens.spelling.starts(piece) && last !== "" && !NO_SPACE_BEFORE.test(rest) && !NO_SPACE_AFTER.test(last);
     last = rest || " ";
     return rest === "" ? { before: space.includes("\n") ? space : "", text: visibleWord(space) } : { before: space || (spaced ? " " : ""), text: rest };

@@ -43,25 +43,24 @@ function spellingOf(pieces) {
 const BYTE = /^\\x[0-9A-F]{2}$/;
 function decodedBytes(pieces) {
   try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(Uint8Array.from(pieces, (piece) => parseInt(piece.slice(2), 16)));
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(pieces, (piece) => parseInt(piece.slice(2), 16)));
   } catch {
     return pieces.join("");
   }
 }
 
-// Index -> text for the pieces that are bytes of a whole character: the character and the number of the byte, as in "好 1/3".
+// Index -> { name, text, first, last } for the pieces that are bytes of a whole character: the name says which byte it is, as in "好 1/3"; the text is the character
+// for the first byte and empty for the others; first and last are the indices of the character's bytes.
 function bytesOfCharacters(pieces) {
-  const texts = new Map();
+  const found = new Map();
   pieces.forEach((piece, first) => {
     const lead = BYTE.test(piece) ? parseInt(piece.slice(2), 16) : 0, count = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 0;
     const bytes = pieces.slice(first, first + count), character = bytes.every((one) => BYTE.test(one)) ? decodedBytes(bytes) : "";
-    if ([...character].length === 1) bytes.forEach((_, at) => texts.set(first + at, `${character} ${at + 1}/${count}`));
+    if ([...character].length !== 1) return;
+    bytes.forEach((_, at) => found.set(first + at, { name: `${visibleWord(character)} ${at + 1}/${count}`, text: at === 0 ? character : "", first, last: first + count - 1 }));
   });
-  return texts;
+  return found;
 }
-
-// The text of adjacent pieces: bytes become the characters that they form.
-const joinedBytes = (pieces) => pieces.join("").replace(/(\\x[0-9A-F]{2})+/g, (run) => decodedBytes(run.match(/\\x../g)));
 
 const subscript = (number) => String(number).replace(/\d/g, (digit) => "₀₁₂₃₄₅₆₇₈₉"[digit]);
 
