@@ -28,9 +28,11 @@ std::vector<std::string> words_without_score(const models::TextModel& model, con
 }
 
 std::vector<std::string> words_outside_grammar(const std::vector<std::string>& words) {
+  const auto known = [](std::string_view word) { return std::ranges::binary_search(kGrammarWords, word); };
   return unknown_among(words, [&](std::string word) {
-    if (!word.empty() && word[0] >= 'A' && word[0] <= 'Z' && word != "I") word[0] = static_cast<char>(word[0] | 32);  // the first word of a sentence has a capital
-    return std::ranges::binary_search(kGrammarWords, std::string_view(word));
+    if (known(word)) return true;
+    if (!word.empty() && word[0] >= 'A' && word[0] <= 'Z') word[0] = static_cast<char>(word[0] | 32);  // the first word of a sentence has a capital
+    return known(word);
   });
 }
 

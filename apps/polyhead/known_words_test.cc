@@ -51,5 +51,7 @@ TEST(MarkUnknownWords, NamesWhatTheTranslationLeavesOut) {
   EXPECT_THAT(part.omitted, ElementsAre("foo"));
 }
 
+TEST(WordsOutsideGrammar, KnowsWordsThatAlwaysHaveACapital) { EXPECT_THAT(words_outside_grammar({"The", "dog", "I", "Mondays", "January", "food", "Food", "food", "Mouse", "MOUSE"}), ElementsAre("food", "Food", "MOUSE")); }
+
 }  // namespace
 }  // namespace polyhead::app
