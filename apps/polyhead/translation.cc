@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "command.h"
 #include "core/join.h"
 #include "format.h"
 #include "json.h"
