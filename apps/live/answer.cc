@@ -56,7 +56,9 @@ std::string translate(const std::string& text) {
   if (const auto refused = refusal(std::ssize(model.tokenizer.encode(text).ids), model.config.longest)) return *refused;
   const models::Translation answer = models::translate(model, text);
   const std::vector<std::string> sources = answer.source.words_in(text), targets = answer.target.words_in(answer.text);
-  Json told{{"task", "translate"}, {"unknown", app::words_outside_grammar(sources)}, {"translation", answer.text}, {"complete", answer.complete}, {"alignment", Json::array()}};
+  const std::vector<std::string> unknown = app::words_outside_grammar(sources);
+  const app::MarkedTranslation marked = app::mark_unknown_words(answer, text, unknown);
+  Json told{{"task", "translate"}, {"unknown", unknown}, {"omitted", marked.omitted}, {"translation", marked.text}, {"raw_translation", answer.text}, {"complete", answer.complete}, {"alignment", Json::array()}};
   for (std::size_t j = 0; j < targets.size(); ++j)
     told["alignment"].push_back({targets[j], answer.alignment[j] < 0 ? Json() : Json(sources[static_cast<std::size_t>(answer.alignment[j])])});
   return page_of("grammar", model, text, answer, told);

@@ -12,9 +12,10 @@ void open_model(const std::filesystem::path& folder);
 
 // Returns the JSON of viewer::live_answer. task is "sentiment", "translate" or, after open_model(), "model"; the member `answer` is then
 //   {task, unknown: [word], rating, parts: [..], score_part}                             for sentiment
-//   {task, unknown: [word], translation, complete, alignment: [[word, word or null]]}   for translate
+//   {task, unknown: [word], omitted: [word], translation, raw_translation, complete, alignment: [[word, word or null]]}   for translate
 //   {task, unknown: [], tokens}                                                          for model
-// `unknown`: words of the text that the model does not know. It is empty for "model", because the page's tokens say which words an encoder does not know.
+// `translation` has "[word]" in place of what the model invents for an unknown word; `raw_translation` is what the model wrote, and `omitted` are the unknown words
+// that `translation` shows nowhere (apps/polyhead/known_words.h). `unknown`: words of the text that the model does not know. It is empty for "model", because the page's tokens say which words an encoder does not know.
 // For a text without a token, or with more than the model takes, returns {error, tokens, longest} instead: the reason, the text's number of tokens, and the model's
 // limit. Error for an unknown task, and for "model" before open_model().
 std::string answer(const std::string& task, const std::string& text);

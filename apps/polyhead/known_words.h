@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "polyhead/models/text_classifier.h"
+#include "polyhead/models/translator.h"
 
 namespace polyhead::app {
 
@@ -12,5 +13,15 @@ namespace polyhead::app {
 std::vector<std::string> words_without_score(const models::TextModel& model, const std::vector<std::string>& words);
 // Returns the words and punctuation marks that no sentence of the teaching grammar contains (grammar_words.txt); each once.
 std::vector<std::string> words_outside_grammar(const std::vector<std::string>& words);
+
+// A translation in which "[food]" replaces what the model invents for an unknown source word "food".
+struct MarkedTranslation {
+  std::string text;
+  std::vector<bool> invented;        // for each word of the model's own translation: true if "[...]" replaces it
+  std::vector<std::string> omitted;  // the unknown words that the translation shows nowhere
+};
+// A word of the translation is invented if the source word that the guided head reads most for it (Translation::alignment) is one of `unknown`. Neighbouring
+// words that read the same place of the source share one "[...]". `source`: the text that was translated.
+MarkedTranslation mark_unknown_words(const models::Translation& answer, const std::string& source, const std::vector<std::string>& unknown);
 
 }  // namespace polyhead::app

@@ -52,6 +52,17 @@ std::vector<AlignedTokens> readable(const Translator& model, const std::vector<A
   return kept;
 }
 
+// Says what "[...]" in a translation means.
+std::string meaning_of_marks(const std::vector<std::string>& unknown, const std::vector<std::string>& omitted) {
+  std::string text = cat("which does not have ", join(unknown));
+  std::vector<std::string> marks;
+  for (const std::string& word : unknown)
+    if (std::ranges::find(omitted, word) == omitted.end()) marks.push_back("[" + word + "]");
+  if (!marks.empty()) text += cat("; ", join(marks), marks.size() == 1 ? " replaces" : " replace", " what the model invents for ", marks.size() == 1 ? "this word" : "these words");
+  if (!omitted.empty()) text += cat("; the translation has nothing for ", join(omitted));
+  return text;
+}
+
 struct Report {
   Json json = Json::object();
   std::string text;
@@ -101,9 +112,10 @@ void explain_translation(const Translator& model, const std::string& input, cons
   std::vector<std::string> unknown;
   if (!known && page.model == models::default_model("grammar").string()) {
     unknown = words_outside_grammar(answer.source.words_in(input));
-    print_note(unknown.empty() ? "this is not a sentence of the teaching grammar; the translation is likely wrong"
-                               : cat("this is not a sentence of the teaching grammar, which does not have ", join(unknown), "; the model invents a translation of ", unknown.size() == 1 ? "this word" : "these words"));
+    if (unknown.empty()) print_note("this is not a sentence of the teaching grammar; the translation is likely wrong");
   }
+  const MarkedTranslation marked = mark_unknown_words(answer, input, unknown);
+  if (!unknown.empty()) print_note("this is not a sentence of the teaching grammar, " + meaning_of_marks(unknown, marked.omitted));
   const std::string wanted = known ? training::sentence_text(known->target, Language::french) : "";
   const bool linked_by_grammar = known && wanted == answer.text;
   std::vector<std::string> sources = answer.source.words_in(input), targets = answer.target.words_in(answer.text);
@@ -119,16 +131,17 @@ void explain_translation(const Translator& model, const std::string& input, cons
         for (std::size_t s = 0; s < tokens.source_words.size(); ++s)
           if (tokens.target_words[t] == link.target && tokens.source_words[s] == link.source) (link.sure ? links->sure : links->possible).emplace_back(t + 1, s);  // t + 1, because row 0 of the map is the start token
   }
-  page.answer = answer.text;
+  page.answer = marked.text;
+  if (!unknown.empty()) page.parts = "trained on the teaching grammar, " + meaning_of_marks(unknown, marked.omitted);
   if (!page.path.empty()) write_page(page, model, input, answer, std::move(links));
-  Json json = {{"translation", answer.text}, {"complete", answer.complete}, {"unknown", unknown}};
+  Json json = {{"translation", marked.text}, {"raw_translation", answer.text}, {"complete", answer.complete}, {"unknown", unknown}};
   if (known) json["grammar"] = wanted;
   std::vector<std::vector<std::string>> rows{{"word", "the guided head reads"}};
   if (linked_by_grammar) rows[0].push_back("by the grammar it comes from");
   for (std::size_t j = 0; j < targets.size(); ++j) {
     const std::string read = word_at(sources, alignment[j]);
-    rows.push_back({cat("  ", targets[j]), cat(read, std::ranges::find(unknown, read) == unknown.end() ? "" : " (unknown: invented)")});
-    json["words"].push_back({{"word", targets[j]}, {"read", alignment[j] < 0 ? Json() : Json(sources[static_cast<std::size_t>(alignment[j])])}});
+    rows.push_back({cat("  ", targets[j]), cat(read, marked.invented[j] ? " (unknown: invented)" : "")});
+    json["words"].push_back({{"word", targets[j]}, {"read", alignment[j] < 0 ? Json() : Json(sources[static_cast<std::size_t>(alignment[j])])}, {"invented", static_cast<bool>(marked.invented[j])}});
     if (!linked_by_grammar) continue;
     const auto gold = linked(*known, static_cast<std::int64_t>(j));
     rows.back().push_back(join(gold));
@@ -141,7 +154,7 @@ void explain_translation(const Translator& model, const std::string& input, cons
     json["attentions"] = number_json(answer.attentions);
     return print_json(json);
   }
-  std::string text = cat(printable(answer.text), answer.complete ? "\n" : " (cut off)\n");
+  std::string text = cat(printable(marked.text), answer.complete ? "\n" : " (cut off)\n");
   if (known && !linked_by_grammar) text += cat("the grammar has: ", wanted, "\n");
   text += "\n";
   for (const std::string& line : aligned(rows)) text += trimmed(printable(line)) + "\n";

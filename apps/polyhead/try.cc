@@ -225,7 +225,7 @@ Subcommand declare_try(Parser& parser) {
                    {"polyhead try translate --score grammar", "how many held-out sentences are translated exactly, and how well the heads align words"},
                    {"polyhead try summarise abstract.txt", "the sentence that sums up the abstract, and which sentences each head reads"}},
       .notes = "JSON: sentiment {rating, words_and_pairs, heads: [{name, part, words}], constant} or {label, probabilities, heads}; translate {translation, "
-               "complete, unknown, words: [{word, read}], source_tokens, target_tokens, attentions [layers][heads][target][source]}; summarise {chosen, sentence, "
+               "raw_translation, complete, unknown, words: [{word, read, invented}], source_tokens, target_tokens, attentions [layers][heads][target][source]}; summarise {chosen, sentence, "
                "sentences, scores, sections, attentions}; digits {class, label, probabilities, attentions}, for a PNG or JPEG image without label; with --score the scores.\n",
       .run =
           [o, own] {

@@ -70,6 +70,7 @@ void write_page(const PageFile& file, const models::TextModel& model, const std:
 
 void write_page(const PageFile& file, const models::Translator& model, const std::string& text, const models::Translation& answer, std::optional<viewer::Links> links) {
   AnswerPage page(model, text, answer);
+  if (!file.parts.empty()) append(page.kind, "; " + file.parts);
   page.text.links = std::move(links);
   write(file, page);
 }

@@ -18,7 +18,7 @@ struct PageFile {
   std::string path;
   std::string model;   // the model's folder, which the page names
   std::string answer = {};  // the answer in one line
-  std::string parts = {};   // what each part of the model adds to the answer
+  std::string parts = {};   // what each part of the model adds to the answer; for a translation what its marks mean
 };
 
 // The content of a page about the answer to an image [height,width], with pixels from 0 to config.white, or to a text of these sentences. name: the image, for

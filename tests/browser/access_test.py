@@ -173,6 +173,37 @@ def check_wide(checks, session, choose):
     checks.that(width > 0.98, "1920 pixels are used", width)
 
 
+# The controls that are narrower or lower than 44 pixels. Links and buttons within a sentence may be smaller, and so may thumbnails of a page that is not narrow.
+SMALL_TARGETS = """() => [...document.querySelectorAll('button, select, summary, .button, input')].filter((one) => one.checkVisibility({ visibilityProperty: true }) && !one.matches('.unseen, .names button')).map((one) => {
+  const box = (one.matches('[type=checkbox]') ? one.closest('label') : one).getBoundingClientRect();
+  return [one.id || one.className || one.textContent.trim(), box.width, box.height];
+}).filter(([, width, height]) => width > 0 && Math.min(width, height) < 43.9)"""
+
+
+def check_targets(checks, session, choose):
+    page = session.page
+    def large(state):
+        small = page.evaluate(SMALL_TARGETS)
+        checks.that(not small, f"targets for fingers have 44 pixels: {state}", small)
+
+    large("all heads")
+    page.locator("#menu summary").click()
+    large("menu")
+    page.keyboard.press("Escape")
+    page.locator('[data-heads="distances"]').click()
+    large("distances")
+    page.locator('[data-heads="maps"]').click()
+    session.open(*choose.heads(1)[0])
+    row, column = choose.cells(1)[0]
+    page.goto(f"{page.url}&row={row}&column={column}")
+    page.reload()
+    session.drawn()
+    page.evaluate("() => document.querySelectorAll('main details').forEach((one) => { one.open = true; })")
+    for view in ("matrix", "lines", "read", "compare"):
+        page.locator(f'[data-view="{view}"]').click()
+        large(f"a head, {view}")
+
+
 def rounds(test):
     choose = test.choose
     dark = {"color_scheme": "dark"}
@@ -187,6 +218,7 @@ def rounds(test):
         ("forced colours", check_forced, [choose], {"forced_colors": "active"}),
         ("print", check_print, [choose], dark),
         ("legend", check_legend, [choose], {"viewport": {"width": 800, "height": 800}}),
+        ("targets of fingers", check_targets, [choose], small),
         ("wide", check_wide, [choose], {"viewport": {"width": 1920, "height": 1080}}),
     ]
 

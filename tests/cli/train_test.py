@@ -203,10 +203,20 @@ class Train(ProgramTest):
         for text, told in (("The dog sees an elephant.", False), ("Strategy eats culture.", True)):
             self.assertEqual(b"not a sentence of the teaching grammar" in self.succeeds("try", "translate", text).stderr, told, text)
         invented = self.succeeds("try", "translate", "The big dog eats the food.")
-        self.assertIn(b"the teaching grammar, which does not have food; the model invents a translation of this word", invented.stderr)
+        self.assertIn(b"the teaching grammar, which does not have food; [food] replaces what the model invents for this word", invented.stderr)
+        self.assertTrue(invented.stdout.decode().startswith("Le grand chien mange les [food].\n"), invented.stdout)
         self.assertIn(b"food (unknown: invented)", invented.stdout)
-        self.assertEqual(ask("translate", "The big dog eats the food.")["unknown"], ["food"])
-        self.assertEqual(ask("translate", "The small red car is parked outside.")["unknown"], [])
+        marked = ask("translate", "The big dog eats the food")
+        self.assertEqual((marked["unknown"], marked["translation"]), (["food"], "Le grand chien mange les [food]"))
+        self.assertEqual(marked["translation"].replace("[food]", marked["words"][-1]["word"]), marked["raw_translation"])
+        self.assertEqual([word["invented"] for word in marked["words"]], [word["read"] == "food" for word in marked["words"]])
+        page = self.page("translate", "The big dog eats the food")
+        self.assertEqual(page["title"], marked["translation"])
+        self.assertIn("which does not have food; [food] replaces what the model invents for this word", page["model"])
+        for text in ("The small red car is parked outside.", "Does she often read the old book?", "The dog sees an elephant."):
+            known = ask("translate", text)
+            self.assertEqual((known["unknown"], known["translation"]), ([], known["raw_translation"]), text)
+            self.assertFalse(any(word["invented"] for word in known["words"]), text)
 
     def test_the_digits_of_the_program_are_read(self):
         note = "the image is one of those that are part of polyhead"

@@ -124,6 +124,7 @@ with started_browser(*chosen) as browser:
         address = page.evaluate("() => location.href")
         say("The big dog eats the food", "chien")
         claim("“food”" in page.text_content("#live-unknown"), "a word outside the grammar is named")
+        claim(answer() == "Le grand chien mange les [food]" and "A word in [ ] replaces" in page.text_content("#live-unknown"), "a mark replaces the invented word, and the page says what it means")
         say("dog " * 60, "at most 48")
         claim(page.is_hidden("#head"), "for a text without an answer no map is shown")
         say(" ", "Type a sentence.")

@@ -159,12 +159,11 @@ class Live {
       $("live-answer").textContent = say("{0} {0|token|tokens}.", this.last.tokens);
       return;
     }
-    const { task, unknown } = this.last, rates = task === "sentiment";
-    const words = unknown.map((one) => `“${one}”`).join(", ");
+    const { task, unknown, omitted } = this.last, rates = task === "sentiment", quoted = (all) => all.map((one) => `“${one}”`).join(", "), words = quoted(unknown);
     $("live-unknown").hidden = unknown.length === 0;
     $("live-unknown").textContent = unknown.length === 0 ? "" : rates && this.last.known_terms === 0 ? say("The model knows no word of this text, so the rating means nothing. Unknown: {0}.", words)
       : rates ? say("Unknown to the model, which has no score for {1|this word|these words}: {0}.", words, unknown.length)
-      : say("Unknown to the model, which invents something for {1|this word|these words}: {0}.", words, unknown.length);
+      : say("Unknown to the model: {0}. A word in [ ] replaces what the model invents for it.", words) + (omitted.length ? ` ${say("The translation has nothing for {0}.", quoted(omitted))}` : "");
     const parts = (list) => list.map((part) => part.toFixed(2)).join(", ");
     const side = this.last.rating > 0 ? say("positive") : this.last.rating < 0 ? say("negative") : say("neither");
     $("live-answer").replaceChildren(...(rates
