@@ -412,7 +412,7 @@ TEST(ReadLanguageConfig, KeysThatTransformersReadsInAnotherWayAreReadSoOrRefused
   EXPECT_TRUE(read(with({{"rope_parameters", with_truncate(true)}})).rotary->embedding.truncate);
   EXPECT_FALSE(read(with({{"rope_parameters", with_truncate(false)}})).rotary->embedding.truncate);
   EXPECT_FALSE(read(with({{"rope_parameters", with_truncate(nullptr)}})).rotary->embedding.truncate);
-  const auto gemma = [](std::initializer_list<std::pair<const char*, json>> changes) { return with(changes, with({{"model_type", "gemma3_text"}, {"num_key_value_heads", 1}, {"head_dim", 4}, {"sliding_window", 4}})); };
+  const auto gemma = [](const json& changes) { return with(changes, with({{"model_type", "gemma3_text"}, {"num_key_value_heads", 1}, {"head_dim", 4}, {"sliding_window", 4}})); };
   const auto full = [&](const json& rope) { return gemma({{"rope_parameters", json{{"full_attention", rope}}}}); };
   read(full(yarn));
   read(full(with_truncate(true)));

@@ -13,7 +13,7 @@ class Blocks {
     this.pieces = this.words;
     this.spelling = SPELLINGS.plain;
     this.special = new Set();
-    this.unknown = new Map();
+    this.unknown = this.bytes = new Map();
     this.segment = this.words.map(() => 0);
   }
 
