@@ -159,7 +159,7 @@ def test_a_result_changed_in_place_leaves_the_arguments() -> None:
     for name, function in _FUNCTIONS.items():
         called = 0
         for kind in ("float", "int", "bool"):
-            for others in ((), ("float",), ("int",), ("bool",), ("bool", "float"), ("float", "float"), (0.5,), (2,), (0,), (torch.float32,), (torch.int32,), (torch.bool,)):
+            for others in ((), ("float",), ("int",), ("bool",), ("bool", "float"), ("float", "float"), (0.5,), (2,), (0,), (torch.float32,), (torch.int32,), (torch.bool,), ((),), ((), 2)):
                 trace = Trace()
                 arguments = [Value(trace, trace.emit(op), one) if isinstance(one, str) else one for one, op in zip((kind, *others), ("score", "query", "key"))]
                 before = [x.register if isinstance(x, Value) else x for x in arguments]
