@@ -124,7 +124,7 @@ class Ranks final : public distributed::Communicator {
     try {
       return f();
     } catch (const nb::python_error& error) {
-      if (!cause_) cause_.emplace(error);  // keep the first exception: a rank whose call fails still sends messages to the others, which may fail too
+      if (!cause_) cause_.emplace(error);  // keep the first exception: after a failure this rank still sends messages to the other ranks, and these calls may fail too
       throw Error(ErrorCode::communication, cat(what, " failed: ", shown(error)));
     } catch (const nb::cast_error&) {
       throw Error(ErrorCode::communication, cat(what, " failed: the communicator returned a value of another type"));

@@ -66,7 +66,7 @@ TEST(Foreign, FilesOfTensorsAreNotTakenForForeignOnes) {
     save_tensors(folder / ("a" + std::string(format.extension)), {{"data.pkl", random_tensor(DType::f32, {2, 3})}});
     EXPECT_EQ(open_tensors(folder / ("a" + std::string(format.extension))).format, format.name);
   }
-  // A safetensors file begins with the length of its header. The length 0x8b1f has the same bytes as the start of a gzip file. Spaces fill the header to that
+  // A safetensors file begins with the length of its header. With the length 0x8b1f it begins like a gzip file, but is none. Spaces fill the header to this
   // length.
   const std::string header = "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}";
   const auto path = folder.write("gzip.safetensors", safetensors_bytes(header + std::string(0x8b1f - header.size(), ' '), "x"));

@@ -142,8 +142,7 @@ class MapWalk {
   const Backend& backend;
 
  private:
-  // Number of rows in a chunk. The kernel packs all keys once for each chunk. This takes as long as computing about 10 rows, which is little compared with 512
-  // rows.
+  // Number of rows in a chunk. The kernel packs all keys once for each chunk, which takes only as long as computing about 10 rows.
   static constexpr std::int64_t kChunkRows = 512;
   static std::int64_t chunks_of(std::int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
 

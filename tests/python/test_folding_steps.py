@@ -23,7 +23,7 @@ def test_step(case: str, counter: Counter, monkeypatch: pytest.MonkeyPatch) -> N
     torch.manual_seed(5)
     try:
         layer, inputs, call = build(16)
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError) as error:  # no environment can have all these packages (docs/folding.md); some load a library of CUDA on import
         pytest.skip(f"the package cannot be imported: {error}")
     randomize(layer, torch.Generator().manual_seed(6)).eval()
     tensors: dict[str, Any] = {f"input {i}": x.requires_grad_() for i, x in enumerate(inputs)}

@@ -14,7 +14,8 @@ from torch import Tensor
 from polyhead import _score_program
 from polyhead._score_program import Trace
 from polyhead.torch import attention
-from polyhead.torch._score_trace import _FUNCTIONS, Value
+from polyhead.torch._score_functions import functions as _FUNCTIONS
+from polyhead.torch._score_values import Value
 from score_functions_page import listed
 from test_flex_attention import dense
 

@@ -217,13 +217,13 @@ def test_an_argument_is_causal_that_contradicts_a_layer_without_a_mask_is_an_err
                                                              ("llama", False, False), ("llama", True, False), ("llava", False, False), ("bert", True, False)])  # fmt: skip
 def test_is_causal_of_a_call_equals_eager_or_is_refused(family: str, is_causal: bool | None, refused: bool) -> None:
     if not dataclasses.is_dataclass(transformers.LlamaConfig):
-        pytest.skip("the tiny configurations need transformers 5")
+        pytest.skip("the tiny configurations need transformers 5")  # tests/python/tiny_families.py reads the dataclasses of transformers 5
     from compare_families import twin
     from tiny_families import CONFIG_MAPPING, build
 
     made = build(family) if family in CONFIG_MAPPING else "it has no such family"
     if isinstance(made, str):
-        pytest.skip(f"this version of transformers: {made}")
+        pytest.skip(f"this version of transformers: {made}")  # families come and go between versions of transformers
     ours = twin(made, "polyhead")
     inputs = {name: tensor for name, tensor in made.inputs.items() if name != "attention_mask"}
     given = {} if is_causal is None else {"is_causal": is_causal}

@@ -364,9 +364,9 @@ inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b
   sums.finish();
 }
 
-// Packs the columns of `count` rows as tiles of 16 columns x 16 pairs of rows. A word of `rows` holds two neighbouring columns of a row. In `to` [pairs,
-// width], the tile of a column and a pair of rows is at [pair / 16 * 16, column / 16 * 16]. width and count must be multiples of 32. Returns false if an
-// element is not finite; the contents of `to` are then unspecified.
+// Packs `count` rows for products that sum over rows. An input word holds two neighbouring columns of a row; an output word holds one column of two neighbouring
+// rows. `to` [count / 2, width] consists of tiles of 16 x 16 output words. width and count must be multiples of 32. Returns false, with any contents of `to`, if
+// an element is not finite.
 inline bool pack_finite_columns(const Bf16Pair* rows, std::int64_t width, std::int64_t count, Bf16Pair* to) {
   Vector<std::uint32_t> infinite{};
   const auto add_exponents = [&](Vector<std::int32_t> words) { infinite |= ((Vector<std::uint32_t>)words & 0x7f807f80U) + 0x00800080U; };  // if all exponent bits are 1 (NaN or infinity), the addition sets the half's sign bit
